@@ -1,6 +1,6 @@
 """Chat templates: messages to the text that a model was trained on, by the Jinja template in its file.
 
-A template comes from a file that may be hostile. `sandbox.py` says what it may do and how much.
+A template comes from a file that may be hostile. `sandbox.py` says what it may do, `budget.py` how much.
 """
 
 from __future__ import annotations
@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kernmill.ir import FormatError, SettingError
+from kernmill.ir import FormatError, KernmillError, SettingError
 
 from ..formats.quoting import escaped, quoted
+from .budget import MAX_CHARACTERS, steps
 from .packages import package
-from .sandbox import MAX_CHARACTERS, TemplateRefusal, environment, steps
+from .sandbox import TemplateRefusal, environment
 from .tokenizer import Tokenizer
 
 __all__ = ["CHATML", "ChatTemplate"]
 
-MAX_TEMPLATE_CHARACTERS = 1_000_000
+MAX_TEMPLATE_CHARACTERS = 1 << 16  # those of known models have less than half; to compile takes seconds then
 
 CHATML = (  # when a file brings no template
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
@@ -44,8 +45,13 @@ class ChatTemplate:
             raise FormatError(
                 f"chat template: line {error.lineno} is no Jinja: {escaped(str(error.message))}"
             ) from error
-        except RecursionError as error:
+        except KernmillError:
+            raise
+        except (RecursionError, MemoryError) as error:  # the second from Python's parser
             raise FormatError("chat template: it is nested too deeply.") from error
+        except Exception as error:  # what Jinja lets pass, and Python does not: `break` outside of a loop, a name twice
+            why = error.msg if isinstance(error, SyntaxError) else str(error)
+            raise FormatError(f"chat template: it is no Jinja: {escaped(why)}.") from error
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any], tokenizer: Tokenizer, name: str = "") -> ChatTemplate:

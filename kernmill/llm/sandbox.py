@@ -1,219 +1,129 @@
 """Jinja for templates from files that may be hostile: its sandbox for immutable data, and a limit on what they make.
 
 The sandbox keeps a template from attributes that lead out of it, and from changing what it is given. What it does not
-limit is limited here. A rendering has a number of steps: each pass of a loop takes one, each call, filter and test, and
-each value that is made takes more by its size, so that neither calls that call twice nor texts that double go on for
-long. Values whose length shows beforehand are refused before they are made.
+limit is limited here: a rendering has a number of steps, and all that takes time by its size goes through `budget.py`
+first. Jinja asks its environment for attributes, entries, calls and arithmetic; loops, comparisons, slices, keys and
+joined texts it writes as Python, so that they are made calls in the tree of the template.
 """
 
 from __future__ import annotations
 
 import json
-import math
-import re
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+import operator
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
-from functools import wraps
-from types import GeneratorType
+from functools import partial, wraps
 from typing import Any
 
-from kernmill.ir import FormatError
-
+from .budget import (
+    Side,
+    check_length,
+    check_number,
+    compare,
+    contains,
+    counted,
+    length_of,
+    made,
+    pay,
+    read,
+    spend,
+)
 from .packages import package
 
-__all__ = ["MAX_CHARACTERS", "MAX_PASSES", "TemplateRefusal", "environment", "steps"]
+__all__ = ["TemplateRefusal", "environment"]
 
-MAX_CHARACTERS = 20_000_000  # of a value, and of the result
-MAX_PASSES = 1_000_000  # steps of one rendering
-MAX_BITS = 1 << 14  # of a product of whole numbers
-_STEP = 256  # characters that take a step
-_CALL = 16  # steps of a call
-
-_ENDLESS: list[float] = [math.inf]  # while a template is read: Jinja computes constants
-_left: ContextVar[list[float]] = ContextVar("steps")  # one number: those that a rendering has left
+_NODES = 16  # of a template that take a step
+_LEFT_OUT = ("lipsum", "pprint", "striptags", "urlencode", "urlize", "xmlattr")  # for web pages; some take very long
+_OF_JINJA = ("_block_vars", "_loop_vars")  # what it gives to each call beside the arguments
+_METHODS_LEFT_OUT = ("decode", "encode", "from_bytes", "striptags", "to_bytes", "unescape")  # also of bytes and numbers
 
 
 class TemplateRefusal(Exception):
     """What a template itself says, by raise_exception."""
 
 
-@contextmanager
-def steps() -> Generator[None]:
-    """One rendering."""
-    token = _left.set([MAX_PASSES])
-    try:
-        yield
-    finally:
-        _left.reset(token)
-
-
-def _spend(count: int, what: str = "what it calls and makes takes more than {} steps") -> None:
-    left = _left.get(_ENDLESS)
-    left[0] -= count
-    if left[0] < 0:
-        raise FormatError(f"chat template: {what.format(MAX_PASSES)}.")
-
-
-def _counted(values: Iterable[Any], cost: int = 1) -> Iterator[Any]:
-    """What every loop goes over."""
-    for value in values:
-        _spend(cost, "its loops take more than {} passes")
-        yield value
-
-
-def _made(value: Any) -> Any:
-    """A value that is new: all that is in it counts, also what is in it twice."""
-    if isinstance(value, GeneratorType):
-        return _counted(value)
-    waiting = [value]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, (str, bytes)):
-            _spend(len(one) // _STEP)
-        elif isinstance(one, (list, tuple, dict)):
-            _spend(len(one))
-            waiting += one.values() if isinstance(one, dict) else one
-    return value
-
-
+# --- what stands in the tree of a template ----------------------------------------------------------------------------
 def _joined(*parts: Any) -> str:
     """Texts side by side: `a ~ b`."""
+    spend(1)
+    read(*parts)
     texts = [str(part) for part in parts]
-    _check_length(sum(map(len, texts)), "~")
+    check_length(sum(map(len, texts)), "~")
     return "".join(texts)
 
 
-def _check_length(length: float, what: str) -> None:
-    if length > MAX_CHARACTERS:
-        raise FormatError(f"chat template: {what} makes a value of more than {MAX_CHARACTERS} characters.")
+def _sliced(value: Any, *places: Any) -> Any:
+    spend(1)
+    return made(value[slice(*places)])
 
 
-_OWN = (_counted, _made, _joined)
+def _read(value: Any) -> Any:
+    """A value that is printed, or the key of a dict."""
+    spend(1)
+    read(value)
+    return value
 
 
-# --- how long a value will be ----------------------------------------------------------------------------------------
-def _length_of(operator: str, left: Any, right: Any) -> float:
-    """An upper bound on the length of a result, where it can be long."""
-    if operator == "+":
-        return _length(left) + _length(right)
-    if operator == "*":
-        if isinstance(left, int) and isinstance(right, int):
-            return 0 if left.bit_length() + right.bit_length() <= MAX_BITS else math.inf
-        counts = [side for side in (left, right) if isinstance(side, int)]
-        return max(_length(left), _length(right)) * max(counts, default=0)
-    if operator == "**":
-        small = isinstance(left, (int, float)) and isinstance(right, (int, float)) and abs(right) < 1000
-        return 0 if small and abs(left) < 1e9 else math.inf
-    return _formatted(left, right, "%")
-
-
-def _length(value: Any) -> int:
-    return len(value) if isinstance(value, (str, bytes, list, tuple)) else 0
-
-
-def _formatted(text: Any, values: Any, mark: str) -> float:
-    """The widths that a format asks for, at most, and the longest value at each mark; endless with a width that is one
-    of the values."""
-    if not isinstance(text, str):
-        return 0
-    if _WIDTH_OF_VALUES[mark].search(text):
-        return math.inf
-    digits = "".join(c if c.isdigit() else " " for c in text).split()
-    return sum(float(word) for word in digits) + len(text) + text.count(mark) * _longest(values)
-
-
-_WIDTH_OF_VALUES = {"%": re.compile(r"%[^a-zA-Z%]*\*"), "{": re.compile(r"\{[^{}]*:[^{}]*\{")}
-
-
-def _longest(values: Any) -> int:
-    """The characters of the longest text in some values."""
-    inner = values.values() if isinstance(values, dict) else values if isinstance(values, (list, tuple)) else ()
-    return len(values) if isinstance(values, str) else max(map(_longest, inner), default=0)
-
-
-def _between(parts: Any, mark: str) -> float:
-    """Texts with a mark between them; how many a generator has is not known."""
-    if not hasattr(parts, "__len__"):
-        return 0 if len(mark) < _STEP else math.inf
-    return len(parts) * len(mark) + (sum(map(_length, parts)) if isinstance(parts, (list, tuple)) else 0)
-
-
-def _width(width: Any) -> int:
-    return width if isinstance(width, int) else _length(width)
-
-
-_BOUNDS: dict[str, Callable[..., float]] = {  # of filters, and with a point of methods of a text, which comes first
-    "center": lambda value, width=80: width,
-    "batch": lambda value, linecount, fill_with=None: linecount,
-    "slice": lambda value, slices, fill_with=None: slices,
-    "replace": lambda s, old, new, count=None: len(s) + s.count(old) * len(new),
-    "join": lambda value, d="", attribute=None: _between(value, d),
-    "indent": lambda s, width=4, first=False, blank=False: len(s) + (s.count("\n") + 1) * _width(width),
-    "wordwrap": lambda s, width=79, break_long_words=True, wrapstring="", **_: len(s) * (1 + len(wrapstring or "")),
-    "format": lambda value, *values, **named: _formatted(value, (values, named), "%"),
-    "tojson": lambda value, ensure_ascii=False, indent=0, **_: 1000 * _width(indent or 0),
-    "round": lambda value, precision=0, method="": 0 if abs(precision) < 1000 else math.inf,
-    "sum": lambda iterable, attribute=None, start=0: 0 if isinstance(start, (int, float)) else math.inf,
-    **dict.fromkeys((".center", ".ljust", ".rjust", ".zfill"), lambda text, width, fill="": width),
-    ".expandtabs": lambda text, tabsize=8: len(text) * tabsize,
-    ".replace": lambda text, old, new, count=-1: len(text) + text.count(old) * len(new),
-    ".join": lambda text, parts: _between(parts, text),
-    ".translate": lambda text, table: len(text) * _longest(table),
-    ".format": lambda text, *values, **named: _formatted(text, (values, named), "{"),
-    ".format_map": lambda text, table: _formatted(text, table, "{"),
-}
-_LEFT_OUT = ("lipsum", "striptags", "urlize")  # what is for web pages, and can take very long
-
-
-def _check_call(name: str, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-    """What is asked for has a length that can be."""
-    _spend(_CALL + sum(map(_length, (*given, *named.values()))) // _STEP)
-    if name in _BOUNDS:
-        try:
-            length = _BOUNDS[name](*given, **named)
-        except (TypeError, AttributeError):  # the call itself will say so
-            return
-        _check_length(length, name.strip("."))
-
-
-def _checked(name: str, function: Any, context: Any) -> Any:
-    """A filter or a test, whose values are looked at; with the first argument that Jinja would give it."""
-    kind = getattr(getattr(function, "jinja_pass_arg", None), "name", "")
-
-    def call(around: Any, *given: Any, **named: Any) -> Any:
-        _check_call(name, given, named)
-        first = {"context": around, "eval_context": around.eval_ctx, "environment": around.environment}
-        return _made(function(*([first[kind]] if kind else []), *given, **named))
-
-    return context(wraps(function, updated=())(call))
+_OWN: dict[str, Callable[..., Any]] = {
+    "counted": counted, "joined": _joined, "read": _read, "side": Side, "sliced": _sliced, "spend": spend,
+}  # fmt: skip
 
 
 def _limited(tree: Any, nodes: Any, visitor: Any, own: str) -> Any:
-    """A template whose loops count, and whose lists and joined texts are looked at when they are made. The names that
-    it calls for that are none that a template can set."""
+    """A template that calls what takes its steps. The names that it calls for that are none that a template can set."""
 
     def calling(name: str, node: Any, *given: Any) -> Any:
         return nodes.Call(nodes.ExtensionAttribute(own, name), list(given), [], None, None, lineno=node.lineno)
 
     class Limits(visitor.NodeTransformer):  # type: ignore[misc]
+        size = 0  # nodes so far; long texts are several
+
+        def visit(self, node: Any) -> Any:
+            text = getattr(node, "data", getattr(node, "value", ""))
+            self.size += 1 + (len(text) // _NODES if isinstance(text, str) else 0)
+            return super().visit(node)
+
         def visit_For(self, node: Any) -> Any:
-            cost = 1 + sum(len(part.data) for part in node.find_all(nodes.TemplateData)) // _STEP
-            self.generic_visit(node)
+            before = self.size
+            self.visit_Macro(node)
+            cost = 1 + (self.size - before) // _NODES if node.test else 1  # of a test that lets nothing pass
             node.iter = calling("counted", node, node.iter, nodes.Const(cost))
             return node
+
+        def visit_Macro(self, node: Any) -> Any:
+            """What can run many times takes steps by its size."""
+            before = self.size
+            self.generic_visit(node)
+            cost = nodes.Const(1 + (self.size - before) // _NODES)
+            node.body.insert(0, nodes.ExprStmt(calling("spend", node, cost), lineno=node.lineno))
+            return node
+
+        visit_CallBlock = visit_Block = visit_Macro
+
+        def visit_Compare(self, node: Any) -> Any:
+            self.generic_visit(node)
+            for side in (node, *node.ops):
+                side.expr = calling("side", node, side.expr)
+            return node
+
+        def visit_Getitem(self, node: Any) -> Any:
+            self.generic_visit(node)
+            if not isinstance(node.arg, nodes.Slice):
+                return node
+            places = (node.arg.start, node.arg.stop, node.arg.step)
+            return calling("sliced", node, node.node, *(place or nodes.Const(None) for place in places))
 
         def visit_Concat(self, node: Any) -> Any:
             return calling("joined", node, *self.generic_visit(node).nodes)
 
-        def visit_List(self, node: Any) -> Any:
-            return calling("made", node, self.generic_visit(node))
+        def visit_Pair(self, node: Any) -> Any:
+            node = self.generic_visit(node)
+            node.key = node.key if isinstance(node.key, nodes.Const) else calling("read", node, node.key)
+            return node
 
-        visit_Dict = visit_List
-
-        def visit_Tuple(self, node: Any) -> Any:
-            return self.visit_List(node) if node.ctx == "load" else self.generic_visit(node)
+        def visit_Const(self, node: Any) -> Any:
+            check_number(node.value.bit_length() if isinstance(node.value, int) else 0, f"line {node.lineno}")
+            return node
 
         def visit_AssignBlock(self, node: Any) -> Any:
             node.filter = node.filter or nodes.Filter(None, "string", [], [], None, None, lineno=node.lineno)
@@ -225,26 +135,46 @@ def _limited(tree: Any, nodes: Any, visitor: Any, own: str) -> Any:
 # --- the environment -------------------------------------------------------------------------------------------------
 def environment() -> Any:
     """Jinja as the authors of templates know it (trimmed blocks, loop controls), with the limits of this file."""
-    sandbox, nodes, extensions, visitor, utils = (
-        package(f"jinja2.{name}", "a chat template") for name in ("sandbox", "nodes", "ext", "visitor", "utils")
+    sandbox, nodes, extensions, visitor, utils, runtime = (
+        package(f"jinja2.{name}", "a chat template")
+        for name in ("sandbox", "nodes", "ext", "visitor", "utils", "runtime")
     )
+    of_templates = (runtime.BlockReference, runtime.LoopContext, runtime.Macro)
 
     class Environment(sandbox.ImmutableSandboxedEnvironment):  # type: ignore[name-defined,misc]
-        intercepted_binops = frozenset(("+", "*", "**", "%"))
+        intercepted_binops = frozenset(("+", "-", "*", "/", "//", "**", "%"))
+
+        def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+            is_left_out = attr in _METHODS_LEFT_OUT and isinstance(obj, (str, bytes, int))
+            return not is_left_out and super().is_safe_attribute(obj, attr, value)
+
+        def getattr(self, obj: Any, attribute: str) -> Any:
+            spend(1)
+            return super().getattr(obj, attribute)
+
+        def getitem(self, obj: Any, argument: Any) -> Any:
+            spend(1)
+            read(argument)
+            return super().getitem(obj, argument)
 
         def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-            _check_length(_length_of(operator, left, right), operator)
-            return _made(super().call_binop(context, operator, left, right))
+            spend(1)
+            if operator in ("%", "-"):  # a format; sets
+                left, right = pay(operator, (left, right), {})
+            check_length(length_of(operator, left, right), operator)
+            return made(super().call_binop(context, operator, left, right))
 
         def call(__self, __context: Any, __obj: Any, *given: Any, **named: Any) -> Any:
-            if __obj in _OWN:
+            if __obj in _OWN.values():
                 return __obj(*given)
-            owner = getattr(getattr(__obj, "__wrapped__", __obj), "__self__", None)  # the sandbox wraps `format`
-            text, name = ((owner,), f".{__obj.__name__}") if isinstance(owner, str) else ((), "")
-            _check_call(name, (*text, *given), named)
-            if type(__obj).__name__ == "LoopContext":  # a recursive loop goes over what it is given
-                given = tuple(map(_counted, given))
-            return _made(super().call(__context, __obj, *given, **named))
+            name = ""
+            if isinstance(__obj, of_templates):
+                spend(1 + len(given) + len(named))
+                if isinstance(__obj, runtime.LoopContext):  # a recursive loop goes over what it is given
+                    given = tuple(map(counted, given))
+            else:
+                name, given = _paid(__obj, given, {key: named[key] for key in named if key not in _OF_JINJA})
+            return made(super().call(__context, __obj, *given, **named), name)
 
         def _parse(self, source: str, name: str | None, filename: str | None) -> Any:
             tree = super()._parse(source, name, filename)
@@ -254,23 +184,56 @@ def environment() -> Any:
         """{% generation %}: marks what the assistant says, for training; here it is what stands inside."""
 
         tags = frozenset(("generation",))
-        counted, made, joined = staticmethod(_counted), staticmethod(_made), staticmethod(_joined)
 
         def parse(self, parser: Any) -> Any:
             next(parser.stream)
             return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
-    made = Environment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[extensions.loopcontrols, Generation], finalize=_made
+    for name, function in _OWN.items():
+        setattr(Generation, name, staticmethod(function))
+    result = Environment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[extensions.loopcontrols, Generation], finalize=_read
     )
-    made.filters["tojson"] = _to_json
-    for table in (made.filters, made.tests):
-        table.update({name: _checked(name, one, utils.pass_context) for name, one in table.items()})
+    result.filters["tojson"] = _to_json
+    result.tests.update({name: partial(compare, one) for name, one in result.tests.items() if one in _COMPARISONS})
+    result.tests["in"] = _is_in
+    for prefix, table in (("", result.filters), ("is ", result.tests)):
+        table.update({name: _checked(prefix + name, one, utils.pass_context) for name, one in table.items()})
     for name in _LEFT_OUT:
-        made.filters.pop(name, None)
-        made.globals.pop(name, None)
-    made.globals.update(raise_exception=_refuse, strftime_now=_now)
-    return made
+        result.filters.pop(name, None)
+        result.globals.pop(name, None)
+    result.globals.update(raise_exception=_refuse, strftime_now=_now)
+    return result
+
+
+_COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
+
+
+def _is_in(value: Any, seq: Any) -> bool:
+    return contains(seq, value)
+
+
+def _paid(function: Any, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[str, tuple[Any, ...]]:
+    """A call that is no template's: the name by which it pays, and its arguments. Methods of a dict look at none of its
+    values."""
+    owner = getattr(getattr(function, "__wrapped__", function), "__self__", None)  # the sandbox wraps `format`
+    if not isinstance(owner, Collection):
+        return "", pay("", given, named)
+    name = f".{function.__name__}"
+    own = () if isinstance(owner, Mapping) else (owner,)
+    return name, pay(name, (*own, *given), named)[len(own) :]
+
+
+def _checked(name: str, function: Any, context: Any) -> Any:
+    """A filter or a test, whose values are looked at; with the first argument that Jinja would give it."""
+    kind = getattr(getattr(function, "jinja_pass_arg", None), "name", "")
+
+    def call(around: Any, *given: Any, **named: Any) -> Any:
+        given = pay(name, given, named)
+        first = {"context": around, "eval_context": around.eval_ctx, "environment": around.environment}
+        return made(function(*([first[kind]] if kind else []), *given, **named), name)
+
+    return context(wraps(function, updated=())(call))
 
 
 def _refuse(message: str) -> None:
@@ -278,6 +241,8 @@ def _refuse(message: str) -> None:
 
 
 def _now(pattern: str) -> str:
+    check_length(256 * len(pattern), "strftime_now")  # as long as Python lets it get
+    spend(len(pattern))
     return datetime.now().strftime(pattern)
 
 
@@ -285,4 +250,13 @@ def _to_json(
     value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
     """JSON as it is, where Jinja's own filter escapes it for HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    pieces = json.JSONEncoder(
+        ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    ).iterencode(value)
+    kept: list[str] = []
+    length = 0
+    for piece in pieces:
+        kept.append(piece)
+        length += len(piece)
+        check_length(length, "tojson")
+    return "".join(kept)

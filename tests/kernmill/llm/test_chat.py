@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from kernmill import FormatError, SettingError
+from kernmill.llm.budget import MAX_STEPS
 from kernmill.llm.chat import CHATML, MAX_TEMPLATE_CHARACTERS, ChatTemplate
-from kernmill.llm.sandbox import MAX_PASSES
 from kernmill.llm.tokenizer import Tokenizer
 
 pytest.importorskip("jinja2")
@@ -90,7 +90,7 @@ FAULTS: list[tuple[str, type[Exception], str]] = [
         FormatError,
         "chat template: line 2 is no Jinja: Expected an expression, got 'end of statement block'",
     ),
-    ("x" * (MAX_TEMPLATE_CHARACTERS + 1), FormatError, "chat template: 1000001 characters. At most 1000000 are read."),
+    ("x" * (MAX_TEMPLATE_CHARACTERS + 1), FormatError, "chat template: 65537 characters. At most 65536 are read."),
     (
         "{{ raise_exception('roles must alternate') }}",
         SettingError,
@@ -128,11 +128,11 @@ FAULTS: list[tuple[str, type[Exception], str]] = [
         FormatError,
         "chat template: % makes a value of more than 20000000 characters.",
     ),
-    ("{{ 9 ** 99999999 }}", FormatError, "chat template: ** makes a value of more than 20000000 characters."),
+    ("{{ 9 ** 99999999 }}", FormatError, "chat template: ** makes a whole number of more than 64 bits."),
     (
         "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}",
         FormatError,
-        f"chat template: its loops take more than {MAX_PASSES} passes.",
+        f"chat template: it takes more than {MAX_STEPS} steps.",
     ),
     (
         "{% for a in range(9999) %}{{ 'x' * 9999 }}{% endfor %}",
@@ -141,6 +141,36 @@ FAULTS: list[tuple[str, type[Exception], str]] = [
     ),
     ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", FormatError, "chat template: it calls itself without end."),
 ]
+
+
+# What Jinja lets pass and Python does not compile.
+NO_JINJA = [
+    ("{% break %}", "it is no Jinja: 'break' outside loop."),
+    ("{% with a = 1 %}{% break %}{% endwith %}", "it is no Jinja: 'break' outside loop."),
+    ("{% for a in b %}{% else %}{% break %}{% endfor %}", "it is no Jinja: 'break' outside loop."),
+    ("{% macro f() %}{% continue %}{% endmacro %}", "it is no Jinja: 'continue' not properly in loop."),
+    ("{% call f() %}{% continue %}{% endcall %}", "it is no Jinja: 'continue' not properly in loop."),
+    ("{% for a in b %}" * 25 + "{% endfor %}" * 25, "it is no Jinja: too many statically nested blocks."),
+    ("{% for a in b %}" * 150 + "{% endfor %}" * 150, "it is no Jinja: too many levels of indentation."),
+    ("{{ f(a=1, a=2) }}", "it is no Jinja: keyword argument repeated: a."),
+    ("{% macro f(a, a) %}{% endmacro %}", "it is no Jinja: duplicate argument 'l_1_a' in function definition."),
+    ("{% if a %}" + "{% elif a %}" * 5000 + "{% endif %}", "it is nested too deeply."),
+    ("{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}", "it is nested too deeply."),
+    ("{{ " + "9" * 30 + " }}", "line 1 makes a whole number of more than 64 bits."),
+]
+
+
+@pytest.mark.parametrize(("source", "message"), NO_JINJA, ids=[source[:40] for source, _ in NO_JINJA])
+def test_what_does_not_compile_is_a_sentence(source: str, message: str) -> None:
+    """They were tracebacks: SyntaxError, IndentationError, ValueError, MemoryError."""
+    with pytest.raises(FormatError) as caught:
+        ChatTemplate(source)
+    assert str(caught.value) == f"chat template: {message}"
+
+
+def test_a_number_that_python_does_not_read() -> None:
+    with pytest.raises(FormatError, match=r"^chat template: it is no Jinja: Exceeds the limit"):
+        ChatTemplate("{{ " + "9" * 5000 + " }}")
 
 
 @pytest.mark.parametrize(("source", "error", "message"), FAULTS, ids=lambda value: str(value)[:30])

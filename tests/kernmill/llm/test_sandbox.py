@@ -13,9 +13,17 @@ pytest.importorskip("jinja2")
 
 HELLO = [{"role": "user", "content": "Hello"}]
 FEW = 300_000  # steps: what takes more would take longer
-STEPS = f"what it calls and makes takes more than {FEW} steps"
-PASSES = f"its loops take more than {FEW} passes"
+STEPS = f"it takes more than {FEW} steps"
 BIG = "{% set big = 'b' * 10000000 %}"
+LONG = "{% set a = 'x' * 100000 %}{% set b = 'x' * 100000 %}"
+LIST = "{% set a = range(100000) | list %}{% set b = range(100000) | list %}"
+TUPLE = "{% set a = (1,) * 10000 %}"
+DEEP = "{% set ns = namespace(x=()) %}{% for i in range(90000) %}{% set ns.x = (ns.x,) %}{% endfor %}"
+NEEDLE = "{% set a = 'x' * 29000 %}{% set b = 'x' * 96 + 'yx' %}"  # where Python's search compares all with all
+
+
+def again(what: str, before: str = "") -> str:
+    return before + "{% for i in range(99999) %}{% for j in range(99) %}" + what + "{% endfor %}{% endfor %}"
 
 
 def makes(what: str) -> str:
@@ -30,12 +38,12 @@ HOSTILE = [
     ("{% set x = {} %}" + "{% set x = {'a': x, 'b': x} %}" * 45 + "{{ x | tojson }}", STEPS),
     ("{% set x = 1 %}" + "{% set x = (x, x) %}" * 45 + "{{ x }}", STEPS),
     ("{% set x %}aaaaaaaaaa{% endset %}" + "{% set x %}{{ x }}{{ x }}{% endset %}" * 40, STEPS),
-    ("{% set x = 10 %}" + "{% set x = x * x %}" * 40, makes("*")),
+    ("{% set x = 10 %}" + "{% set x = x * x %}" * 40, "* makes a whole number of more than 64 bits"),
     ("{{ [['a'] * 100000] * 1000 }}", STEPS),
     ("{{ range(9999) | select('in', range(99999) | list) | list }}", STEPS),
     ("{{ range(9999) | map('string') | map('center', 1000000) | list }}", STEPS),
-    ("{% for i in range(9999) recursive %}{{ loop(range(9999)) if loop.depth < 4 }}{% endfor %}", PASSES),
-    ("{% set x %}{% for i in range(90000) %}" + "abc" * 300000 + "{% endfor %}{% endset %}", PASSES),
+    ("{% for i in range(9999) recursive %}{{ loop(range(9999)) if loop.depth < 4 }}{% endfor %}", STEPS),
+    ("{% set x %}{% for i in range(90000) %}" + "abc" * 20000 + "{% endfor %}{% endset %}", STEPS),
     ("{{ 'a' | center(8000000000) }}", makes("center")),
     ("{{ 'a'.ljust(8000000000) }}", makes("ljust")),
     ("{{ 'a' | indent(8000000000) }}", makes("indent")),
@@ -59,17 +67,111 @@ HOSTILE = [
     ("{{ '{:>8000000000}'.format(1) }}", makes("format")),
     ("{{ '{:{w}}'.format(1, w=8000000000) }}", makes("format")),
     ("{{ '%*d' | format(8000000000, 1) }}", makes("format")),
+    (BIG + "{{ '%2000000000d' is odd }}{{ big }}", makes("is odd")),
+    ("{{ '%2000000000d' is divisibleby(3) }}", makes("is divisibleby")),
+    ("{{ 'xxxxx' | round(9, 'ceil') }}", makes("round")),
+    ("{{ ('{' + ':' * 10000000).format() }}", STEPS),
+    ("{{ range(99999) | list | tojson(separators=('x' * 1000000, ':')) }}", makes("tojson")),
+    ("{{ strftime_now('%Y' * 1000000) }}", makes("strftime_now")),
+    ("{{ ('f' * 100000) | int(base=16) }}", "a call makes a whole number of more than 64 bits"),
+    (DEEP + "{{ {ns.x: 1} }}", "it makes lists that are nested more than 256 deep"),  # it ended the process
+    (DEEP + "{{ [ns.x] | unique | list }}", "it makes lists that are nested more than 256 deep"),
+    ("{% for i in range(99999) %}" + "{% if x %}{% endif %}" * 2000 + "{% endfor %}", STEPS),
+    ("{% macro f() %}" + "{% if x %}{% endif %}" * 2000 + "{% endmacro %}" + again("{{ f() }}"), STEPS),
+    (
+        "{% for i in [0] recursive %}"
+        + "{% if x %}{% endif %}" * 2000
+        + "{{ loop(range(99)) if loop.depth < 4 }}{% endfor %}",
+        STEPS,
+    ),
+    ("{% for i in range(99999) %}{% set x %}{{ '" + "x" * 50000 + "' }}{% endset %}{% endfor %}", STEPS),
+    *(
+        (again(f"{{% if {what} %}}{{% endif %}}", before), STEPS)
+        for before, what in (
+            (LONG, "a[1:]"),
+            (LONG, "a[1:] == a"),
+            (LONG, "a == b"),
+            (LONG, "a < b"),
+            (LONG, "'a' < 'b' < a < b"),
+            (LONG, "a is eq b"),
+            (LONG, "'y' in a"),
+            (LONG, "'y' not in a"),
+            (LONG, "'y' is in a"),
+            (LONG, "[a] == [b]"),
+            (LONG, "{'k': a} == {'k': b}"),
+            (LONG, "{'k': a}.items() == {'k': b}.items()"),
+            (LONG, "a ~ b"),
+            (LONG, "a + b"),
+            (LONG, "a.count('xyx')"),
+            (LONG, "a.rfind('xy' + 'x' * 1000)"),
+            (LONG, "a.strip(b)"),
+            (LONG, "a.startswith((b + 'y',) * 10)"),
+            (LONG, "a | upper"),
+            (LONG, "a | title"),
+            (LONG, "a | sort"),
+            (LONG, "a | replace('y', '')"),
+            (LONG, "a | wordwrap(3)"),
+            (LONG, "a.translate({120: 'y'})"),
+            (LONG, "a | list"),
+            (LONG, "[a] | join"),
+            (LONG, "'%s' % a"),
+            (LONG, "'{}'.format(a)"),
+            (LONG, "a * 2"),
+            (LONG, "loop.changed(a[1:])"),
+            (LONG, "{}[a]"),
+            (LONG, "{}.get(a)"),
+            (NEEDLE, "b in a"),
+            (NEEDLE, "a.find(b)"),
+            (NEEDLE, "a.split(b)"),
+            (NEEDLE, "a | replace(b, '')"),
+            (LIST, "-1 in a"),
+            (LIST, "-1 not in a"),
+            (LIST, "a == b"),
+            (LIST, "a[1:]"),
+            (LIST, "a + b"),
+            (LIST, "a.index(99999)"),
+            (LIST, "a.count(-1)"),
+            (LIST, "a | sort"),
+            (LIST, "a | unique | list"),
+            (LIST, "a | sum"),
+            (LIST, "a | min"),
+            (LIST, "a | join"),
+            (LIST, "a | tojson"),
+            (LIST, "a | string"),
+            (LIST, "{}.fromkeys(a)"),
+            (LIST, "loop.cycle(*a)"),
+            (LIST, "'a' in range(99999)"),
+            (LIST, "1.5 in {'k': 1}.values()"),
+            (TUPLE, "{a: 1}"),
+            (TUPLE, "a in {}"),
+            (TUPLE, "{}[a]"),
+            (TUPLE, "{}.get(a)"),
+            (TUPLE, "[a] | unique | list"),
+            ("", "[1] | batch(20000000, 1) | first"),
+            ("", "range(99) | map(attribute='0') | list"),
+            ("", "x is none"),
+        )
+    ),
 ]
 
 
 @pytest.mark.parametrize(("source", "message"), HOSTILE, ids=[source[:50] for source, _ in HOSTILE])
 def test_a_hostile_template_ends(source: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernmill.llm.sandbox.MAX_PASSES", FEW)
+    monkeypatch.setattr("kernmill.llm.budget.MAX_STEPS", FEW)
     start = time.monotonic()
     with pytest.raises(FormatError) as caught:
         ChatTemplate(source).render(HELLO)
     assert str(caught.value) == f"chat template: {message}."
     assert time.monotonic() - start < 30
+
+
+@pytest.mark.parametrize(
+    "source", ["{{ 'a'.encode() }}", "{{ (1).to_bytes(9, 'big') }}", "{{ ('a' | safe).striptags() }}"]
+)
+def test_methods_that_no_template_needs(source: str) -> None:
+    """They lead to bytes and to numbers of any length, or take the square of a length."""
+    with pytest.raises(FormatError, match="it asks for what a template may not have: access to attribute"):
+        ChatTemplate(source).render(HELLO)
 
 
 HONEST = [
@@ -101,3 +203,41 @@ def test_a_long_conversation_fits() -> None:
     )
     messages = [{"role": "user", "content": "word " * 200}] * 400
     assert len(ChatTemplate(source).render(messages)) == 400 * (1 + 8 + 999)
+
+
+TURNS = """
+{%- set ns = namespace(last=-1, kept=[], text='') %}
+{%- for m in messages[::-1] %}
+    {%- if m.role == 'user' and m.content is string and not m.content.startswith('<tool_response>') %}
+        {%- set ns.last = messages | length - 1 - loop.index0 %}
+    {%- endif %}
+    {%- set ns.kept = ns.kept + [m] %}
+{%- endfor %}
+{%- set users = messages | selectattr('role', 'equalto', 'user') | list %}
+{%- for m in messages %}
+    {%- if m['role'] not in ['user', 'assistant'] or (m.role == 'user') != (loop.index0 % 2 == 0) %}
+        {{- raise_exception('roles must alternate') }}
+    {%- elif m == users[-1] and tools %}
+        {%- for tool in tools %}{{ tool.function | tojson(indent=4) }}{% endfor %}
+    {%- endif %}
+    {%- set text = m.content %}
+    {%- if '</think>' in text %}
+        {%- set text = text.split('</think>')[-1].lstrip('\n') %}
+    {%- endif %}
+    {{- '<|' ~ m.role ~ '|>' + text | trim | replace('<s>', '') + (eos_token if loop.last else '') }}
+    {%- for call in m.tool_calls or [] %}{{ call.name ~ (call.arguments | tojson)[:-1] }}{% endfor %}
+{%- endfor %}
+"""
+
+
+def test_a_thousand_turns_with_a_megabyte_fit() -> None:
+    """As the templates of Qwen 3, Mistral and others go through them; they take an eighth of the steps."""
+    tools = [{"function": {"name": f"f{n}", "parameters": {f"p{k}": {"type": "string"} for k in range(9)}}}
+             for n in range(40)]  # fmt: skip
+    calls = [{"name": "f1", "arguments": {"p1": [1, 2, 3]}}]
+    messages = [
+        {"role": "user", "content": f"{n} " + "word " * 200} if n % 2 == 0 else
+        {"role": "assistant", "content": "<think>\nhm</think>\n\n" + "word " * 200, "tool_calls": calls}
+        for n in range(1000)
+    ]  # fmt: skip
+    assert len(ChatTemplate(TURNS).render(messages, tools=tools)) > 1_000_000
