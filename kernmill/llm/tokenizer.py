@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import logging
 import math
 import threading
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -32,6 +33,7 @@ import numpy as np
 
 from kernmill.ir import FormatError, IndexRangeError, KernmillError
 
+from ..arguments import with_sentences
 from ..formats.gguf import Metadata
 from ..formats.quoting import quoted
 from .packages import check_package, package
@@ -59,6 +61,7 @@ class TokenKind(IntEnum):
     BYTE = 6
 
 
+_PRE = "default"  # of files that do not say how words are cut
 _NO_ID = (-1, 2**32 - 1)
 _MAX_LENGTH = 1 << 12  # characters of a token; the longest of known vocabularies have 256
 _CUTS = 1 << 24, 1 << 6  # of what all cuts of all tokens write: so many characters, and so many for each of theirs
@@ -78,6 +81,7 @@ class Tokenizer:
         SettingError: the package `tokenizers` is not installed.
     """
 
+    @with_sentences
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         self._keys = metadata
         self.kind = self._text("model", "llama")
@@ -95,7 +99,7 @@ class Tokenizer:
             raise FormatError("tokenizer.ggml.tokens is empty or missing: the file has no vocabulary.")
         self.longest = self._checked_lengths()
         self.kinds: list[int] = self._parallel("token_type", int, "whole numbers") or [1] * len(self.tokens)
-        self.row = pre_tokenizer(self._text("pre", "default")) if self.kind == "gpt2" else PreTokenizer(())
+        self.row = self._checked_row() if self.kind == "gpt2" else PreTokenizer(())
         self.bos_id, self.eos_id = self._id("bos"), self._id("eos")
         if self.kind == "bert":  # [CLS] and [SEP]; the key is spelled so
             self.bos_id = self.bos_id if (cls := self._id("cls")) is None else cls
@@ -182,11 +186,25 @@ class Tokenizer:
             raise FormatError("tokenizer.ggml.scores holds nan or infinity, and tokens are chosen by them.")
         return scores
 
+    def _checked_row(self) -> PreTokenizer:
+        """How words are cut; old files do not say it, and their user is told once."""
+        if self._key("pre") is None:
+            logging.getLogger("kernmill").warning(
+                f"tokenizer.ggml.pre is missing: the file does not say how text is cut into words. Taken as {_PRE!r}; "
+                "if the model was trained on other cuts, it reads and writes worse. Convert the file again to be sure."
+            )
+        return pre_tokenizer(self._text("pre", _PRE))
+
     def _checked_merges(self, tokens: bytes) -> _Merges | list[str]:
         """Merges that make tokens. That a cut is at its place shows when the library gets all of them."""
         if tokens and (merges := _Merges.of(self._joined("merges"), tokens)) is not None:
             return merges
         lines: list[str] = self._list("merges", str, "text")
+        if not lines and (joined := self._made_of_two()) is not None:
+            raise FormatError(
+                f"tokenizer.ggml.merges is missing or empty, and a gpt2 vocabulary makes tokens such as "
+                f"{quoted(self.tokens[joined])} by them: text would be cut into bytes. Convert the file again."
+            )
         if lines and not _make_tokens(lines, self.tokens):
             known = frozenset(self.tokens)
             for left, right in map(_pair, lines):
@@ -198,6 +216,16 @@ class Tokenizer:
                             "The file is damaged, or was written by a faulty converter."
                         )
         return lines
+
+    def _made_of_two(self) -> int | None:
+        """The first token that two others make: vocabularies of single characters have none, and need no merges."""
+        known = frozenset(self.tokens)
+        made = (
+            i for i, token in enumerate(self.tokens)
+            if self.kinds[i] not in _FOUND_FIRST
+            and any(token[:cut] in known and token[cut:] in known for cut in range(1, len(token)))
+        )  # fmt: skip
+        return next(made, None)
 
     def _flag(self, name: str, default: bool) -> bool:
         value = self._key(name, default)
@@ -437,10 +465,11 @@ class Tokenizer:
         """Whether a token steers the model and is no part of the text."""
         return 0 <= token_id < len(self.tokens) and self._is_special(token_id)
 
+    @with_sentences
     def decode(self, ids: Iterable[int], *, show_special: bool = False) -> str:
         """The text of token ids; bytes that are no UTF-8 become U+FFFD. Control tokens are left out unless shown."""
         stream = TextStream(self, is_start=True, show_special=show_special)
-        return "".join([*(stream.push(int(i)) for i in ids), stream.finish()])
+        return "".join([*map(stream.push, ids), stream.finish()])
 
     def stream(self, *, show_special: bool = False) -> TextStream:
         """A decoder for tokens that come one by one, after a prompt."""
@@ -459,7 +488,16 @@ class TextStream:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token_id: int) -> str:
-        """The characters that this token completes."""
+        """The characters that this token completes.
+
+        Raises:
+            IndexRangeError: no token has this id, or it is no whole number.
+        """
+        if not hasattr(token_id, "__index__") or hasattr(token_id, "__len__"):
+            last = len(self._tokenizer) - 1
+            raise IndexRangeError(
+                f"decode: {quoted(token_id)} is no id of a token. Give whole numbers from 0 to {last}."
+            )
         if self._tokenizer.is_control(token_id) and not self._show_special:
             return ""
         data = self._tokenizer.token_bytes(token_id)

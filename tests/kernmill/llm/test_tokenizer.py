@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import random
 import sys
 from collections.abc import Callable
@@ -303,6 +304,15 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
         "tokenizer.ggml.merges joins 'a' and 'q', and 'q' is no token. "
         "The file is damaged, or was written by a faulty converter.",
     ),
+    *(
+        (
+            {"model": "gpt2", "tokens": ["a", "b", "ab"], "token_type": [], "scores": [], **merges, **no_roles},
+            "tokenizer.ggml.merges is missing or empty, and a gpt2 vocabulary makes tokens such as 'ab' by them: text "
+            "would be cut into bytes. Convert the file again.",
+        )
+        for no_roles in ({f"{role}_token_id": None for role in ("bos", "eos", "unknown")},)
+        for merges in ({}, {"merges": []})
+    ),
     ({"model": "gpt2", "merges": 5}, "tokenizer.ggml.merges is of type int, not an array."),
     ({"model": "gpt2", "merges": [5]}, "tokenizer.ggml.merges holds something else than text."),
     (
@@ -327,6 +337,37 @@ def test_a_damaged_vocabulary_is_a_sentence(change: dict[str, Any], message: str
     with pytest.raises(FormatError) as caught:
         Tokenizer(pieces("a") | {f"tokenizer.ggml.{name}": value for name, value in change.items()})
     assert str(caught.value) == message
+
+
+@both
+def test_single_characters_need_no_merges() -> None:
+    """What no two tokens make is made by no merge: here all but the control token are single characters."""
+    keys = {"model": "gpt2", "pre": "gpt-2", "tokens": ["a", "b", "<|end|>"], "token_type": [1, 1, 3]}
+    for kinds in ([1, 1, 3], []):
+        found = {f"tokenizer.ggml.{name}": value for name, value in (keys | {"token_type": kinds}).items()}
+        assert Tokenizer(found).encode("abba") == [0, 1, 1, 0]
+
+
+@both
+def test_a_missing_pre_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """It was guessed without a word; one that is not known is refused."""
+    keys = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a", "b"]}
+    with caplog.at_level(logging.WARNING, "kernmill"):
+        tokenizer = Tokenizer(keys)
+        tokenizer.encode("ab")
+        Tokenizer(keys | {"tokenizer.ggml.pre": "default"})
+    assert [record.getMessage() for record in caplog.records] == [
+        "tokenizer.ggml.pre is missing: the file does not say how text is cut into words. Taken as 'default'; if the "
+        "model was trained on other cuts, it reads and writes worse. Convert the file again to be sure."
+    ]
+
+
+@both
+@pytest.mark.parametrize("ids", [["x"], [1.5], "x", [None]])
+def test_what_is_no_id_is_not_decoded(ids: Any) -> None:
+    """A text was a ValueError, and 1.5 was 1."""
+    with pytest.raises(IndexRangeError, match=r"^decode: .* is no id of a token\. Give whole numbers from 0 to"):
+        Tokenizer(pieces("a")).decode(ids)
 
 
 @both
