@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 
 from kernmill.ir import FormatError
 
-from .disk import mapped, release
+from .disk import mapped, place_of, release
 from .gguf_types import RETIRED, TYPES, TensorType, ValueType
 from .quoting import quoted
 
@@ -337,7 +337,7 @@ def read(path: str | os.PathLike[str]) -> File:
     Raises:
         FormatError: a file is not there, cannot be read, or is not what the format asks for.
     """
-    where = os.fspath(path)
+    where = place_of(path, "GGUF")
     first = parse(mapped(where, "GGUF"), where)
     count = first.metadata.read("split.count", int, 1)
     if count < 0:

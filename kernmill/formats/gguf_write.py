@@ -10,9 +10,11 @@ from typing import Any
 
 from kernmill.ir import FormatError
 
-from .disk import Output, replacing
+from ..arguments import with_sentences
+from .disk import Output, place_of, replacing
 from .gguf import DEFAULT_ALIGNMENT, MAGIC, MAX_ALIGNMENT, MAX_AXES, MAX_NAME_BYTES
 from .gguf_types import TensorType, ValueType
+from .quoting import quoted
 
 __all__ = ["NewTensor", "Typed", "Values", "write"]
 
@@ -42,6 +44,7 @@ class NewTensor:
     values: Values
 
 
+@with_sentences
 def write(path: str | os.PathLike[str], metadata: Mapping[str, Any], tensors: Mapping[str, NewTensor],
           *, alignment: int = DEFAULT_ALIGNMENT) -> None:  # fmt: skip
     """Write a file: whole, by a new name that then takes the place of the old file, or not at all.
@@ -53,7 +56,7 @@ def write(path: str | os.PathLike[str], metadata: Mapping[str, Any], tensors: Ma
         FormatError: the folder is not there or cannot be written, the disk is full; a value or tensor that the format
             has no place for.
     """
-    where = os.fspath(path)
+    where = place_of(path, "GGUF")
     if not 0 < alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
         raise FormatError(f"{where}: alignment {alignment} is no power of two up to {MAX_ALIGNMENT}. Use 32.")
     header = bytearray(MAGIC + struct.pack("<Iqq", VERSION, len(tensors), 0))
@@ -62,9 +65,7 @@ def write(path: str | os.PathLike[str], metadata: Mapping[str, Any], tensors: Ma
         pairs["general.alignment"] = Typed(ValueType.UINT32, alignment)
     struct.pack_into("<q", header, len(header) - 8, len(pairs))
     for key, value in pairs.items():
-        if not key:
-            raise FormatError(f"{where}: a metadata key is empty. Name it.")
-        header += _text(key) + _value(value, f"{where}: metadata {key!r}")
+        header += _name(key, f"{where}: a metadata key") + _value(value, f"{where}: metadata {key!r}")
     offset = 0
     for name, tensor in tensors.items():
         header += _record(name, tensor, offset, where)
@@ -85,6 +86,18 @@ def _text(text: str) -> bytes:
     return struct.pack("<Q", len(raw)) + raw
 
 
+def _name(name: str, what: str) -> bytes:
+    """That of a metadata value or of a tensor."""
+    if not isinstance(name, str):
+        raise FormatError(f"{what} is {quoted(name)}, of type {type(name).__name__}. Give a text.")
+    if not name:
+        raise FormatError(f"{what} is empty. Name it.")
+    try:
+        return _text(name)
+    except UnicodeEncodeError:
+        raise FormatError(f"{what} is {quoted(name)}, which is not Unicode. Give another one.") from None
+
+
 # --- metadata --------------------------------------------------------------------------------------------------------
 def _value(value: Any, what: str) -> bytes | memoryview:
     """Type and value."""
@@ -94,7 +107,7 @@ def _value(value: Any, what: str) -> bytes | memoryview:
     if isinstance(content, (str, bool, int, float)):
         kind = value.type if isinstance(value, Typed) else _type_of([content], _INTS, what)
         return struct.pack("<I", kind) + _packed(kind, [content], what)
-    if not isinstance(content, Sequence):
+    if not isinstance(content, Sequence) or isinstance(value, (bytes, bytearray)):  # as ints they would come back
         raise FormatError(
             f"{what}: GGUF holds no {type(content).__name__}. Give bools, numbers, texts, or a list of one."
         )
@@ -136,9 +149,11 @@ def _packed(kind: ValueType, values: list[Any], what: str) -> bytes:
 
 # --- tensors ---------------------------------------------------------------------------------------------------------
 def _record(name: str, tensor: NewTensor, offset: int, where: str) -> bytes:
+    written, what = _name(name, f"{where}: a tensor's name"), f"{where}: tensor {name!r}"
+    if not isinstance(tensor, NewTensor):
+        raise FormatError(f"{what} is of type {type(tensor).__name__}. Give NewTensor(type, shape, values).")
     sizes = tuple(reversed(tensor.shape))
     row = sizes[0] if sizes else 1
-    what = f"{where}: tensor {name!r}"
     if len(name.encode()) > MAX_NAME_BYTES:
         raise FormatError(f"{what}: its name has more than {MAX_NAME_BYTES} bytes. Give it a shorter one.")
     if len(sizes) > MAX_AXES:
@@ -147,7 +162,7 @@ def _record(name: str, tensor: NewTensor, offset: int, where: str) -> bytes:
         raise FormatError(f"{what}: rows of {row} values are no whole blocks of {tensor.type.name}, "
                           f"which hold {tensor.type.values}. Choose another type.")  # fmt: skip
     packed = struct.pack(f"<I{len(sizes)}qIQ", len(sizes), *sizes, tensor.type.number, offset)
-    return _text(name) + packed
+    return written + packed
 
 
 def _write_values(file: Output, tensor: NewTensor, alignment: int, what: str) -> None:

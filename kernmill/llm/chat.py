@@ -10,6 +10,7 @@ from typing import Any
 
 from kernmill.ir import FormatError, KernmillError, SettingError
 
+from ..arguments import with_sentences
 from ..formats.quoting import escaped, quoted
 from .budget import MAX_CHARACTERS, steps
 from .packages import package
@@ -33,6 +34,7 @@ class ChatTemplate:
         FormatError: the template is no Jinja.
     """
 
+    @with_sentences
     def __init__(self, source: str = CHATML, *, bos: str = "", eos: str = "") -> None:
         if len(source) > MAX_TEMPLATE_CHARACTERS:
             raise FormatError(f"chat template: {len(source)} characters. At most {MAX_TEMPLATE_CHARACTERS} are read.")
@@ -84,13 +86,18 @@ class ChatTemplate:
         """The text of a conversation: `messages` are {"role": .., "content": ..}; `values` are the template's own.
 
         Raises:
-            SettingError: a message without a role, or what the template itself objects to.
+            SettingError: no messages, one without a role, or what the template itself objects to.
             FormatError: the template fails, or makes too much.
         """
+        if not isinstance(messages, Iterable):
+            raise SettingError(
+                f"chat: messages is {quoted(messages)}, no list. Give [{{'role': 'user', 'content': 'text'}}]."
+            )
+        messages = list(messages)
         for place, message in enumerate(messages):
             if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
                 raise SettingError(f"chat: message {place} has no role. Give {{'role': 'user', 'content': 'text'}}.")
-        given = {"messages": list(messages), "add_generation_prompt": add_generation_prompt, "tools": tools}
+        given = {"messages": messages, "add_generation_prompt": add_generation_prompt, "tools": tools}
         try:
             with steps():
                 return _joined(self._template.generate(**self._tokens, **given, **values))

@@ -11,6 +11,7 @@ from typing import Any, Self
 from kernmill.ir import DTypeError, ShapeError, dtypes, setting, show_shape
 from kernmill.runtime import WeightArena, get_device
 
+from ..arguments import with_sentences
 from ..captures import Jit
 from ..formats.gguf_types import TensorType
 from ..lazy import device_name
@@ -99,6 +100,7 @@ class QuantizedTensor:
         return row // self.type.values
 
     @classmethod
+    @with_sentences
     def quantize(cls, x: Tensor, type: str | BlockType) -> Self:
         """The nearest blocks to a float tensor [.., n], n being whole blocks. Lazy, as every tensor is.
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from kernmill import DTypeError, FormatError, ShapeError, Tensor, dtypes, quant
 from kernmill.formats import gguf
 from kernmill.formats.gguf_write import write
+from kernmill.llm import Model
 from kernmill.quant.mixes import mix_named
 from tests.errors.mistakes import Case, each_message
 
@@ -35,6 +38,11 @@ CASES: dict[str, Case] = {
                   "encode: kernmill reads IQ2_S and does not write it. Choose another type."),
     "ints": (lambda: quant.QuantizedTensor.quantize(Tensor.zeros(32, dtype=dtypes.int32), "Q4_0"), DTypeError,
              "encode: Q4_0 of a int32 tensor. Cast it with .float()."),
+    "array": (lambda: quant.QuantizedTensor.quantize(np.zeros(32, np.float32), "Q8_0"), DTypeError,
+              "QuantizedTensor.quantize: x is data of shape (32,), of type ndarray. Give a Tensor; wrap data in "
+              "Tensor(..)."),
+    "no path": (lambda: Model.from_gguf(3), FormatError,
+                "GGUF: 3, of type int, is no path. Give the path of a GGUF file."),
     "mix": (lambda: mix_named("Q4"), FormatError,
             f"quantize: 'Q4' is no mix that kernmill makes. It makes {MIXES}."),
 }  # fmt: skip

@@ -44,7 +44,9 @@ several = st.one_of(
 
 @given(
     pairs=st.dictionaries(keys, st.one_of(single, several.filter(bool)), max_size=6),
-    shapes=st.dictionaries(st.text("abc.é", max_size=20), st.lists(st.integers(0, 5), max_size=4), max_size=5),
+    shapes=st.dictionaries(
+        st.text("abc.é", min_size=1, max_size=20), st.lists(st.integers(0, 5), max_size=4), max_size=5
+    ),
     alignment=st.sampled_from([1, 8, 32, 64, 4096]),
 )
 def test_round_trip(place: Path, pairs: dict[str, Any], shapes: dict[str, list[int]], alignment: int) -> None:
@@ -99,6 +101,14 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, NewTensor], str]] = {
     "float": ({"k": 1e300}, {}, "metadata 'k': a value is no FLOAT32"),
     "kind": ({"k": Typed(ValueType.STRING, [1])}, {}, "metadata 'k': a value is no STRING"),
     "surrogate": ({"k": "\ud800"}, {}, "metadata 'k': a text is not Unicode"),
+    "bytes as a value": ({"k": b"x"}, {}, "metadata 'k': GGUF holds no bytes. Give bools, numbers, texts, or a list"),
+    "number as key": ({1: 2}, {}, "a metadata key is 1, of type int. Give a text."),
+    "surrogate as key": ({"\ud800": 2}, {}, r"a metadata key is '\ud800', which is not Unicode. Give another one."),
+    "empty key": ({"": 2}, {}, "a metadata key is empty. Name it."),
+    "surrogate as name": ({}, {"\ud800": NewTensor(I8, (1,), memoryview(b"1"))},
+                          r"a tensor's name is '\ud800', which is not Unicode. Give another one."),
+    "empty name": ({}, {"": NewTensor(I8, (1,), memoryview(b"1"))}, "a tensor's name is empty. Name it."),
+    "array": ({}, {"a": np.zeros(1)}, "tensor 'a' is of type ndarray. Give NewTensor(type, shape, values)."),
     "name": ({}, {"n" * 64: NewTensor(I8, (1,), memoryview(b"1"))}, "its name has more than 63 bytes"),
     "axes": ({}, {"a": NewTensor(I8, (1,) * 5, memoryview(b"1"))}, "it has 5 axes, GGUF has 4 at most"),
     "block": ({}, {"a": NewTensor(Q4_0, (2, 16), memoryview(bytes(18)))}, "rows of 16 values are no whole blocks"),
@@ -113,6 +123,14 @@ def test_refused(tmp_path: Path, name: str) -> None:
         write(tmp_path / "x", pairs, tensors)
     assert message in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_path(tmp_path: Path) -> None:
+    nothing: Any = None
+    for call in (lambda: write(nothing, {}, {}), lambda: gguf.read(nothing)):
+        with pytest.raises(FormatError) as caught:
+            call()
+        assert str(caught.value) == "GGUF: None, of type NoneType, is no path. Give the path of a GGUF file."
 
 
 def test_alignment_refused(tmp_path: Path) -> None:

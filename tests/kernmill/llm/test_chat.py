@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kernmill import FormatError, SettingError
+from kernmill import DTypeError, FormatError, SettingError
 from kernmill.llm.budget import MAX_STEPS
 from kernmill.llm.chat import CHATML, MAX_TEMPLATE_CHARACTERS, ChatTemplate
 from kernmill.llm.tokenizer import Tokenizer
@@ -190,3 +190,16 @@ def test_a_message_without_a_role() -> None:
     with pytest.raises(SettingError) as caught:
         ChatTemplate().render([*HELLO, {"content": "x"}])
     assert str(caught.value) == "chat: message 1 has no role. Give {'role': 'user', 'content': 'text'}."
+
+
+def test_what_is_no_list_of_messages() -> None:
+    """It was a TypeError; a generator's messages were checked and then not rendered."""
+    nothing: Any = None
+    with pytest.raises(SettingError) as caught:
+        ChatTemplate().render(nothing)
+    assert str(caught.value) == "chat: messages is None, no list. Give [{'role': 'user', 'content': 'text'}]."
+    one_by_one: Any = iter(HELLO)
+    assert ChatTemplate().render(one_by_one) == ChatTemplate().render(HELLO)
+    with pytest.raises(DTypeError) as other:
+        ChatTemplate(nothing)
+    assert str(other.value) == "ChatTemplate: source is None, of type NoneType. Give a text."
