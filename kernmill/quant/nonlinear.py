@@ -93,11 +93,18 @@ def _read_mxfp4(e: Tensor, qs: Tensor) -> Codes:
     return Codes(_doubled(unpack(qs, 4, 16)), _half_power(e))
 
 
+def _exponent(top: Tensor) -> Tensor:
+    """The scale of blocks by their largest magnitudes. Below 2 ** -125 it has no byte; as in ggml it becomes one of the
+    largest then, and all codes 0."""
+    is_small = top.lt(2.0**-126)  # subnormal: as bits it has no exponent
+    bits = where(is_small, top * 2.0**24, top).bitcast(dtypes.uint32)
+    exponent = (bits >> 23).cast(dtypes.int32) - where(is_small, bits._filled(26), bits._filled(2)).cast(dtypes.int32)
+    return where(top.eq(0), exponent._filled(0), exponent & 255).cast(dtypes.uint8)
+
+
 def _write_mxfp4(x: Tensor) -> dict[str, Tensor]:
-    top = x.abs().max(-1, keepdim=True)
-    exponent = (top.bitcast(dtypes.uint32) >> 23).cast(dtypes.int32) - 2
-    e = exponent.clamp(0, 254).cast(dtypes.uint8)
-    size = x.abs() * inverse(_half_power(e))
+    e = _exponent(x.abs().max(-1, keepdim=True))
+    size = x.abs() * inverse(_half_power(e) * 2) * 2  # the smallest scale has no inverse
     codes = _nearest(size, DOUBLED)
     negative = x.lt(0).logical_and(codes.ne(0))
     return {"e": e, "qs": pack(codes | negative.cast(dtypes.uint8) << 3, 4, 16)}

@@ -14,6 +14,10 @@ from ...formats.quoting import quoted
 __all__ = ["Config", "Rope", "architecture_in"]
 
 LARGEST = 1 << 31  # of any size
+_SCALES = 1e-6, 1e6  # of factors on scores and logits, whose products float32 still holds
+_FACTORS = 1e-3, 1e6  # of a longer context
+_GROWTH = 0.01, 100.0  # of rotated vectors; their products with each other grow by the square
+_BASES = 1.0, 1e30  # of rotations that slow down
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,7 @@ class Config:
             FormatError: a key is missing or makes no sense; it is named.
         """
         keys = _Keys(metadata)
+        keys.check_causal()
         if keys.size("expert_count", 0, least=0):
             raise FormatError(f"{keys.name}: mixtures of experts are not supported yet. Use a dense model.")
         width, heads = keys.size("embedding_length"), keys.size("attention.head_count")
@@ -94,13 +99,13 @@ class Config:
             kv_heads=kv_heads,
             head_width=head_width,
             value_width=keys.size("attention.value_length", head_width),
-            epsilon=keys.number("attention.layer_norm_rms_epsilon"),
+            epsilon=keys.number("attention.layer_norm_rms_epsilon", within=(0, 1)),
             rope=_rope(keys, head_width),
             window=keys.size("attention.sliding_window", 0, least=0),
             window_pattern=keys.pattern("attention.sliding_window_pattern", keys.size("block_count")),
-            attention_cap=keys.number("attn_logit_softcapping", 0.0),
-            logit_cap=keys.number("final_logit_softcapping", 0.0),
-            attention_scale=keys.number("attention.scale", 0.0),
+            attention_cap=keys.number("attn_logit_softcapping", 0.0, within=_SCALES),
+            logit_cap=keys.number("final_logit_softcapping", 0.0, within=_SCALES),
+            attention_scale=keys.number("attention.scale", 0.0, within=_SCALES),
         )
 
 
@@ -140,15 +145,30 @@ class _Keys:
             raise FormatError(f"{self.name}.{key} is {quoted(value)}, not a text.")
         return value
 
-    def number(self, key: str, default: float | None = None) -> float:
-        """A finite number, 0 or more."""
+    def number(self, key: str, default: float | None = None, *, within: tuple[float, float] | None = None) -> float:
+        """A finite number, 0 or more; 0, where that means none, or `within` what a model can compute with."""
         value = self.get(key)
         value = default if value is None else value
         if value is None:
             raise FormatError(f"the file has no {self.name}.{key}, which the model cannot be built without.")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
             raise FormatError(f"{self.name}.{key} is {quoted(value)}, not a finite number from 0 on.")
+        if within is not None and value != default and not within[0] <= value <= within[1]:
+            raise FormatError(
+                f"{self.name}.{key} is {value:g}, and what a model computes with it is no number, or always the same: "
+                f"it lies between {within[0]:g} and {within[1]:g}. The file is damaged, or was written by a faulty "
+                "converter."
+            )
         return float(value)
+
+    def check_causal(self) -> None:
+        """Each token sees what stands before it: other models read texts, and write none."""
+        is_causal = self.get("attention.causal")
+        if is_causal not in (None, True):
+            raise FormatError(
+                f"{self.name}.attention.causal is {quoted(is_causal)}: tokens of this model see what stands behind "
+                "them as well. kernmill runs models that write text, whose tokens do not. Use one of those."
+            )
 
     def size(self, key: str, default: int | None = None, *, least: int = 1) -> int:
         """A whole number; a list of one number for each layer only if they are equal."""
@@ -189,7 +209,8 @@ def _rope(keys: _Keys, head_width: int) -> Rope:
     size = keys.size("rope.dimension_count", head_width)
     if size % 2 or size > head_width:
         raise FormatError(f"{keys.name}.rope.dimension_count is {size}: not even, or more than {head_width} a head.")
-    factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 1.0)) or 1.0  # the second in old files
+    key = "rope.scaling.factor" if keys.get("rope.scaling.factor") is not None else "rope.scale_linear"  # in old files
+    factor = keys.number(key, 0.0, within=_FACTORS) or 1.0
     scaling = keys.text("rope.scaling.type", "") or ("none" if factor == 1 else "linear")
     if scaling not in ("none", "linear", "yarn", "longrope"):
         raise FormatError(
@@ -201,11 +222,11 @@ def _rope(keys: _Keys, head_width: int) -> Rope:
     return Rope(
         size=size,
         base=base,
-        local_base=keys.number("rope.freq_base_swa", 0.0),
+        local_base=keys.number("rope.freq_base_swa", 0.0, within=_BASES),
         scaling=scaling,
         factor=factor,
         trained_context=keys.size("rope.scaling.original_context_length", keys.size("context_length")),
-        attention_factor=keys.number("rope.scaling.attn_factor", 1.0),
-        beta_fast=keys.number("rope.scaling.yarn_beta_fast", 32.0),
-        beta_slow=keys.number("rope.scaling.yarn_beta_slow", 1.0),
+        attention_factor=keys.number("rope.scaling.attn_factor", 1.0, within=_GROWTH),
+        beta_fast=keys.number("rope.scaling.yarn_beta_fast", 32.0, within=(0, 1e6)),
+        beta_slow=keys.number("rope.scaling.yarn_beta_slow", 1.0, within=(0, 1e6)),
     )

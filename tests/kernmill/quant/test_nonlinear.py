@@ -35,6 +35,15 @@ def test_mxfp4_is_written_as_the_package_does() -> None:
     against.check_write_as_the_package("MXFP4", ties)
 
 
+def test_tiny_values_are_written_as_the_package_does() -> None:
+    """Of subnormal numbers, and some that are barely none, the codes were their largest."""
+    sizes = np.array([1e-40, 1.4e-45, 2.0**-126, 2.0**-125, 2.0**-124, 1e-38, 3e-39, 0, 2.0**-127], np.float32)
+    full = np.repeat(sizes[:, None], 32, 1)
+    with np.errstate(over="ignore"):  # the package's
+        for x in (full, full * np.linspace(-1, 1, 32, dtype=np.float32)):
+            against.check_write_as_the_package("MXFP4", x)
+
+
 ERRORS = {"IQ4_NL": 0.0759, "IQ4_XS": 0.0764, "MXFP4": 0.1161}  # the reference's, on normal values
 
 

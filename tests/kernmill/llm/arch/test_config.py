@@ -115,6 +115,45 @@ def test_a_key_that_makes_no_sense_is_named(changes: dict[str, Any], message: st
     assert str(caught.value) == message
 
 
+RANGES = {
+    "rope.scaling.attn_factor": ((1e30, 1e-9, 0.0), "0.01 and 100"),
+    "rope.scaling.factor": ((1e-300, 1e30), "0.001 and 1e+06"),
+    "rope.scale_linear": ((1e-300, 1e30), "0.001 and 1e+06"),
+    "rope.scaling.yarn_beta_fast": ((1e308,), "0 and 1e+06"),
+    "rope.scaling.yarn_beta_slow": ((1e308,), "0 and 1e+06"),
+    "rope.freq_base_swa": ((5e-324, 1e300), "1 and 1e+30"),
+    "attention.layer_norm_rms_epsilon": ((1e39,), "0 and 1"),
+    "attn_logit_softcapping": ((1e-300, 1e39), "1e-06 and 1e+06"),
+    "final_logit_softcapping": ((1e-300, 1e39), "1e-06 and 1e+06"),
+    "attention.scale": ((1e-300, 1e39), "1e-06 and 1e+06"),
+}
+
+
+@pytest.mark.parametrize("key", RANGES)
+def test_a_number_that_makes_all_others_infinite_is_refused(key: str) -> None:
+    """An attn_factor of 1e30 was a warning of NumPy's, and logits that are no numbers."""
+    values, ends = RANGES[key]
+    for value in values:
+        with pytest.raises(FormatError) as caught:
+            Config.of(keys(**{key.replace(".", "__"): value}))
+        assert str(caught.value) == (
+            f"llama.{key} is {value:g}, and what a model computes with it is no number, or always the same: it lies "
+            f"between {ends}. The file is damaged, or was written by a faulty converter."
+        )
+
+
+def test_a_model_whose_tokens_see_what_follows_is_refused() -> None:
+    """The key was passed over."""
+    assert Config.of(keys(attention__causal=True)) == Config.of(keys())
+    for value in (False, 5):
+        with pytest.raises(FormatError) as caught:
+            Config.of(keys(attention__causal=value))
+        assert str(caught.value) == (
+            f"llama.attention.causal is {value}: tokens of this model see what stands behind them as well. kernmill "
+            "runs models that write text, whose tokens do not. Use one of those."
+        )
+
+
 def test_an_architecture_is_a_text() -> None:
     with pytest.raises(FormatError) as caught:
         Config.of(keys() | {"general.architecture": ("llama",)})
