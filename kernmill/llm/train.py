@@ -126,4 +126,5 @@ class Learner:
         Raises:
             FormatError: it cannot be written.
         """
-        save(path, {name: weight.detach() for name, weight in self.weights.items()}, self.metadata)
+        metadata = self.metadata | {"general.file_type": 0}  # float32
+        save(path, {name: weight.detach() for name, weight in self.weights.items()}, metadata)

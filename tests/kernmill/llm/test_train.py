@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from kernmill import FormatError, SettingError, Tensor
+from kernmill.formats import gguf
 from kernmill.llm import Learner, Model, llama_metadata
 from kernmill.llm.arch import ARCHITECTURES, Config
 from kernmill.llm.train import shapes_of
@@ -24,6 +25,7 @@ def test_the_file_computes_what_was_learned(tmp_path: Path) -> None:
     assert len(reports) == 13
     assert loss < first - 0.3
     learner.save(tmp_path / "a.gguf")
+    assert gguf.read(tmp_path / "a.gguf").metadata["general.file_type"] == 0  # all float32
     model = Model.from_gguf(tmp_path / "a.gguf", capacity=8, block=4)
     ids = [1, 5, 6, 7, 8, 2]
     expected = learner.logits(Tensor(np.array([ids], np.int32))).numpy()[0]
