@@ -11,23 +11,7 @@ from typing import BinaryIO
 
 from kernmill.ir import FormatError
 
-from .quoting import quoted
-
-__all__ = ["Output", "mapped", "place_of", "release", "replacing"]
-
-
-def place_of(path: str | os.PathLike[str], kind: str) -> str:
-    """The name of a file of that kind.
-
-    Raises:
-        FormatError: a path is no text and no path.
-    """
-    try:
-        return os.fsdecode(path)
-    except TypeError:
-        raise FormatError(
-            f"{kind}: {quoted(path)}, of type {type(path).__name__}, is no path. Give the path of a {kind} file."
-        ) from None
+__all__ = ["Output", "mapped", "release", "replacing"]
 
 
 def mapped(path: str | os.PathLike[str], kind: str) -> memoryview:
@@ -39,7 +23,7 @@ def mapped(path: str | os.PathLike[str], kind: str) -> memoryview:
     Raises:
         FormatError: the file is not there, or cannot be read, or is a pipe or a device.
     """
-    where = place_of(path, kind)
+    where = os.fspath(path)
     if os.path.exists(where) and not os.path.isfile(where) and not os.path.isdir(where):  # a pipe would seem empty
         raise FormatError(f"{where}: cannot be mapped: it is a pipe or a device. Write what comes from it to a file, "
                           f"and give the path of that {kind} file.")  # fmt: skip

@@ -28,7 +28,8 @@ from typing import Any, TypeVar
 
 from kernmill.ir import FormatError
 
-from .disk import mapped, place_of, release
+from ..arguments import with_sentences
+from .disk import mapped, release
 from .gguf_types import RETIRED, TYPES, TensorType, ValueType
 from .quoting import quoted
 
@@ -328,6 +329,7 @@ def _fault(where: str, place: int, what: str, text: str) -> FormatError:
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
+@with_sentences
 def read(path: str | os.PathLike[str]) -> File:
     """Open a file through the page cache and check all of its header; of a split file, the first part opens all.
 
@@ -337,7 +339,7 @@ def read(path: str | os.PathLike[str]) -> File:
     Raises:
         FormatError: a file is not there, cannot be read, or is not what the format asks for.
     """
-    where = place_of(path, "GGUF")
+    where = os.fspath(path)
     first = parse(mapped(where, "GGUF"), where)
     count = first.metadata.read("split.count", int, 1)
     if count < 0:

@@ -11,7 +11,7 @@ from typing import Any
 from kernmill.ir import FormatError
 
 from ..arguments import with_sentences
-from .disk import Output, place_of, replacing
+from .disk import Output, replacing
 from .gguf import DEFAULT_ALIGNMENT, MAGIC, MAX_ALIGNMENT, MAX_AXES, MAX_NAME_BYTES
 from .gguf_types import TensorType, ValueType
 from .quoting import quoted
@@ -56,7 +56,7 @@ def write(path: str | os.PathLike[str], metadata: Mapping[str, Any], tensors: Ma
         FormatError: the folder is not there or cannot be written, the disk is full; a value or tensor that the format
             has no place for.
     """
-    where = place_of(path, "GGUF")
+    where = os.fspath(path)
     if not 0 < alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
         raise FormatError(f"{where}: alignment {alignment} is no power of two up to {MAX_ALIGNMENT}. Use 32.")
     header = bytearray(MAGIC + struct.pack("<Iqq", VERSION, len(tensors), 0))

@@ -20,7 +20,7 @@ from typing import Any
 
 from kernmill.ir import DType, FormatError, dtypes
 
-from .disk import mapped, place_of, replacing
+from .disk import mapped, replacing
 from .quoting import quoted
 
 __all__ = ["MAX_HEADER_BYTES", "Entry", "File", "parse", "read", "write"]
@@ -70,7 +70,7 @@ def read(path: str | os.PathLike[str]) -> File:
     Raises:
         FormatError: the file is not there, cannot be read, or is not what the format asks for.
     """
-    return parse(mapped(path, "safetensors"), place_of(path, "safetensors"))
+    return parse(mapped(path, "safetensors"), os.fspath(path))
 
 
 def parse(data: memoryview, where: str = "safetensors") -> File:
@@ -194,7 +194,7 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, tuple[DType, Seque
     Raises:
         FormatError: the folder is not there or cannot be written; a name that the format keeps to itself.
     """
-    where = place_of(path, "safetensors")
+    where = os.fspath(path)
     header, parts = _laid_out(tensors, metadata or {}, where)
     with replacing(where) as file:
         file.write(_LENGTH.pack(len(header)))

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from kernmill import Context, FormatError, IndexRangeError, SettingError, Tensor, Variable, cat, no_grad
+from kernmill import Context, DTypeError, FormatError, IndexRangeError, SettingError, Tensor, Variable, cat, no_grad
 from kernmill.ir import KernmillError, OutOfMemoryError, setting
 from kernmill.runtime import WeightArena, get_device, launched_ns
 
-from ..arguments import is_whole
+from ..arguments import is_whole, name_call
 from ..captures import Jit
 from ..formats import gguf
 from ..formats.quoting import escaped, quoted
@@ -137,7 +137,11 @@ class Model:
         Raises:
             FormatError: the file cannot be read, or does not hold a model that kernmill can run.
         """
-        file = source if isinstance(source, gguf.File) else gguf.read(source)
+        try:
+            file = source if isinstance(source, gguf.File) else gguf.read(source)
+        except DTypeError as error:
+            name_call(error, "Model.from_gguf")
+            raise
         used = set[str]()
         arena = arena_for(file) if arena is None else arena
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from kernmill import DTypeError, FormatError, ShapeError, Tensor, dtypes, quant
@@ -15,6 +17,8 @@ MIXES = (
     "F32, F16, BF16, Q4_0, Q4_1, Q8_0, Q5_0, Q5_1, Q2_K, Q3_K_S, Q3_K_M, Q3_K_L, Q4_K_S, Q4_K_M, Q5_K_S, Q5_K_M, Q6_K, "
     "IQ4_NL, IQ4_XS, MXFP4, TQ1_0, TQ2_0, COPY"
 )
+ARRAY: Any = np.zeros(32, np.float32)
+THREE: Any = 3
 CASES: dict[str, Case] = {
     "no file": (lambda: quant.load("no/such/file"), FormatError,
                 "no/such/file: cannot be read: No such file or directory. Give the path of a GGUF file."),
@@ -38,11 +42,11 @@ CASES: dict[str, Case] = {
                   "encode: kernmill reads IQ2_S and does not write it. Choose another type."),
     "ints": (lambda: quant.QuantizedTensor.quantize(Tensor.zeros(32, dtype=dtypes.int32), "Q4_0"), DTypeError,
              "encode: Q4_0 of a int32 tensor. Cast it with .float()."),
-    "array": (lambda: quant.QuantizedTensor.quantize(np.zeros(32, np.float32), "Q8_0"), DTypeError,
+    "array": (lambda: quant.QuantizedTensor.quantize(ARRAY, "Q8_0"), DTypeError,
               "QuantizedTensor.quantize: x is data of shape (32,), of type ndarray. Give a Tensor; wrap data in "
               "Tensor(..)."),
-    "no path": (lambda: Model.from_gguf(3), FormatError,
-                "GGUF: 3, of type int, is no path. Give the path of a GGUF file."),
+    "no path": (lambda: Model.from_gguf(THREE), DTypeError,
+                "Model.from_gguf: read: path is 3, of type int. Give a text or a path."),
     "mix": (lambda: mix_named("Q4"), FormatError,
             f"quantize: 'Q4' is no mix that kernmill makes. It makes {MIXES}."),
 }  # fmt: skip

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernmill import FormatError
+from kernmill import DTypeError, FormatError
 from kernmill.formats import gguf
 from kernmill.formats.gguf_types import ValueType, tensor_type
 from kernmill.formats.gguf_write import NewTensor, Typed, write
@@ -91,7 +91,7 @@ def test_the_package_reads_what_we_write(tmp_path: Path) -> None:
     assert found.tensors[1].data.tobytes() == bytes(range(36))
 
 
-REFUSED: dict[str, tuple[dict[str, Any], dict[str, NewTensor], str]] = {
+REFUSED: dict[str, tuple[dict[Any, Any], dict[str, Any], str]] = {
     "key": ({"": 1}, {}, "a metadata key is empty"),
     "value": ({"k": {"a": 1}}, {}, "metadata 'k': GGUF holds no dict"),
     "mixed": ({"k": [1, "a"]}, {}, "metadata 'k': GGUF has no array of int, str together"),
@@ -125,12 +125,12 @@ def test_refused(tmp_path: Path, name: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_no_path(tmp_path: Path) -> None:
+def test_what_is_no_path() -> None:
     nothing: Any = None
-    for call in (lambda: write(nothing, {}, {}), lambda: gguf.read(nothing)):
-        with pytest.raises(FormatError) as caught:
+    for name, call in (("write", lambda: write(nothing, {}, {})), ("read", lambda: gguf.read(nothing))):
+        with pytest.raises(DTypeError) as caught:
             call()
-        assert str(caught.value) == "GGUF: None, of type NoneType, is no path. Give the path of a GGUF file."
+        assert str(caught.value) == f"{name}: path is None, of type NoneType. Give a text or a path."
 
 
 def test_alignment_refused(tmp_path: Path) -> None:
