@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import logging
 import math
 import threading
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -189,6 +188,8 @@ class Tokenizer:
     def _checked_row(self) -> PreTokenizer:
         """How words are cut; old files do not say it, and their user is told once."""
         if self._key("pre") is None:
+            import logging  # takes a few milliseconds, and most files say it
+
             logging.getLogger("kernmill").warning(
                 f"tokenizer.ggml.pre is missing: the file does not say how text is cut into words. Taken as {_PRE!r}; "
                 "if the model was trained on other cuts, it reads and writes worse. Convert the file again to be sure."
