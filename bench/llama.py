@@ -78,8 +78,13 @@ class Ours:
 
     def place(self) -> Place | None:
         """The memory of the weights: not all of a machine's is as fast, so this is what reading is measured on."""
-        size = min(self._mapping.nbytes, self.model.architecture.nbytes)
-        return Place(self._mapping.address, size) if size else None
+        from kernmill.llm.arch.weight import nbytes
+
+        model = self.model.architecture
+        matrices = {id(m): m for layer in model.matrices for m in layer.values()}
+        matrices |= {id(m): m for m in (model.embedding, model.output)}
+        size = sum(nbytes(m) for m in matrices.values())
+        return Place(self._mapping.address, size) if size <= self._mapping.nbytes else None
 
     def logits(self, ids: Sequence[int]) -> Any:
         """After these tokens, which are computed from an empty context."""

@@ -64,8 +64,9 @@ def joined_in_memory(tensors: Sequence[Tensor]) -> Tensor | None:
         return None
     shape = (sum(t.shape[0] for t in tensors), *first.shape[1:])
     joined = Buffer(first.device, first.dtype, prod(shape), memory.whole, memory.address, is_borrowed=True)
-    for buffer in buffers:
+    for tensor, buffer in zip(tensors, buffers, strict=True):
         buffer.is_borrowed = True
+        tensor._put(buffer_node(buffer, tensor.node_shape))  # captures that write there look again
     return Tensor._make(reshape(buffer_node(joined), shape), first.device)
 
 

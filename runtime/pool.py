@@ -201,7 +201,7 @@ class Pool:
     def run(self, table: LaunchTable) -> None:
         """Run all entries of a launch table, in order."""
         with self._lock:
-            if not self._crew.started:
+            if not self._crew.started:  # here and below: one call less for each launch
                 self._crew.start()
             self._call(self._crew.address, table.address, table.count)
 

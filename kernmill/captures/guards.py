@@ -14,7 +14,7 @@ import sys
 import types
 import zlib
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from operator import is_
 from typing import Any
@@ -98,7 +98,9 @@ class Walk:
         self.tensors: dict[str, Lazy] = {}
         self.containers: dict[str, tuple[Any, dict[Any, Any]]] = {}  # that can change, by place, with their parts
         self._large: dict[str, str] = {}  # what the user calls it: why changes of it are not noticed
-        self._deep: dict[int, str] = {}  # by identity of what was too deep: what the user calls it
+        self._deep: dict[str, str] = {}  # by place of what was too deep: what the user calls it
+        self._places: set[str] = set()  # that were not
+        self._waiting: deque[tuple[Any, str, int]] = deque()  # objects that are to be looked into: the nearest first
         self.generators: dict[str, Any] = {}  # random generators of Python and NumPy, by what the user calls them
         self._is_full = False
         self.owners: dict[str, str] = {}  # of a place in a tuple: the place that can be assigned to
@@ -113,18 +115,26 @@ class Walk:
     @property
     def unwatched(self) -> dict[str, str]:
         """Of what the user calls so: why changes of it are not noticed."""
-        deep = [label for key, label in self._deep.items() if key not in self._seen]  # on a shorter way
+        deep = [label for place, label in self._deep.items() if place not in self._places]  # on a shorter way
         return self._large | dict.fromkeys(deep[:1], f"it lies more than {DEPTH} steps deep, as may more")
 
+    def visit(self, roots: Iterable[tuple[str, Any, str]]) -> None:
+        """Note what must stay as it is at some places, each with its value and what the user calls it, and at all to
+        which they lead: each by the shortest way, which says whether it is too deep."""
+        for place, value, label in roots:
+            self._look(place, value, label, 0)
+        while self._waiting:
+            self._object(*self._waiting.popleft())
+
     # --- one value
-    def visit(self, place: str, value: Any, label: str, depth: int = 0) -> None:
-        """Note what must stay as it is at a place."""
+    def _look(self, place: str, value: Any, label: str, depth: int) -> None:
         if self._is_full:
             return
         if depth > DEPTH:
             if not isinstance(value, types.ModuleType):  # what is read of it comes by itself
-                self._deep.setdefault(id(value), label)
+                self._deep.setdefault(place, label)
             return
+        self._places.add(place)
         if len(self.checks) + len(self.tensors) > MOST_CHECKS:
             self._is_full = True
             self._large[label] = f"it comes after {MOST_CHECKS:,} other values, as may more"
@@ -147,13 +157,13 @@ class Walk:
         elif isinstance(value, types.MethodType):
             self.checks[f"{place}.__func__ is {self.name(value.__func__)}"] = label
             if isinstance(value.__func__, types.FunctionType):
-                self.function(value.__func__, label, depth)
-            self.visit(f"{place}.__self__", value.__self__, f"{label}.__self__", depth + 1)
+                self._function(value.__func__, label, depth)
+            self._look(f"{place}.__self__", value.__self__, f"{label}.__self__", depth + 1)
         else:
             self.checks[f"{place} is {self.name(value)}"] = label
             if type(value).__module__ == "random" or type(value).__module__.startswith("numpy.random"):
                 self.generators[label] = value
-            self.object(value, label, depth)
+            self._waiting.append((value, label, depth))
 
     def _tensor(self, place: str, value: Lazy, label: str) -> None:
         self.tensors[place] = value
@@ -192,9 +202,9 @@ class Walk:
             self._owner = place
         for key, item in items:
             if isinstance(key, (str, int, type(None))):
-                self.visit(f"{place}[{key!r}]", item, f"{label}[{key!r}]", depth + 1)
+                self._look(f"{place}[{key!r}]", item, f"{label}[{key!r}]", depth + 1)
             else:
-                self.visit(f"{place}[{self.name(key)}]", item, f"{label}[{key!r}]", depth + 1)
+                self._look(f"{place}[{self.name(key)}]", item, f"{label}[{key!r}]", depth + 1)
         self._owner = outer
         self._inside.discard(id(value))
 
@@ -230,26 +240,24 @@ class Walk:
             self.checks[f"{self.name(zlib.crc32)}({place}.tobytes()) == {checksum}"] = label
 
     # --- one object, once
-    def object(self, value: Any, label: str, depth: int) -> None:
+    def _object(self, value: Any, label: str, depth: int) -> None:
         """The attributes of an object, or what a function refers to."""
         if id(value) in self._seen:
             return
-        outer, self._owner = self._owner, ""
         if isinstance(value, types.FunctionType):
-            self.function(value, label, depth)
+            self._function(value, label, depth)
         elif isinstance(value, functools.partial):
             for part in ("func", "args", "keywords"):
-                self.visit(f"{self.name(value)}.{part}", getattr(value, part), f"{label}.{part}", depth + 1)
+                self._look(f"{self.name(value)}.{part}", getattr(value, part), f"{label}.{part}", depth + 1)
         elif isinstance(value, type):
             self._class(value, label, depth)
         elif hasattr(value, "__kernmill_captured__"):  # a jitted function: what it wraps
-            self.visit(f"{self.name(value)}.__kernmill_captured__", value.__kernmill_captured__, label, depth)
+            self._look(f"{self.name(value)}.__kernmill_captured__", value.__kernmill_captured__, label, depth)
         elif not isinstance(value, types.ModuleType) and _is_open(_class_of(value)):
             self._seen.add(id(value))
             for key, item in _attributes(value):
-                self.visit(f"{self.name(value)}.{key}", item, f"{label}.{key}", depth + 1)
+                self._look(f"{self.name(value)}.{key}", item, f"{label}.{key}", depth + 1)
             self._class(type(value), label, depth)
-        self._owner = outer
 
     def _class(self, cls: type, label: str, depth: int) -> None:
         for base in cls.__mro__:
@@ -260,9 +268,9 @@ class Walk:
                 inner = getattr(item, "__func__", getattr(item, "fget", item))
                 inner = getattr(inner, "__kernmill_captured__", inner)
                 if isinstance(inner, types.FunctionType):
-                    self.function(inner, f"{base.__name__}.{key}", depth + 1)
+                    self._function(inner, f"{base.__name__}.{key}", depth + 1)
                 elif isinstance(item, (*_PLAIN, tuple, list, dict, Lazy)) and not key.startswith("__"):
-                    self.visit(f"{self.name(base)}.{key}", item, f"{base.__name__}.{key}", depth + 1)
+                    self._look(f"{self.name(base)}.{key}", item, f"{base.__name__}.{key}", depth + 1)
 
     def _module(self, module: types.ModuleType, attributes: set[str], label: str, depth: int) -> None:
         """What code names of a module, and of the modules in it: `package.settings.rate`."""
@@ -274,11 +282,11 @@ class Walk:
             known.add(id(found))
             for key in sorted(attributes & vars(found).keys()):
                 value = vars(found)[key]
-                self.visit(f"{self.name(found)}.{key}", value, f"{name}.{key}", depth)
+                self._look(f"{self.name(found)}.{key}", value, f"{name}.{key}", depth)
                 if isinstance(value, types.ModuleType):
                     waiting.append((value, f"{name}.{key}"))
 
-    def function(self, function: types.FunctionType, label: str, depth: int) -> None:
+    def _function(self, function: types.FunctionType, label: str, depth: int) -> None:
         """Closure cells, globals and defaults."""
         if id(function) in self._seen or depth > DEPTH or _is_foreign(function.__code__.co_filename):
             return
@@ -292,12 +300,12 @@ class Walk:
         for key in sorted(names & function.__globals__.keys()):
             read[f"{self.name(function.__globals__)}[{key!r}]"] = key, function.__globals__[key]
         for place, (key, value) in read.items():
-            self.visit(place, value, key, depth + 1)
+            self._look(place, value, key, depth + 1)
             if isinstance(value, types.ModuleType):
                 self._module(value, attributes, key, depth + 2)
         for part in ("__defaults__", "__kwdefaults__"):
             if getattr(function, part):
-                self.visit(f"{self.name(function)}.{part}", getattr(function, part), f"{label}.{part}", depth + 1)
+                self._look(f"{self.name(function)}.{part}", getattr(function, part), f"{label}.{part}", depth + 1)
         self._owner = outer
 
 

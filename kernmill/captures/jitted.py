@@ -61,7 +61,7 @@ MOST_RECENT = 4
 MOST_VARIANTS = 4  # of one key: they differ in what the guards see
 PATIENCE = 3  # captures of one key before a warning
 _capturing = process_lock()
-_under_way: list[str] = []  # what is captured or run with values of variables now, by any thread
+_under_way: list[None] = []  # as many as are captured or run with values of variables now, by all threads
 
 
 class CacheInfo(NamedTuple):
@@ -202,11 +202,10 @@ class Jit(Generic[P, R]):
 
     def _walk(self, objects: Iterable[Any], earlier: Walk | None = None) -> Walk:
         walk = Walk(None if earlier is None else earlier.scope)
-        for value in (self.__kernmill_captured__, *objects):
-            walk.visit(walk.name(value), value, getattr(value, "__name__", type(value).__name__))
-        walk.visit(walk.name(_generators), _generators, "the random numbers")
-        for generator in _generators.values():
-            walk.visit(f"{walk.name(generator)}.state", generator.state, "the random numbers")
+        roots = [(walk.name(value), value, getattr(value, "__name__", type(value).__name__))
+                 for value in (self.__kernmill_captured__, *objects)]  # fmt: skip
+        roots += [(f"{walk.name(g)}.state", g.state, "the random numbers") for g in _generators.values()]
+        walk.visit([*roots, (walk.name(_generators), _generators, "the random numbers")])
         return walk
 
     def _anew(self, args: Any, kwargs: Any, call: _Call) -> R:
@@ -374,8 +373,8 @@ def jit(function: Callable[..., Any] | None = None) -> Any:
     tensors, such as printing, happens in captures only.
 
     Changes in place are noticed in NumPy arrays of up to 1 MB and in lists, tuples and dicts of up to 4096 entries. A
-    larger one is taken as it was in the capture, which a warning of the logger "kernmill" says, once for each value:
-    make it a Tensor argument. Numbers from `random` or `numpy.random` are constants of the replay, with a warning as
+    larger one is taken as it was in the capture, and so is what lies more than 32 steps deep, which a warning of the
+    logger "kernmill" says, once for each value: make it a Tensor argument. Numbers from `random` or `numpy.random` are constants of the replay, with a warning as
     well; those of `Tensor.rand` and its like are new each time.
     """
     return jit if function is None else Jit(function)
@@ -385,7 +384,7 @@ def jit(function: Callable[..., Any] | None = None) -> Any:
 def _turn() -> Iterator[None]:
     """One thread captures at a time. Others' replays do not ask what this one records while nobody does."""
     with _capturing:
-        _under_way.append("")
+        _under_way.append(None)
         try:
             yield
         finally:
@@ -432,7 +431,7 @@ def _put_back(before: Mapping[weakref.ref[Lazy], UOp]) -> None:
 
 def _has_pending() -> bool:
     """Whether the state of some random numbers is behind."""
-    return bool(_generators) and any(generator.pending for generator in _generators.values())
+    return any(generator.pending for generator in _generators.values())
 
 
 def _parts(value: Any) -> Parts:

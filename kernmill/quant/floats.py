@@ -98,7 +98,7 @@ class FloatMatrix:
     @property
     def row_layout(self) -> Hashable:
         """What matrices have in common whose rows can follow each other."""
-        return self.shape[1:]
+        return self.data.dtype, self.shape[1:]
 
     @property
     def nbytes(self) -> int:

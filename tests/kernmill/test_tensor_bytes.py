@@ -80,3 +80,25 @@ def test_who_assigns_to_neighbours_that_were_joined_writes_elsewhere() -> None:
     assert adds(x).tolist()[0][0] == 1
     both += 20
     assert [t[:, 0].tolist() for t in (first, second, both.realize())] == [[0], [11], [20, 21]]
+
+
+def test_captures_that_write_neighbours_look_again_when_these_are_joined() -> None:
+    """Named regression: they went on to write in place, and the joined tensor changed."""
+    arena, x = WeightArena("LLVM"), Tensor([[1] * 16], dtypes.int32, device="LLVM").realize()
+    first, second = (in_new_memory(dtypes.int32, (1, 16), "LLVM", arena) for _ in range(2))
+    for tensor in (first, second):
+        tensor[:] = 0
+        tensor.realize()
+
+    @jit
+    def step(w: Tensor) -> Tensor:
+        first.assign(first + x)
+        w.assign(w + x)
+        return first + w
+
+    for _ in range(3):
+        step(second)
+    both = joined_in_memory([first, second])
+    assert both is not None
+    assert step(second).tolist()[0][0] == 8
+    assert both[:, 0].tolist() == [3, 3]

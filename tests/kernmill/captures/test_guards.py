@@ -19,7 +19,7 @@ from kernmill.captures.guards import Guard, Walk
 
 def guard(value: Any) -> Guard:
     walk = Walk()
-    walk.visit(walk.name(value), value, "it")
+    walk.visit([(walk.name(value), value, "it")])
     return Guard(walk)
 
 
@@ -127,8 +127,7 @@ def test_parts_of_deep_models_are_watched() -> None:
 
 def test_what_is_too_deep_is_listed() -> None:
     """It was passed over without a word."""
-    inner = space(value=1)
-    thing = space(blocks=[inner])
+    thing = lowest = space(blocks=[space(value=1)])
     for _ in range(14):
         thing = space(blocks=[thing])
     assert guard(thing).walk.unwatched == {}
@@ -136,7 +135,22 @@ def test_what_is_too_deep_is_listed() -> None:
     reason = "it lies more than 32 steps deep, as may more"
     assert guard(thing).walk.unwatched == {f"it{'.blocks[0]' * 16}.value": reason}
     assert guard(space(thing=thing)).walk.unwatched == {f"it.thing{'.blocks[0]' * 16}": reason}
-    assert guard(space(thing=thing, short=inner)).walk.unwatched == {}
+    assert guard(space(thing=thing, short=lowest)).walk.unwatched == {}
+
+
+def test_the_shortest_way_says_how_deep_something_lies() -> None:
+    """Named regression: what was first met at the end of a long way was not looked into, though a short one led there,
+    and changes of it were not noticed."""
+    weight = Tensor([1.0])
+    first = before = space(before=None, value=1, weight=weight)
+    for _ in range(40):
+        before = space(before=before)
+    found = guard(space(a_long_way=before, short=[first]))
+    assert [id(t) for t in found.check() or ()] == [id(weight)]
+    first.value = 2
+    assert found.explain() == "it.short[0].value"
+    (label,) = found.walk.unwatched
+    assert label.startswith("it.a_long_way.before.before")
 
 
 def test_circles_end() -> None:
