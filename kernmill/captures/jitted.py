@@ -374,8 +374,8 @@ def jit(function: Callable[..., Any] | None = None) -> Any:
 
     Changes in place are noticed in NumPy arrays of up to 1 MB and in lists, tuples and dicts of up to 4096 entries. A
     larger one is taken as it was in the capture, and so is what lies more than 32 steps deep, which a warning of the
-    logger "kernmill" says, once for each value: make it a Tensor argument. Numbers from `random` or `numpy.random` are constants of the replay, with a warning as
-    well; those of `Tensor.rand` and its like are new each time.
+    logger "kernmill" says, once for each value: make it a Tensor argument. Numbers from `random` or `numpy.random` are
+    constants of the replay, with a warning as well; those of `Tensor.rand` and its like are new each time.
     """
     return jit if function is None else Jit(function)
 
