@@ -9,8 +9,8 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, TextIO
 
 import kernmill
 from kernmill.ir import SETTINGS, Context, KernmillError, SettingError, check_environment, setting
@@ -32,10 +32,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if getattr(sys, name) is None:  # `kernmill run .. >&-`: closed, which is as good as empty
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
     status, said = _ended(sys.argv[1:] if arguments is None else arguments)
-    if said:
-        with suppress(OSError):  # stderr is full or closed: nobody wants to know
-            print(said, file=sys.stderr)
+    try:
+        print(said, end="\n" if said else "", file=sys.stderr, flush=True)
+    except OSError:  # it is full or closed: nobody wants to know
+        _drop(sys.stderr)
     return status
+
+
+def _drop(stream: TextIO) -> None:
+    """Let go of what is left for a stream: Python would try to write it at the end, and fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _ended(arguments: Sequence[str]) -> tuple[int, str]:
@@ -53,7 +59,7 @@ def _ended(arguments: Sequence[str]) -> tuple[int, str]:
     except OSError as error:
         if not _is_of_output(error):
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left would fail again at the end
+        _drop(sys.stdout)
         if error.errno == errno.EPIPE:  # `kernmill info | head`
             return 141, ""
         return 2, f"kernmill: the output cannot be written: {error.strerror}. Send it elsewhere."
