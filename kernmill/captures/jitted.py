@@ -19,7 +19,7 @@ import inspect
 import sys
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial, update_wrapper
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
@@ -381,7 +381,7 @@ def jit(function: Callable[..., Any] | None = None) -> Any:
 
 
 @contextmanager
-def _turn() -> Iterator[None]:
+def _turn() -> Generator[None]:
     """One thread captures at a time. Others' replays do not ask what this one records while nobody does."""
     with _capturing:
         _under_way.append(None)
