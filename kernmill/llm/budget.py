@@ -156,32 +156,21 @@ def contains(whole: Any, part: Any) -> bool:
     return part in whole
 
 
+def _compared(operate: Callable[[Any, Any], Any]) -> Any:
+    return lambda left, right: compare(operate, left.value, right.value)
+
+
 class Side:
     """A side of a comparison; Python does the rest of `a < b <= c`."""
 
     __slots__ = ("value",)
     __hash__ = None  # type: ignore[assignment]
+    __eq__, __ne__ = _compared(operator.eq), _compared(operator.ne)
+    __lt__, __le__ = _compared(operator.lt), _compared(operator.le)
+    __gt__, __ge__ = _compared(operator.gt), _compared(operator.ge)
 
     def __init__(self, value: Any) -> None:
         self.value = value
-
-    def __eq__(self, other: Any) -> Any:
-        return compare(operator.eq, self.value, other.value)
-
-    def __ne__(self, other: Any) -> Any:
-        return compare(operator.ne, self.value, other.value)
-
-    def __lt__(self, other: Any) -> Any:
-        return compare(operator.lt, self.value, other.value)
-
-    def __le__(self, other: Any) -> Any:
-        return compare(operator.le, self.value, other.value)
-
-    def __gt__(self, other: Any) -> Any:
-        return compare(operator.gt, self.value, other.value)
-
-    def __ge__(self, other: Any) -> Any:
-        return compare(operator.ge, self.value, other.value)
 
     def __contains__(self, part: Any) -> bool:
         return contains(self.value, part.value)

@@ -69,6 +69,12 @@ _OWN: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
+def _size(node: Any) -> int:
+    """Of a node by itself, in nodes: a long text is several."""
+    text = getattr(node, "data", getattr(node, "value", ""))
+    return 1 + (len(text) // _NODES if isinstance(text, str) else 0)
+
+
 def _limited(tree: Any, nodes: Any, visitor: Any, own: str) -> Any:
     """A template that calls what takes its steps. The names that it calls for that are none that a template can set."""
 
@@ -76,11 +82,10 @@ def _limited(tree: Any, nodes: Any, visitor: Any, own: str) -> Any:
         return nodes.Call(nodes.ExtensionAttribute(own, name), list(given), [], None, None, lineno=node.lineno)
 
     class Limits(visitor.NodeTransformer):  # type: ignore[misc]
-        size = 0  # nodes so far; long texts are several
+        size = 0  # nodes so far
 
         def visit(self, node: Any) -> Any:
-            text = getattr(node, "data", getattr(node, "value", ""))
-            self.size += 1 + (len(text) // _NODES if isinstance(text, str) else 0)
+            self.size += _size(node)
             return super().visit(node)
 
         def visit_For(self, node: Any) -> Any:
@@ -178,22 +183,11 @@ def environment() -> Any:
 
         def _parse(self, source: str, name: str | None, filename: str | None) -> Any:
             tree = super()._parse(source, name, filename)
-            return _limited(tree, nodes, visitor, Generation.identifier).set_environment(self)
+            return _limited(tree, nodes, visitor, own.identifier).set_environment(self)
 
-    class Generation(extensions.Extension):  # type: ignore[name-defined,misc]
-        """{% generation %}: marks what the assistant says, for training; here it is what stands inside."""
-
-        tags = frozenset(("generation",))
-
-        def parse(self, parser: Any) -> Any:
-            next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-    for name, function in _OWN.items():
-        setattr(Generation, name, staticmethod(function))
-    result = Environment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[extensions.loopcontrols, Generation], finalize=_read
-    )
+    own = _own_extension(extensions.Extension)
+    added = [extensions.loopcontrols, own]
+    result = Environment(trim_blocks=True, lstrip_blocks=True, extensions=added, finalize=_read)
     result.filters["tojson"] = _to_json
     result.tests.update({name: partial(compare, one) for name, one in result.tests.items() if one in _COMPARISONS})
     result.tests["in"] = _is_in
@@ -204,6 +198,23 @@ def environment() -> Any:
         result.globals.pop(name, None)
     result.globals.update(raise_exception=_refuse, strftime_now=_now)
     return result
+
+
+def _own_extension(base: Any) -> Any:
+    """What templates call (`_OWN`), and a tag."""
+
+    class Generation(base):  # type: ignore[misc]
+        """{% generation %}: marks what the assistant says, for training; here it is what stands inside."""
+
+        tags = frozenset(("generation",))
+
+        def parse(self, parser: Any) -> Any:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    for name, function in _OWN.items():
+        setattr(Generation, name, staticmethod(function))
+    return Generation
 
 
 _COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
