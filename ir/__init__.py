@@ -28,3 +28,4 @@ from .text import *
 from .uop import *
 from .values import *
 from .verify import *
+from .weak import *

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -19,11 +18,11 @@ from .bounds import Bounds, bounds_of
 from .digest import blake2b
 from .dtype import DType, dtypes
 from .errors import InternalError
-from .locks import process_lock
 from .ops import AxisKind, Group, Op, Ops
 from .shape import Shape
 from .shape_rules import shape_of
 from .values import to_dtype
+from .weak import Ref, dead, note_dead, sweep, sweep_lock
 
 __all__ = [
     "UOp", "arg_text", "closed_ranges", "const", "current_origin", "index_const", "is_in_order", "make_range",
@@ -35,18 +34,14 @@ _HALF_LINE = 32  # bytes of a cache
 _COMPARE = Group.COMPARE  # to find it in the enum takes as long as all else in `alu`
 
 
-class _Ref(weakref.ref["UOp"]):
-    __slots__ = ("key",)
-    key: Any
+_table: dict[Any, Ref] = {}
+_new = object.__new__
+_MOST_DEAD = 100  # entries of nodes that are gone; they hold no other nodes
 
 
-def _forget(ref: _Ref) -> None:
-    if _table.get(ref.key) is ref:
-        del _table[ref.key]
-
-
-_table: dict[Any, _Ref] = {}
-_lock = process_lock()  # a collection may run `_forget` inside the lock
+class _Ref(Ref):
+    __slots__ = ()
+    table = _table
 
 
 def _identity(dtype: DType, arg: Any) -> Any:
@@ -125,24 +120,34 @@ class UOp:
     _linear: Any  # what `linear` read from it
 
     def __new__(cls, op: Op, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:  # noqa: D102
-        key = (op, dtype, src, _identity(dtype, arg) if op is Ops.CONST else arg)
+        count = len(src)  # below: by the identities of sources, which an entry must not keep alive
+        if count == 2:
+            key: Any = op, dtype, arg, id(src[0]), id(src[1])
+        elif count == 1:
+            key = op, dtype, arg, id(src[0])
+        elif count:
+            key = op, dtype, arg, *map(id, src)
+        else:
+            key = op, dtype, _identity(dtype, arg) if op is Ops.CONST else arg
         ref = _table.get(key)
         if ref is not None and (found := ref()) is not None:
             return found
-        with _lock:
-            self = object.__new__(cls)
-            self.op, self.dtype, self.src, self.arg = op, dtype, src, arg
-            self.origin, self.storage = current_origin.line, None
-            self._shape = self._bounds = self._ranges = self._key = self._simple = MISSING
-            self._linear = self._order = MISSING
-            new = _Ref(self, _forget)
-            new.key = key
-            ref = _table.setdefault(key, new)
-            if ref is not new:
-                if (found := ref()) is not None:  # another thread was quicker
+        if len(dead) > _MOST_DEAD:
+            sweep()
+        self = _new(cls)
+        self.op, self.dtype, self.src, self.arg = op, dtype, src, arg
+        self.origin, self.storage = current_origin.line, None
+        self._shape = self._bounds = self._ranges = self._key = self._simple = MISSING
+        self._linear = self._order = MISSING
+        new = _Ref(self, note_dead)
+        new.key = key
+        if _table.setdefault(key, new) is not new:  # another thread was quicker, or what was there is gone
+            with sweep_lock:
+                ref = _table.get(key)
+                if ref is not None and (found := ref()) is not None:
                     return found
                 _table[key] = new
-            return self
+        return self
 
     def __reduce__(self) -> tuple[object, ...]:
         raise InternalError("a UOp is never pickled: use ir.text to write it down")

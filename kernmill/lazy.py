@@ -35,6 +35,7 @@ from kernmill.ir import (
     Op,
     Ops,
     UOp,
+    WeakTable,
     as_dtype,
     const,
     current_origin,
@@ -145,7 +146,7 @@ def accumulator(dtype: DType) -> DType:
     return dtypes.float32 if dtype.is_float and dtype.bits < 32 else dtype
 
 
-KNOWN: weakref.WeakKeyDictionary[UOp, tuple[UOp, Callable[[UOp], UOp]]] = weakref.WeakKeyDictionary()
+KNOWN: WeakTable[UOp, tuple[UOp, Callable[[UOp], UOp]]] = WeakTable()
 """Nodes of which more is known than the rules of their ops say: a node below, and its gradient from that of the node.
 No function here holds a tensor: tensors are alive as long as somebody has them."""
 

@@ -17,6 +17,7 @@ from kernmill.ir import (
     Ops,
     ShapeError,
     UOp,
+    WeakTable,
     as_dtype,
     as_size,
     assign,
@@ -59,7 +60,7 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 _leaf_numbers = itertools.count(1)
-_leaves: weakref.WeakKeyDictionary[UOp, weakref.ref[Conversions]] = weakref.WeakKeyDictionary()
+_leaves: WeakTable[UOp, weakref.ref[Conversions]] = WeakTable()
 _lock = process_lock()
 _realizing = process_lock()  # a thread may meet tensors of another one, in a capture or by equal constants
 

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from kernmill.ir import InternalError, OutOfMemoryError, process_lock
+from kernmill.ir import InternalError, OutOfMemoryError, keep_until_death, process_lock, taken
 
 __all__ = [
     "ALIGNMENT_BYTES", "LARGE_PAGES", "SMALLER", "Block", "HostAllocator", "Lease",
@@ -32,11 +32,12 @@ _STEPS_LOG2 = 3  # buckets per doubling: at most one eighth of a block is slack,
 class Block:
     """Memory of one buffer. Contents are what the last user left there."""
 
-    __slots__ = ("_memory", "address", "capacity_bytes", "is_live", "nbytes", "stamp", "wrapped")
+    __slots__ = ("_memory", "address", "capacity_bytes", "goes_at_once", "is_live", "nbytes", "stamp", "wrapped")
 
-    def __init__(self, memory: mmap.mmap | bytearray, capacity_bytes: int) -> None:
-        start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    def __init__(self, memory: mmap.mmap | bytearray | None, capacity_bytes: int) -> None:
+        start = 0 if memory is None else ctypes.addressof(ctypes.c_char.from_buffer(memory))
         self._memory = memory
+        self.goes_at_once = False  # the system has its memory back as soon as its lease is gone
         self.is_live = True
         self.stamp = 0  # the allocator's: when it was freed
         self.address = round_up(start, ALIGNMENT_BYTES)
@@ -46,6 +47,12 @@ class Block:
 
     def release(self) -> None:
         """Nothing holds it any more: the system's memory goes with the object."""
+
+    def husk(self) -> Block:
+        """The figures of this block without its memory, by which the allocator counts it as freed."""
+        found = Block(None, self.capacity_bytes)
+        found.nbytes, found.goes_at_once = self.nbytes, True
+        return found
 
     def advise(self, advice: int, start: int = 0, size: int | None = None) -> bool:
         """Tell the system how these pages are used; False where it does not listen."""
@@ -58,15 +65,24 @@ class Block:
 
 
 class Lease:
-    """A block in use: it is given back when nothing holds this any more."""
+    """A block in use. It is given back when nothing holds this any more: at the next allocation, since no Python code
+    runs when an object dies, in which a Ctrl-C would be lost."""
 
-    __slots__ = ("_give_back", "block")
+    __slots__ = ("__weakref__", "block")
 
     def __init__(self, block: Block, give_back: Callable[[Block], None]) -> None:
-        self.block, self._give_back = block, give_back
+        self.block = block
+        keep_until_death(self, (give_back, block.husk() if getattr(block, "goes_at_once", False) else block), _unused)
 
-    def __del__(self) -> None:
-        self._give_back(self.block)
+
+_unused: collections.deque[Any] = collections.deque()
+
+
+def take_back() -> None:
+    """Give back the blocks of all leases that are gone."""
+    if _unused:
+        for give_back, block in taken(_unused):
+            give_back(block)
 
 
 class HostAllocator:
@@ -91,6 +107,7 @@ class HostAllocator:
         """
         if nbytes < 0:
             raise InternalError(f"alloc: {nbytes} bytes. A size was computed wrongly; please report it.")
+        take_back()
         capacity = self.bucket_bytes(nbytes)
         with self._lock:
             self._collect()
@@ -100,7 +117,7 @@ class HostAllocator:
                 self._cached_bytes -= capacity
         if block is None:
             block = self._map(nbytes, capacity)
-        block.nbytes, block.is_live = nbytes, True
+        block.nbytes, block.is_live, block.goes_at_once = nbytes, True, capacity > self.cache_limit_bytes
         with self._lock:
             self._live_bytes += nbytes
         return block
@@ -124,6 +141,7 @@ class HostAllocator:
 
     def trim(self, keep_bytes: int = 0) -> int:
         """Return cached blocks to the system, the least recently freed first; how many bytes that were."""
+        take_back()
         with self._lock:
             self._collect()
             before = self._cached_bytes
@@ -133,6 +151,7 @@ class HostAllocator:
 
     def held_bytes(self) -> tuple[int, int]:
         """Of this moment: what live blocks were asked for, and what is kept for reuse."""
+        take_back()
         with self._lock:
             self._collect()
             return self._live_bytes, self._cached_bytes
@@ -142,7 +161,7 @@ class HostAllocator:
         while self._returned:
             block = self._returned.popleft()
             self._live_bytes -= block.nbytes
-            if block.capacity_bytes <= self.cache_limit_bytes:
+            if not block.goes_at_once:
                 self._clock += 1
                 block.stamp = self._clock
                 self._free.setdefault(block.capacity_bytes, []).append(block)

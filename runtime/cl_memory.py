@@ -18,6 +18,8 @@ import ctypes
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from kernmill.ir import taken
+
 from .allocator import Block, HostAllocator, round_up
 
 if TYPE_CHECKING:
@@ -37,13 +39,20 @@ class ClBlock(Block):
 
     def __init__(self, memory: Any, address: int, capacity_bytes: int) -> None:
         self.memory, self.address, self.capacity_bytes = memory, address, capacity_bytes
-        self.is_live, self.stamp, self.nbytes = True, 0, 0
+        self.is_live, self.stamp, self.nbytes, self.goes_at_once = True, 0, 0, False
         self.is_fresh = True  # nothing was put here since it was handed out
         self.after: Any = None  # the event after which its last user is done with it
 
     def release(self) -> None:
         """To the driver, also where a launch still names it."""
-        self.memory.release()
+        if self.memory is not None:
+            self.memory.release()
+
+    def husk(self) -> ClBlock:
+        """As of any block."""
+        found = ClBlock(None, 0, self.capacity_bytes)
+        found.nbytes, found.goes_at_once = self.nbytes, True
+        return found
 
 
 def host_memory(cl: Any, context: Any, address: int, nbytes: int) -> Any:
@@ -66,6 +75,7 @@ class ClAllocator(HostAllocator):
         self.waits: list[Any] = []
         self._writes: collections.deque[tuple[Any, int]] = collections.deque()
         self.seen: collections.deque[Any] = collections.deque()  # what `map` gave and nobody looks at any more
+        self.unseen: collections.deque[Any] = collections.deque()  # as `seen`, by views that are gone
         self._next_address = _STEP
 
     def free(self, block: Block) -> None:
@@ -100,7 +110,7 @@ class ClAllocator(HostAllocator):
 
     def begin(self) -> None:
         """Kernels enqueued from here on see what was copied before. Called with the device's lock held, as `joined`."""
-        if self.waits or self.seen:
+        if self.waits or self.seen or self.unseen:
             with self._lock:
                 self._unmap()
                 waits, self.waits = self.waits, []
@@ -155,6 +165,8 @@ class ClAllocator(HostAllocator):
 
     def _unmap(self) -> None:
         """Give back what a map showed; kernels wait for it. Call with the lock held."""
+        for shown in taken(self.unseen):
+            self.seen.append(shown)
         while self.seen:
             self.waits.append(self.seen.popleft().base.release(self.copies))
             self.copies.flush()

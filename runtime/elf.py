@@ -9,19 +9,20 @@ Source: System V ABI, AMD64 supplement, tables 4.9 and following.
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import functools
 import mmap
 import platform
 import struct
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from kernmill.ir import FormatError, OutOfMemoryError
+from kernmill.ir import FormatError, OutOfMemoryError, keep_until_death, taken
 
 from .allocator import round_up
 
-__all__ = ["Module", "is_elf_host", "libc", "load_elf"]
+__all__ = ["Module", "is_elf_host", "libc", "load_elf", "unmap_unused"]
 
 _PAGE = mmap.PAGESIZE
 _LIMIT_BYTES = 64 << 20  # no kernel is this large; a damaged size field easily is
@@ -61,11 +62,17 @@ class Module:
         self.symbols = symbols
         self._mapped = mapped
         self._keep = keep  # what owns the code when this loader does not: LLJIT's tracker
+        if mapped is not None:
+            keep_until_death(self, mapped, _unused)
 
-    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        # At interpreter exit a pool's worker may still run this code: the process ends and takes the pages along.
-        if self._mapped is not None and not is_finalizing():
-            libc().munmap(*self._mapped)
+
+_unused: collections.deque[object] = collections.deque()  # mappings of modules that are gone
+
+
+def unmap_unused() -> None:
+    """Give back the pages of modules that are gone. Not at exit: a worker of a pool may still run such code."""
+    for mapped in taken(_unused):
+        libc().munmap(*mapped)
 
 
 @functools.cache
@@ -96,6 +103,7 @@ def load_elf(data: bytes, externs: Mapping[str, int] | None = None) -> Module:
     Raises:
         FormatError: the bytes are no such object, are damaged, or call something unknown.
     """
+    unmap_unused()
     return _Object(data, {**libc_externs(), **(externs or {})}).load()
 
 

@@ -54,7 +54,7 @@ def compiler_process() -> CompilerProcess | None:
                 _process = CompilerProcess()
             except OSError:
                 return None
-        return _process
+        return None if _process.is_lost else _process
 
 
 def compile_ir_later(text: str, host: Host) -> Callable[[], bytes]:

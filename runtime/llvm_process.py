@@ -73,9 +73,12 @@ class CompilerProcess:
         self.threads = [
             threading.Thread(target=work, name="kernmill-llvm", daemon=True) for work in (self._write, self._read)
         ]
-        for thread in self.threads:
-            thread.start()
         atexit.register(self.close)
+        try:
+            for thread in self.threads:
+                thread.start()
+        except RuntimeError:  # the system starts no more threads: this process compiles by itself
+            self.close()
 
     @property
     def is_usable(self) -> bool:
@@ -130,7 +133,9 @@ class CompilerProcess:
         self.requests.put(None)
         self.process.kill()
         for thread in self.threads:
-            thread.join()
+            if thread.ident is not None:  # else it was never started
+                thread.join()
+        self.process.wait()
         atexit.unregister(self.close)
 
 
@@ -140,7 +145,8 @@ def serve(source: IO[bytes], target: IO[bytes]) -> None:
     while True:
         idle = threading.Timer(_IDLE_S, os._exit, (0,))
         idle.daemon = True
-        idle.start()
+        with contextlib.suppress(RuntimeError):  # no thread can be started: then it waits without a limit
+            idle.start()
         line = source.readline()
         idle.cancel()
         if not line:

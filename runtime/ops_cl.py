@@ -7,13 +7,23 @@ and the memory is the host's own, without copies. Other devices keep buffers of 
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from kernmill.ir import CompileError, DeviceError, Ops, OutOfMemoryError, Target, Unit, dtypes, setting
+from kernmill.ir import (
+    CompileError,
+    DeviceError,
+    Ops,
+    OutOfMemoryError,
+    Target,
+    Unit,
+    WeakTable,
+    dtypes,
+    keep_until_death,
+    setting,
+)
 from kernmill.renderers import MMA_ITEMS, MMA_UNITS, OPENCL_OPS, OpenCLRenderer, Renderer
 
 from .allocator import SMALLER, Block
@@ -74,7 +84,7 @@ class ClDevice(Device):
             self.context, self.queue, self.memory, self.lock = _session(self.cl, self.facts, index, name)
         except self.cl.Error as error:
             raise DeviceError(f"{name}: {self.facts.name} cannot be opened ({error}). Choose another.") from error
-        self.borrowed: weakref.WeakKeyDictionary[Buffer, Any] = weakref.WeakKeyDictionary()
+        self.borrowed: WeakTable[Buffer, Any] = WeakTable()
 
     # --- what it is
     @classmethod
@@ -246,7 +256,7 @@ class ClDevice(Device):
             start = offset * buffer.dtype.size_bytes
             mapped = self.memory.map(memory, start, buffer.nbytes, flags, before)
         seen = buffer.host_array(mapped.ctypes.data)
-        weakref.finalize(seen.base, self.memory.seen.append, mapped)  # the garbage collector may come anywhere
+        keep_until_death(seen.base, mapped, self.memory.unseen)
         return seen
 
     def copy_from(self, target: Buffer, source: Buffer, device: Device) -> None:
@@ -280,7 +290,8 @@ class ClDevice(Device):
         memory = self.borrowed.get(whole)
         if memory is None:
             self._refuse_large(whole.nbytes)
-            memory = self.borrowed[whole] = host_memory(self.cl, self.context, whole.address, whole.nbytes)
+            memory = host_memory(self.cl, self.context, whole.address, whole.nbytes)
+            self.borrowed[whole] = memory
         return memory, (buffer.address - whole.address) // buffer.dtype.size_bytes
 
     # --- running

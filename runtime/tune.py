@@ -117,7 +117,11 @@ class Worker:
                     answers.put(line)
             answers.put("")
 
-        threading.Thread(target=read, daemon=True).start()
+        try:
+            threading.Thread(target=read, daemon=True).start()
+        except RuntimeError as error:
+            self.close()
+            raise CandidateLost(f"no thread reads its answers ({error})") from None
         return process
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from kernmill.ir import DType, KernmillError, dtypes
 
-from .allocator import ALIGNMENT_BYTES, LARGE_PAGES, Block, HostAllocator, Lease, round_up
+from .allocator import ALIGNMENT_BYTES, LARGE_PAGES, HostAllocator, Lease, round_up
 from .buffer import Buffer
 from .device import get_device
 from .elf import libc
@@ -89,12 +89,8 @@ class WeightArena:
         place = get_device(self.device)
         block = place.allocate(size)
 
-        def give_back(block: Block, gone: int = _GONE, large: int = LARGE_PAGES) -> None:  # at exit names are gone
-            block.advise(gone)
-            block.advise(large)  # as it came: an arena that was not closed leaves ordinary ones
-            place.free(block)
-
-        whole = Buffer(self.device, dtypes.uint8, size, Lease(block, give_back), block.address)
+        block.goes_at_once = True
+        whole = Buffer(self.device, dtypes.uint8, size, Lease(block, place.free), block.address)
         self._is_open = block.advise(_ORDINARY)
         self._whole, self._filled = whole if self._is_open else None, 0
 

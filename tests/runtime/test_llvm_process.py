@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
@@ -132,3 +134,37 @@ def test_serving_ends_with_its_input() -> None:
     assert time.monotonic() - begun < llvm_process._IDLE_S
     size, payload = out.getvalue().split(b"\n", 1)
     assert int(size) == len(payload)
+
+
+_WITHOUT_THREADS = """
+import threading
+def start(self):
+    raise RuntimeError("can't start new thread")
+threading.Thread.start = start
+import numpy as np
+from kernmill import Tensor, dtypes, jit
+from kernmill.runtime import WeightArena
+a = np.arange(40000, dtype=np.float32).reshape(200, 200) / 1e4
+got = (Tensor(a) @ Tensor(a)).softmax(1) + 1
+assert np.allclose(got.numpy().sum(), 40200.0), got.numpy().sum()
+assert jit(lambda x: (x * 2).sum())(Tensor(a)).item() > 0
+WeightArena("LLVM", [40 << 20] * 2).buffer(dtypes.float32, 4)
+print("done")
+"""
+
+
+@pytest.mark.parametrize("setting", ["0", "1", "2"])
+def test_a_program_runs_where_no_thread_can_be_started(setting: str, tmp_path: Path) -> None:
+    env = {**os.environ, "COMPILER_PROCESS": setting, "CACHE_DIR": str(tmp_path), "THREADS": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_THREADS], env=env, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (done.stdout, done.stderr) == ("done\n", "")
+
+
+def test_serving_without_a_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    llvm_process.serve(io.BytesIO(b""), io.BytesIO())

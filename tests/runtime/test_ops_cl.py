@@ -343,7 +343,7 @@ def test_memory_that_was_seen_is_given_back_before_it_is_written(shared_memory: 
         block = state.uop.storage.block
         for turn in range(5):
             assert state.numpy().tolist() == [turn] * 3000
-            assert memory.seen
+            assert memory.unseen
             state.assign(state + 1).realize()  # in place: nobody looks any more
             assert not memory.seen
             assert state.uop.storage.block is block
