@@ -163,8 +163,7 @@ class Conversions(Casting):
                 self.realize()
                 continue
             try:
-                array: Array = download(node).reshape(uop.shape)
-                return array
+                return _shaped(download(node), uop.shape)
             except DeviceError:
                 if self.uop is uop:  # else another thread's replay took this memory over
                     raise
@@ -246,7 +245,8 @@ class Conversions(Casting):
                 f"item: shape {show_shape(self.uop.shape)} has {self.numel()} elements, not one. "
                 "Index it, or use tolist()."
             )
-        value: float = (self.float() if self.dtype is dtypes.bfloat16 else self)._array().item()
+        flat = self.reshape(()) if self.ndim > 1 else self  # NumPy has no array of more than 64 axes
+        value: float = (flat.float() if self.dtype is dtypes.bfloat16 else flat)._array().item()
         return value
 
     def allclose(self, other: Operand, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
@@ -297,7 +297,8 @@ class Conversions(Casting):
 
     def __repr__(self) -> str:
         grad = ", requires_grad=True" if self.requires_grad else ""
-        if not self.is_realized or self.dtype is dtypes.bfloat16:
+        is_many = self.ndim > 32  # NumPy 1 has no array of more axes, NumPy 2 none of more than 64
+        if not self.is_realized or self.dtype is dtypes.bfloat16 or is_many:
             state = "" if self.is_realized else ", not realized"
             return f"<Tensor {show_shape(self.uop.shape)} {self.dtype.name} on {self.device}{state}{grad}>"
         import numpy as np
@@ -418,6 +419,21 @@ def _has(values: Any, is_it: Callable[[Any], bool]) -> bool:
     if isinstance(values, dict):
         values = list(values.values())
     return any(_has(v, is_it) for v in values) if isinstance(values, (list, tuple)) else is_it(values)
+
+
+def _shaped(array: Array, shape: tuple[int, ...]) -> Array:
+    """A flat array in a shape.
+
+    Raises:
+        ShapeError: NumPy has no array of that shape: it limits the number of axes, and sizes also where one is 0.
+    """
+    try:
+        return array.reshape(shape)
+    except (ValueError, OverflowError) as error:
+        sizes = f"{len(shape)} axes" if len(shape) > 16 else f"shape {show_shape(shape)}"
+        raise ShapeError(
+            f"numpy: {sizes}: NumPy has no such array ({error}). Reshape the tensor before it is read."
+        ) from None
 
 
 def _read_only(array: Array) -> Array:

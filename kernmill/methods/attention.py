@@ -55,7 +55,13 @@ class Attention(Random):
 
         Raises:
             ShapeError: query heads that are no multiple of the key heads.
+            SettingError: both a mask and `is_causal`.
         """
+        if attn_mask is not None and is_causal:
+            raise SettingError(
+                "scaled_dot_product_attention: attn_mask with is_causal=True: give one of them. A mask that is causal "
+                "as well is attn_mask.tril(), if it is of bools."
+            )
         query, key, value = (t._floating() for t in (self, key, value))
         if min(t.ndim for t in (query, key, value)) < 2:
             shapes = ", ".join(show_shape(t.uop.shape) for t in (query, key, value))

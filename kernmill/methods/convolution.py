@@ -33,6 +33,8 @@ from .contraction import Contraction
 
 __all__ = ["Convolution"]
 
+_MOST_BETWEEN = 1 << 27  # places of an axis: the host computes a table of 8 bytes for each, 1 GiB
+
 Each = int | Sequence[int]
 C = TypeVar("C", bound=Contraction)
 
@@ -94,7 +96,7 @@ class Convolution(Contraction):
             )
         kernel = weight.shape[2:]
         steps, gaps = each(stride, rank, "stride"), each(dilation, rank, "dilation")
-        x = self.pad(spatial_padding(padding, kernel, gaps, rank, self.ndim))
+        x = self.pad(spatial_padding(padding, kernel, steps, gaps, self.ndim))
         spans = [g * (k - 1) + 1 for k, g in zip(kernel, gaps, strict=True)]
         if any(isinstance(s, int) and span > s for s, span in zip(x.shape[2:], spans, strict=True)):
             raise ShapeError(f"{shown}: the kernel spans {tuple(spans)}, the padded input {x.shape[2:]}. Pad more.")
@@ -133,6 +135,7 @@ class Convolution(Contraction):
                 f"{groups}: the input is (batch, in, one axis or more), the weight (in, out / groups, as many), and "
                 "in a multiple of the groups. Change the groups or the weight."
             )
+        check_output_padding("conv_transpose", rank, stride, dilation, output_padding)
         kernel, dtype, own = weight.shape[2:], promote(self.dtype, weight.dtype), channels // groups
         ones = (1,) * rank  # beside each other are places, as in the result, and not taps
         x = self.reshape((self.node_shape[0], groups, own, 1, *ones, *self.node_shape[2:]))
@@ -222,16 +225,16 @@ class Convolution(Contraction):
     def _pool_blocks(self, axis: int, count: int) -> Self:
         """The means of `count` blocks of an axis, each gathered in the length of the longest."""
         size = self.node_shape[axis]
-        first = [i * size // count for i in range(count)]
-        last = [-(-(i + 1) * size // count) for i in range(count)]
-        longest = max(end - start for start, end in zip(first, last, strict=True))
-        places = [min(start + i, size - 1) for start in first for i in range(longest)]
+        even, rest = divmod(size, count)
+        longest = even + (0 if not rest else 1 if rest == math.gcd(size, count) else 2)
+        number = self.arange(count)
+        first, end = _share(number, size, count), _share(number.add(1).neg(), size, count).neg()  # rounded up
+        places = first.unsqueeze(1).add(self.arange(longest))
         before, after = self.node_shape[:axis], self.node_shape[axis + 1 :]
-        blocks = self.index_select(axis, places).reshape((*before, count, longest, *after))
-        sizes = [end - start for start, end in zip(first, last, strict=True)]
-        lengths = self._from_host(sizes, self._device).reshape((count, 1))
-        is_rest = self.arange(longest).ge(lengths).reshape((count, longest, *(1,) * len(after)))
-        return blocks.masked_fill(is_rest, 0).sum(axis + 1).div(lengths.reshape((count, *(1,) * len(after))))
+        blocks = self.index_select(axis, places.minimum(size - 1).flatten()).reshape((*before, count, longest, *after))
+        is_rest = places.ge(end.unsqueeze(1)).reshape((count, longest, *(1,) * len(after)))
+        lengths = end.sub(first).reshape((count, *(1,) * len(after)))
+        return blocks.masked_fill(is_rest, 0).sum(axis + 1).div(lengths)
 
     def interpolate(
         self,
@@ -271,7 +274,7 @@ class Convolution(Contraction):
             elif isinstance(factor, int) and (factor or after % before == 0):
                 result = result.repeat_interleave(factor or after // before, axis)
             else:
-                result = result.index_select(axis, _nearest(before, after, factor))
+                result = result.index_select(axis, _nearest(self.arange(after), before, after, factor))
         return result
 
     def _between(self, axis: int, after: int, align_corners: bool, step: float) -> Self:
@@ -279,6 +282,11 @@ class Convolution(Contraction):
         import numpy as np
 
         before = self.node_shape[axis]
+        if isinstance(after, int) and after > _MOST_BETWEEN:
+            raise ShapeError(
+                f"interpolate: size {after} of axis {axis} must be at most {_MOST_BETWEEN}. "
+                "Interpolate a part of the tensor, or use mode='nearest'."
+            )
         if align_corners:
             places = np.arange(after) * ((before - 1) / max(1, after - 1))
         else:
@@ -302,14 +310,18 @@ def _factors(given: float | Sequence[float] | None, count: int) -> tuple[float, 
     return factors
 
 
-def _nearest(before: int, after: int, factor: float) -> list[int]:
+def _nearest(place: C, before: int, after: int, factor: float) -> C:
     """For each place the entry that it shows; by a factor as PyTorch rounds it."""
-    if not factor:
-        return [place * before // after for place in range(after)]
+    if not factor or after in (before, 2 * before):
+        return _share(place, before, after)
     import numpy as np
 
-    places = (np.arange(after, dtype=np.float32) * np.float32(1 / factor)).astype(np.int64)
-    return np.minimum(places, before - 1).tolist()  # type: ignore[no-any-return]
+    return place.float().mul(float(np.float32(1 / factor))).long().clamp(0, before - 1)
+
+
+def _share(number: C, size: int, count: int) -> C:
+    """number * size // count, for each of `count` numbers."""
+    return number.mul(size).floor_divide(count)
 
 
 def _scaled(sizes: Sequence[int], factors: Sequence[float]) -> tuple[int, ...]:
@@ -348,13 +360,39 @@ def _for_channels(bias: C, out: int, rank: int, shown: str) -> C:
     return bias.reshape((1, out, *(1,) * rank))
 
 
+def check_windows(call: str, rank: int, stride: Each, padding: Each | str, dilation: Each) -> None:
+    """Raises ShapeError where the steps, the padding or the gaps of a convolution are not possible."""
+    steps = each(stride, rank, "stride")
+    each(dilation, rank, "dilation")
+    if not isinstance(padding, str):
+        each(padding, rank, "padding")
+    elif padding not in ("same", "valid"):
+        raise ShapeError(f"{call}: padding={padding!r} must be numbers, 'same' or 'valid'.")
+    elif padding == "same" and any(step != 1 for step in steps):
+        raise ShapeError(
+            f"{call}: padding='same' with stride={stride}: the result cannot be as large as the input. "
+            "Give the padding in numbers, or stride=1."
+        )
+
+
+def check_output_padding(call: str, rank: int, stride: Each, dilation: Each, output_padding: Each) -> None:
+    """Raises ShapeError where `output_padding` is not smaller than the stride or the dilation of its axis."""
+    steps, gaps = each(stride, rank, "stride"), each(dilation, rank, "dilation")
+    extras = each(output_padding, rank, "output_padding")
+    if any(extra >= max(step, gap) for extra, step, gap in zip(extras, steps, gaps, strict=True)):
+        raise ShapeError(
+            f"{call}: output_padding={output_padding} with stride={stride}, dilation={dilation}: on each axis it must "
+            "be smaller than the stride or the dilation. Pad the result instead."
+        )
+
+
 def spatial_padding(
-    padding: Each | str, kernel: Sequence[int], gaps: Sequence[int], rank: int, axes: int
+    padding: Each | str, kernel: Sequence[int], steps: Sequence[int], gaps: Sequence[int], axes: int
 ) -> list[tuple[int, int]]:
     """(before, after) per axis of the input."""
+    rank = len(kernel)
     if isinstance(padding, str):
-        if padding not in ("same", "valid"):
-            raise ShapeError(f"conv: padding={padding!r}. Give numbers, 'same' or 'valid'.")
+        check_windows("conv", rank, steps, padding, gaps)
         spare = [g * (k - 1) if padding == "same" else 0 for k, g in zip(kernel, gaps, strict=True)]
         around = [(s // 2, s - s // 2) for s in spare]
     else:

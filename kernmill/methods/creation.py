@@ -294,9 +294,12 @@ class Creation(Lazy):
         message = f"{call}: a class outside {where}. Clamp it, or give more classes."
         if own.uop.op is Ops.CONST and isinstance(count, int) and not 0 <= own.uop.arg < count:
             raise IndexRangeError(message)
-        bad = own._binary(Ops.LT, 0)._binary(Ops.OR, own._tensor(count)._binary(Ops.LE, own))
+        return own._checked(own._binary(Ops.LT, 0)._binary(Ops.OR, own._tensor(count)._binary(Ops.LE, own)), message)
+
+    def _checked(self, bad: Self, message: str) -> Self:
+        """This tensor, which fails with the message when it is computed, if an entry of `bad` is True."""
         flag = reshape(reduce_axes(bad.uop, Ops.OR, range(bad.ndim)), ())
-        return own._result(UOp(Ops.CHECK, own.dtype, (own.uop, flag), message))
+        return self._result(UOp(Ops.CHECK, self.dtype, (self.uop, flag), message))
 
 
 def _whole_or_not(value: Any) -> Any:

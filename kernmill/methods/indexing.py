@@ -29,7 +29,6 @@ from kernmill.ir import (
     iota,
     numel,
     permute,
-    reduce_axes,
     reshape,
     show_shape,
     shrink,
@@ -194,7 +193,7 @@ class Indexing(Sortable):
         if isinstance(item, Lazy):
             if not item.dtype.is_int:
                 raise DTypeError(f"t[..]: an index of dtype {item.dtype.name}. Indices are ints; cast it with .long().")
-            return self._computed_index(item.cast(dtypes.int64), axis, size)
+            return self._computed_index(item, axis, size)
         import numpy as np
 
         try:
@@ -203,6 +202,8 @@ class Indexing(Sortable):
             raise ShapeError("t[..]: the inner lists of an index differ in length. Give lists of one length.") from None
         if array.size == 0 and not hasattr(item, "dtype"):
             array = array.astype(np.int64)
+        if array.dtype == object and all(isinstance(i, int) for i in array.flat):  # no dtype of NumPy holds them
+            raise _out_of_range(max(array.flat, key=abs), axis, size)
         if array.dtype.kind not in "iu":
             raise DTypeError(
                 f"t[..]: an index of dtype {array.dtype}. Indices are ints, slices, None, `...` or int tensors."
@@ -218,21 +219,21 @@ class Indexing(Sortable):
         return index
 
     def _computed_index(self, index: Lazy, axis: int, size: Size) -> Self:
-        own = self._make(index.uop, index._device)
-        if isinstance(size, int) and own.uop.op is Ops.CONST and not -size <= own.uop.arg < size:
-            raise _out_of_range(own.uop.arg, axis, size)
-        least, most = own.uop.bounds
+        given = self._make(index.uop, index._device)
+        is_signed = given.dtype.min < 0  # else no index is negative: 2**64 - 1 becomes -1 by the cast, and is refused
+        if isinstance(size, int) and given.uop.op is Ops.CONST and not -size <= given.uop.arg < size:
+            raise _out_of_range(given.uop.arg, axis, size)
+        own = given.cast(dtypes.int64)
+        least, most = given.uop.bounds
         if isinstance(size, int) and least >= 0 and most < size:
             return own
         length = own._tensor(size)
-        bad = own.lt(length.neg()).logical_or(own.ge(length))
-        flag = reshape(reduce_axes(bad.uop, Ops.OR, range(bad.ndim)), ())
+        bad = own.lt(length.neg() if is_signed else 0).logical_or(own.ge(length))
         shown = show_shape((size,))[1:-2]
-        message = (
-            f"t[..]: a computed index lies outside axis {axis} of size {shown}. Clamp it, or mask what it selects."
+        checked = own._checked(
+            bad, f"t[..]: a computed index lies outside axis {axis} of size {shown}. Clamp it, or mask what it selects."
         )
-        checked = own._result(UOp(Ops.CHECK, own.dtype, (own.uop, flag), message))
-        return choose(checked.lt(0), checked.add(length), checked)
+        return choose(checked.lt(0), checked.add(length), checked) if is_signed else checked
 
     # --- writing
     def __setitem__(self, index: Index, value: Operand) -> None:

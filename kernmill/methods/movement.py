@@ -191,6 +191,8 @@ class Movement(Arithmetic):
         """
         pairs = self._pairs(padding)
         if mode != "constant":
+            if isinstance(value, (int, float)) and value != 0:
+                raise SettingError(f"pad: value={value!r} with mode={mode!r}: only the constant mode has a value.")
             return self._pad_from_within(pairs, mode)
         if any(isinstance(p, int) and p < 0 for pair in pairs for p in pair):
             cut = [(max(0, -a), s - max(0, -b)) for (a, b), s in zip(pairs, self.node_shape, strict=True)]
@@ -220,26 +222,32 @@ class Movement(Arithmetic):
         return pairs
 
     def _pad_from_within(self, pairs: list[tuple[int, int]], mode: str) -> Self:
-        result = self
-        for axis, (before, after) in enumerate(pairs):
-            size = self.node_shape[axis]
+        """Borders of the tensor's own values. A negative size cuts: before circular borders, after the other ones."""
+        if mode not in ("reflect", "replicate", "circular"):
+            raise SettingError(f"pad: mode={mode!r} is none of constant, reflect, replicate, circular.")
+        cuts, result = [(min(0, a), min(0, b)) for a, b in pairs], self
+        is_cut = any(a < 0 or b < 0 for a, b in cuts)
+        if is_cut and mode == "circular":
+            result = result.pad(cuts)
+        for axis, (before, after) in enumerate((max(0, a), max(0, b)) for a, b in pairs):
+            size = result.node_shape[axis]
             most = {"reflect": size - 1, "circular": size}.get(mode, before + after if size else 0)
-            if mode not in ("reflect", "replicate", "circular"):
-                raise SettingError(f"pad: mode={mode!r} is none of constant, reflect, replicate, circular.")
-            if min(before, after) < 0 or max(before, after) > most:
+            if max(before, after) > most:
                 raise ShapeError(
                     f"pad: mode {mode} by ({before}, {after}) on axis {axis} of size {size}: at most {most}."
                 )
             if before or after:
                 result = result._border(axis, before, after, mode)
-        return result
+        return result.pad(cuts) if is_cut and mode != "circular" else result
 
     def _border(self, axis: int, before: int, after: int, mode: str) -> Self:
         size = self.node_shape[axis]
 
         def part(start: int, stop: int, *, flipped: bool = False, times: int = 1) -> list[Self]:
             piece = self.shrink([(start, stop) if a == axis else (0, s) for a, s in enumerate(self.node_shape)])
-            return [piece.flip(axis) if flipped else piece] * (times if stop > start else 0)
+            if times != 1:
+                piece = piece.expand([times if a == axis else s for a, s in enumerate(self.node_shape)])
+            return [piece.flip(axis) if flipped else piece] if stop > start and times else []
 
         if mode == "reflect":
             pieces = [*part(1, before + 1, flipped=True), self, *part(size - 1 - after, size - 1, flipped=True)]

@@ -14,11 +14,12 @@ import math
 import operator
 from collections.abc import Sequence
 from math import prod
-from typing import Any, Self
+from typing import Any, Self, TypeGuard
 
 from kernmill.ir import (
     DTypeError,
     DTypeLike,
+    SettingError,
     ShapeError,
     UOp,
     as_dtype,
@@ -39,8 +40,10 @@ from kernmill.runtime import upload
 from ..arguments import with_sentences
 from ..lazy import device_name
 from .convolution import Convolution
+from .elementwise import choose
 from .movement import flat_sizes
 from .scan import Scan
+from .segments import looked_up
 
 __all__ = ["Random", "manual_seed", "threefry"]
 
@@ -48,6 +51,9 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 _WORD = 0xFFFFFFFF
 _ODD = 0x9E3779B1  # scatters the seeds of children
+_NO_DISTRIBUTION = (
+    "multinomial: the weights of a row are no distribution. Each must be 0 or more and finite, and at least {} above 0."
+)
 
 
 def threefry(key: tuple[UOp, UOp], counter: tuple[UOp, UOp]) -> tuple[UOp, UOp]:
@@ -123,6 +129,15 @@ def _after_fork() -> None:
 
 
 at_fork(before=_before_fork, after_in_child=_after_fork)
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float))
+
+
+def _is_finite(value: object) -> bool:
+    """True if the value is a finite number, or a tensor or another thing that is looked at where it is used."""
+    return not _is_number(value) or math.isfinite(value)
 
 
 class Random(Convolution, Scan):
@@ -257,7 +272,13 @@ class Random(Convolution, Scan):
         device: str | None = None,
         requires_grad: bool = False,
     ) -> Self:
-        """Even numbers from low to high."""
+        """Even numbers from low to high.
+
+        Raises:
+            SettingError: low is above high, or one of them is not finite.
+        """
+        if not (_is_finite(low) and _is_finite(high)) or (_is_number(low) and _is_number(high) and low > high):
+            raise SettingError(f"uniform: low={low!r}, high={high!r}: low must be at most high, and both finite.")
         return cls.rand(*shape, dtype=dtype, device=device).mul(high - low).add(low)._as_leaf(requires_grad)
 
     @classmethod
@@ -270,8 +291,19 @@ class Random(Convolution, Scan):
         device: str | None = None,
         requires_grad: bool = False,
     ) -> Self:
-        """Normal numbers of this mean and deviation."""
-        return cls.randn(*shape, dtype=dtype, device=device).mul(std).add(mean)._as_leaf(requires_grad)
+        """Normal numbers of this mean and deviation. A tensor of deviations below 0 fails when it is computed.
+
+        Raises:
+            SettingError: std is a number below 0, or not finite; so is mean.
+        """
+        if not (_is_finite(mean) and _is_finite(std)) or (_is_number(std) and std < 0):
+            raise SettingError(f"normal: mean={mean!r}, std={std!r}: std must be 0 or more, and both finite.")
+        drawn: Any = cls.randn(*shape, dtype=dtype, device=device)
+        if not _is_number(std):
+            own = drawn._tensor(std)
+            std = own._checked(own.ge(0).logical_not(), "normal: a deviation is below 0, or nan. Give std=x.abs().")
+        made: Self = drawn.mul(std).add(mean)._as_leaf(requires_grad)
+        return made
 
     @classmethod
     def randperm(cls, n: int, *, device: str | None = None) -> Self:
@@ -320,24 +352,58 @@ class Random(Convolution, Scan):
         return self.randn(self.node_shape, dtype=dtype or self.dtype, device=self._device)
 
     def bernoulli(self) -> Self:
-        """1 with the probability that each entry says, else 0."""
+        """1 with the probability that each entry says, else 0. An entry outside 0..1 fails when it is computed."""
         wide = dtypes.float64 if self.dtype is dtypes.float64 else dtypes.float32
-        return self.rand(self.node_shape, dtype=wide, device=self._device).lt(self.detach()).cast(self.dtype)
+        own = self.detach()
+        bad = own.ge(0).logical_and(own.le(1)).logical_not()  # also nan
+        own = own._checked(bad, "bernoulli: a probability is not from 0 to 1. Clamp the tensor.")
+        return self.rand(self.node_shape, dtype=wide, device=self._device).lt(own).cast(self.dtype)
 
     def multinomial(self, num_samples: int, replacement: bool = False) -> Self:
-        """Numbers of classes drawn with the weights in the last axis; without replacement by an exponential race."""
-        weights, num_samples = self.detach()._float_wide(), operator.index(num_samples)
-        if replacement:
-            bounds = weights.cumsum(-1)
-            total = bounds.shrink(
-                [*(None for _ in self.node_shape[:-1]), (self.node_shape[-1] - 1, self.node_shape[-1])]
+        """Class numbers drawn with the weights in the last axis; without replacement by an exponential race.
+
+        Weights that are no distribution fail when they are computed: negative, nan or infinite ones, only zeros, and
+        without replacement fewer above 0 than `num_samples`.
+
+        Raises:
+            ShapeError: no classes, or without replacement fewer than `num_samples`.
+        """
+        num_samples = operator.index(num_samples)
+        classes = self.node_shape[-1] if self.ndim else 0
+        if num_samples < 1 or not isinstance(classes, int) or classes < (1 if replacement else num_samples):
+            least = "1 or more classes" if replacement else f"{max(1, num_samples)} or more classes"
+            raise ShapeError(
+                f"multinomial: num_samples={num_samples} of weights of shape {show_shape(self.uop.shape)}: the last "
+                f"axis must be {least}, and num_samples 1 or more."
             )
-            drawn = self.rand((*self.node_shape[:-1], num_samples), device=self._device).mul(total)
-            below = bounds.unsqueeze(-2).le(drawn.unsqueeze(-1)).sum(-1)
-            return below.clamp(max=self.node_shape[-1] - 1)
+        weights = self.detach()._float_wide()
+        is_weight = weights.ge(0).logical_and(weights.lt(math.inf))
+        some = weights.gt(0)
+        needed = 1 if replacement else num_samples
+        too_few = some.sum(-1, keepdim=True).lt(needed)
+        weights = weights._checked(is_weight.logical_not().logical_or(too_few), _NO_DISTRIBUTION.format(needed))
+        if replacement:
+            return weights._drawn(num_samples)
         x, y = self._words((self.node_shape,), self._device)
         race = self._unit((x, y), dtypes.float32, above_zero=True).log().neg().div(weights)
-        return race.topk(num_samples, largest=False)[1]
+        return choose(some, race, race._filled(math.inf)).topk(num_samples, largest=False)[1]
+
+    def _drawn(self, count: int) -> Self:
+        """`count` classes for each row of weights, by a binary search in their running sums."""
+        lead, classes = self.node_shape[:-1], self.node_shape[-1]
+        sums = self.reshape((prod(lead), classes)).cumsum(-1)
+        # a class of weight 0 has the sum of the class before it, so that no draw ends there
+        sums = choose(self.reshape(sums.node_shape).gt(0), sums, sums._filled(0)).cummax(-1)._stored()
+        total = sums.shrink([None, (classes - 1, classes)])
+        drawn = self.rand(*lead, count, dtype=self.dtype, device=self._device).reshape((prod(lead), count)).mul(total)
+        place = self._make(iota(1)).expand((prod(lead), count))
+        step = 1 << classes.bit_length() - 1
+        while step:  # `place` classes have sums up to the draw, and that is less than `total`
+            last = place.add(step - 1)
+            seen = looked_up(sums, last.minimum(classes - 1))
+            is_below = seen.le(drawn).logical_and(seen.lt(total)).logical_and(last.lt(classes))
+            place, step = choose(is_below, place.add(step), place), step >> 1
+        return place.reshape((*lead, count))
 
     def _float_wide(self) -> Self:
         """Half types and ints as float32."""

@@ -11,7 +11,7 @@ from kernmill.ir import DType, SettingError, ShapeError, dtypes, promote, show_s
 
 from ..arguments import is_whole, with_sentences
 from ..lazy import accumulator
-from ..methods.convolution import Each
+from ..methods.convolution import Each, check_output_padding, check_windows, each
 from ..tensor import Tensor
 from .module import Module
 
@@ -88,6 +88,7 @@ class _Conv(Module):
                 f"{name}: {in_channels} to {out_channels} channels in {groups} groups: they do not divide."
             )
         kernel = _kernel(name, kernel_size, self.rank)
+        check_windows(name, self.rank, stride, padding, dilation)
         fan_in = in_channels // groups * math.prod(kernel)
         self.weight = _even((out_channels, in_channels // groups, *kernel), fan_in, dtype)
         self.bias = _even((out_channels,), fan_in, dtype) if bias else None
@@ -120,6 +121,8 @@ class ConvTranspose2d(Module):
                 f"ConvTranspose2d: {in_channels} to {out_channels} channels in {groups} groups: they do not divide."
             )
         kernel = _kernel("ConvTranspose2d", kernel_size, 2)
+        check_windows("ConvTranspose2d", 2, stride, each(padding, 2, "padding"), dilation)
+        check_output_padding("ConvTranspose2d", 2, stride, dilation, output_padding)
         fan_in = out_channels // groups * math.prod(kernel)
         self.weight = _even((in_channels, out_channels // groups, *kernel), fan_in, dtype)
         self.bias = _even((out_channels,), fan_in, dtype) if bias else None

@@ -237,3 +237,18 @@ def test_an_axis_that_a_fraction_leaves_as_it_is() -> None:
         lambda t: resize(t, scale_factor=(1.7, 1.1), mode="bilinear"),
         [values(1, 2, 7, 9)],
     )
+
+
+def test_resizing_to_any_size_is_pytorchs() -> None:
+    torch = pytest.importorskip("torch")
+    functional, rng = torch.nn.functional, np.random.default_rng(4)
+    for _ in range(25):
+        x = rng.random((1, 2, *rng.integers(1, 30, 2))).astype(np.float32)
+        size, factor = tuple(int(n) for n in rng.integers(1, 40, 2)), float(rng.uniform(1, 3))
+        theirs, ours = torch.tensor(x), Tensor(x)
+        np.testing.assert_allclose(
+            ours.adaptive_avg_pool2d(size).numpy(), functional.adaptive_avg_pool2d(theirs, size).numpy(), atol=1e-6
+        )
+        for options in ({"size": size}, {"scale_factor": factor}):
+            right = functional.interpolate(theirs, **options).numpy()
+            np.testing.assert_array_equal(ours.interpolate(**options).numpy(), right, err_msg=str(options))

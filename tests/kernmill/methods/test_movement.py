@@ -214,3 +214,22 @@ def test_differences_and_turns_that_are_none() -> None:
         Tensor([1.0, 2.0]).diff(-1)
     with pytest.raises(ShapeError, match=r"rot90: axes \(0,\): a turn is from one axis towards another"):
         Tensor([[1.0]]).rot90(1, (0,))
+
+
+@pytest.mark.parametrize("mode", ["constant", "reflect", "replicate", "circular"])
+def test_pads_of_any_sign_are_pytorchs(mode: str) -> None:
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(3)
+    done = 0
+    for _ in range(60):
+        x = rng.random((1, 2, *rng.integers(1, 7, 2))).astype(np.float32)
+        pads = tuple(int(n) for n in rng.integers(-3, 4, 4))
+        try:
+            right = torch.nn.functional.pad(torch.tensor(x), pads, mode=mode).numpy()
+        except (RuntimeError, ValueError):
+            with pytest.raises(ShapeError):
+                Tensor(x).pad(pads, mode=mode)
+            continue
+        np.testing.assert_array_equal(Tensor(x).pad(pads, mode=mode).numpy(), right)
+        done += 1
+    assert done > 15

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import os
+import time
 
 import numpy as np
 import pytest
 
-from kernmill import Context, DType, Tensor, dtypes, jit, manual_seed
+from kernmill import Context, DType, IndexRangeError, Tensor, dtypes, jit, manual_seed
 from kernmill.ir import const, evaluate
 from kernmill.methods.random import threefry
 from kernmill.runtime import counters
@@ -183,3 +184,35 @@ def test_a_state_is_gone_on_from() -> None:
     assert Tensor.rand(3).tolist() == wanted[0]
     Tensor.set_random_state(Tensor.random_state())
     assert Tensor.rand(3).tolist() == wanted[1]
+
+
+def test_a_draw_never_ends_at_a_class_of_weight_0() -> None:
+    weights = np.zeros((2, 1000), np.float32)
+    weights[0, 1::3], weights[1, 5] = np.random.default_rng(0).random(333), 1e-30
+    drawn = Tensor(weights).multinomial(3000, replacement=True).numpy()
+    assert (np.take_along_axis(weights, drawn, 1) > 0).all()
+    without = Tensor(weights[0]).multinomial(333).numpy()
+    assert sorted(without.tolist()) == np.flatnonzero(weights[0]).tolist()
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.int32])
+def test_draws_follow_their_weights(kind: type) -> None:
+    manual_seed(5)
+    weights = np.array([[1, 2, 3, 0, 4], [0, 0, 1, 1, 0]], kind)
+    drawn = Tensor(weights).multinomial(20_000, replacement=True).numpy()
+    for row, own in zip(drawn, weights, strict=True):
+        np.testing.assert_allclose(np.bincount(row, minlength=5) / 20_000, own / own.sum(), atol=0.02)
+
+
+def test_many_draws_of_many_classes_take_a_search_each() -> None:
+    """Not a comparison of each draw with each class: 10,000 of 1,000,000 would be 10**10."""
+    weights = Tensor.rand(1_000_000).realize()
+    weights.multinomial(10_000, replacement=True).realize()
+    start = time.process_time()
+    weights.multinomial(10_000, replacement=True).realize()
+    assert time.process_time() - start < 0.5
+
+
+def test_a_deviation_below_0_in_a_tensor() -> None:
+    with pytest.raises(IndexRangeError, match=r"normal: a deviation is below 0, or nan. Give std=x.abs\(\)"):
+        Tensor.normal(3, std=Tensor([1.0, -1.0, 0.0])).realize()
