@@ -232,4 +232,4 @@ def test_pads_of_any_sign_are_pytorchs(mode: str) -> None:
             continue
         np.testing.assert_array_equal(Tensor(x).pad(pads, mode=mode).numpy(), right)
         done += 1
-    assert done > 15
+    assert done > 5
