@@ -224,6 +224,8 @@ def test_pads_of_any_sign_are_pytorchs(mode: str) -> None:
     for _ in range(60):
         x = rng.random((1, 2, *rng.integers(1, 7, 2))).astype(np.float32)
         pads = tuple(int(n) for n in rng.integers(-3, 4, 4))
+        if mode == "circular" and any(x.shape[3 - i // 2] + min(0, *pads[i : i + 2]) < 3 for i in (0, 2)):
+            continue  # PyTorch repeats what it has not written yet
         try:
             right = torch.nn.functional.pad(torch.tensor(x), pads, mode=mode).numpy()
         except (RuntimeError, ValueError):
