@@ -21,6 +21,16 @@ from . import options
 __all__ = ["main"]
 
 _RUN = "write text with a language model from a GGUF file"
+_QUANTIZE = "write a GGUF file with its weights in fewer bits"
+_QUANTIZED: dict[str, dict[str, Any]] = {
+    "source": {"metavar": "IN", "help": "a GGUF file, or the first part of a split one"},
+    "target": {"metavar": "OUT", "help": "the file to write, another than IN"},
+    "mix": {"metavar": "MIX", "help": "such as Q4_K_M, Q8_0 or Q4_0"},
+    "threads": {
+        "metavar": "THREADS", "nargs": "?", "type": options.whole_number("number of threads", 1),
+        "help": "default: the setting THREADS",
+    },
+}  # fmt: skip
 _COUNT = options.whole_number("whole number", 1)
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))  # the folder kernmill/
 _ROOT = os.path.dirname(_PACKAGE)  # of a checkout
@@ -92,6 +102,10 @@ def _given(arguments: Sequence[str]) -> argparse.Namespace:
     rest = list(arguments[1:])
     if arguments[:1] == ["run"]:
         return argparse.Namespace(command=run_model, **vars(options.read("run", rest, description=_RUN)))
+    if arguments[:1] == ["quantize"]:
+        return argparse.Namespace(
+            command=run_quantize, **vars(options.parse("quantize", rest, _QUANTIZED, description=_QUANTIZE))
+        )
     if arguments[:1] == ["bench"]:
         return argparse.Namespace(command=run_bench, rest=rest)
     return _parser().parse_args(arguments)
@@ -124,13 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--device", help="such as LLVM or PYTHON; default: the setting DEVICE")
     demo.set_defaults(command=run_demo)
     commands.add_parser("run", help=_RUN, add_help=False)
-    quantize = commands.add_parser("quantize", help="write a GGUF file with its weights in fewer bits")
-    quantize.add_argument("source", metavar="IN", help="a GGUF file, or the first part of a split one")
-    quantize.add_argument("target", metavar="OUT", help="the file to write, another than IN")
-    quantize.add_argument("mix", metavar="MIX", help="such as Q4_K_M, Q8_0 or Q4_0")
-    quantize.add_argument("--requantize", action="store_true", help="also weights that are quantized already")
-    quantize.add_argument("--device", help="such as LLVM or PYTHON; default: the setting DEVICE")
-    quantize.set_defaults(command=run_quantize)
+    commands.add_parser("quantize", help=_QUANTIZE, add_help=False)
     cache = commands.add_parser("cache", help="the kernels and plans on disk")
     cache.add_argument("action", choices=("info", "verify", "clear"))
     cache.set_defaults(command=run_cache)
@@ -230,7 +238,9 @@ def run_quantize(given: argparse.Namespace) -> int:
     """Write a GGUF file in fewer bits."""
     from ..quantize import run
 
-    with _unwound():
+    for name, path in (("IN", given.source), ("OUT", given.target)):
+        options.check_path("quantize", path, f"Give {name}: kernmill quantize IN OUT MIX.")
+    with _unwound(), Context(THREADS=given.threads or setting("THREADS")):
         run(given.source, given.target, given.mix, requantize=given.requantize)
     return 0
 
@@ -285,6 +295,7 @@ def run_tune(given: argparse.Namespace) -> int:
     """Search for schedules; 1 when the program failed, or one gave wrong results."""
     from .tuning import run
 
+    options.check_path("tune", given.program, "Give a script, or the name of a module.")
     return run(given.program, given.arguments, given.seconds, given.beam)
 
 
@@ -302,12 +313,13 @@ def run_model(given: argparse.Namespace) -> int:
         raise SettingError(f"run: {name} is for a conversation: {what}. Ask for one with --chat.")
     asked = Options(
         prompt, given.chat, options.typed_text(given.system, given), given.n_predict, given.ctx_size,
-        options.cache_type(given), not given.no_display_prompt, given.single_turn, given.ignore_eos, given.batch_size,
+        options.cache_types(given), not given.no_display_prompt, given.single_turn, given.ignore_eos, given.batch_size,
+        tuple(options.typed_text(text, given) for text in given.stop or ()),
     )  # fmt: skip
     try:
         sampler = Sampler(
-            given.temperature, given.top_k or 0, given.top_p, given.min_p, given.repeat_penalty, given.repeat_last_n,
-            given.seed,
+            given.temperature, given.top_k, given.top_p, given.min_p, given.repeat_penalty, given.repeat_last_n,
+            given.seed, given.presence_penalty, given.frequency_penalty, dict(given.logit_bias or ()),
         )  # fmt: skip
     except SettingError as error:
         name, _, rest = str(error).removeprefix("Sampler: ").partition("=")
@@ -319,6 +331,8 @@ def run_model(given: argparse.Namespace) -> int:
 
 def run_bench(given: argparse.Namespace) -> int:
     """A model's tokens per second, or, in a checkout and without a model, the benchmarks that it holds."""
+    for word in given.rest:
+        options.check_path("bench", word, "Give a GGUF file: kernmill bench model.gguf.")
     if not any(_is_of_model(word) for word in given.rest) and os.path.isfile(
         os.path.join(_ROOT, "bench", "__main__.py")
     ):
@@ -333,7 +347,7 @@ def run_bench(given: argparse.Namespace) -> int:
         raise SettingError("bench: -p 0 -n 0 leaves nothing to measure. Give a number of tokens to one of them.")
     wanted = Wanted(
         asked.n_prompt, asked.n_gen, asked.threads or [int(setting("THREADS"))], asked.repetitions, asked.batch_size,
-        options.cache_type(asked),
+        options.cache_types(asked),
     )  # fmt: skip
     with Context(DEVICE=setting("DEVICE") if asked.device is None else canonical_name(asked.device)):
         get_device()

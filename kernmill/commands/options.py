@@ -6,16 +6,29 @@ others that it has; and a prompt as it was given."""
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from kernmill.ir import FormatError, SettingError
 
-__all__ = ["BENCH", "RUN", "Option", "cache_type", "read", "typed_text", "whole_number", "written_prompt"]
+__all__ = [
+    "BENCH",
+    "QUANTIZE",
+    "RUN",
+    "Option",
+    "cache_types",
+    "check_path",
+    "parse",
+    "read",
+    "typed_text",
+    "whole_number",
+    "written_prompt",
+]
 
 
 class Option(NamedTuple):
@@ -26,6 +39,7 @@ class Option(NamedTuple):
     default: Any
     meaning: str
     value: str | None = None
+    repeats: bool = False
 
     @property
     def long(self) -> str:
@@ -61,6 +75,18 @@ def _list_of(reads: Callable[[str], int | None]) -> Callable[[str], list[int | N
     return read_all
 
 
+def _bias(text: str) -> tuple[int, float]:
+    """A token id and what is added to its logit, such as 15043+1.5."""
+    found = re.fullmatch(r"(\d+)([+-].+)", text)
+    try:
+        bias = float(found[2]) if found else math.nan
+    except ValueError:
+        bias = math.nan
+    if found is None or math.isnan(bias):
+        raise argparse.ArgumentTypeError(f"{text!r}: must be an id, a sign and a number, such as 15043-1")
+    return int(found[1]), bias
+
+
 def _one_of(*words: str) -> Callable[[str], str]:
     def chosen(text: str) -> str:
         if text not in words:
@@ -70,13 +96,14 @@ def _one_of(*words: str) -> Callable[[str], str]:
     return chosen
 
 
-_COUNT, _TOKENS = whole_number("whole number", 1), whole_number("number of tokens", 0)
+_COUNT, _THREADS = whole_number("whole number", 1), whole_number("number of threads", 1, none=(-1, 0))
+_TOKENS = whole_number("number of tokens", 0)
 
 # fmt: off
 _MODEL = Option("-m --model", str, None, "a GGUF file, or the first part of a split one; also without -m", "FILE")
 _SHARED = (
-    Option("--cache-type --cache-type-k -ctk", str.lower, None, "of keys and values: f32 (default), f16, bf16, or blocks: q8_0 (a quarter of f32), q4_0, ..", "TYPE"),
-    Option("--cache-type-v -ctv", str.lower, None, "the same type again, where both are written: values are kept as keys are", "TYPE"),
+    Option("--cache-type --cache-type-k -ctk", str.lower, None, "type of keys, and of values without -ctv: f32 (default), f16, bf16, or blocks: q8_0 (a quarter of f32), q4_0, ..", "TYPE"),
+    Option("--cache-type-v -ctv", str.lower, None, "type of values, and of keys without -ctk", "TYPE"),
     Option("-b --batch-size --ubatch-size -ub", _COUNT, None, "tokens of a prompt that are computed together (default: 64, or 512 with a matrix unit)", "N"),
     Option("--device -dev", str, None, "such as LLVM or CL; default: the setting DEVICE", "NAME"),
 )
@@ -92,14 +119,18 @@ RUN = (
     Option("--single-turn -st", None, False, "with --chat: one message and its answer"),
     Option("--no-display-prompt", None, False, "only what the model adds"),
     Option("--temperature --temp", float, 0.8, "0: the best token", "N"),
-    Option("--top-k", whole_number("whole number", 0, none=(-1,)), 40, "only the k best; 0, -1: all", "N"),
-    Option("--top-p", float, 0.95, "only the best of this sum", "N"),
-    Option("--min-p", float, 0.05, "only this part of the best", "N"),
+    Option("--top-k", int, 40, "only the k best; 0 or less: all", "N"),
+    Option("--top-p", float, 0.95, "only the best of this sum; 1: all", "N"),
+    Option("--min-p", float, 0.05, "only this part of the best; 0: all", "N"),
     Option("--repeat-penalty", float, 1.0, "1: none", "N"),
-    Option("--repeat-last-n", int, 64, "tokens that it looks at; -1: all", "N"),
+    Option("--repeat-last-n", int, 64, "number of recent tokens that penalties consider; 0: none, -1: all", "N"),
+    Option("--presence-penalty", float, 0.0, "is subtracted from the logits of recent tokens", "N"),
+    Option("--frequency-penalty", float, 0.0, "is subtracted for each time that a token is recent", "N"),
+    Option("-l --logit-bias", _bias, None, "add to the logit of a token, such as 15043+1.5, 15043-1 or 15043-inf; may be repeated", "ID(+/-)BIAS", repeats=True),
+    Option("--stop -r --reverse-prompt", str, None, "end the text before this string; may be repeated", "TEXT", repeats=True),
     Option("--ignore-eos", None, False, "the tokens that end a text are not chosen"),
-    Option("-s --seed", whole_number("whole number", 0, none=(-1,)), None, "for the same text again; -1: another each time (default)", "N"),
-    Option("-t --threads", _COUNT, None, "default: the setting THREADS", "N"),
+    Option("-s --seed", int, None, "for the same text again; -1: another each time (default)", "N"),
+    Option("-t --threads", _THREADS, None, "default, 0, -1: the setting THREADS", "N"),
     *_SHARED,
 )
 BENCH = (
@@ -112,75 +143,144 @@ BENCH = (
     *_SHARED,
 )
 
-_OTHERS = (  # names of llama.cpp's (also with -more behind them), and what to do
-    ("-ngl --gpu-layers --n-gpu-layers -sm --split-mode -mg --main-gpu -ts --tensor-split -ot --override-tensor -cmoe --cpu-moe -ncmoe --n-cpu-moe -nkvo --no-kv-offload -kvo --kv-offload --op-offload --no-op-offload -nopo --rpc -rpc --list-devices --fit",
-     "Leave it out: a model runs as a whole on one device. --device NAME chooses another; kernmill info lists them."),
-    ("--mmap --no-mmap -mmp --mlock --numa -dio --direct-io --repack --no-repack -nr --no-host --check-tensors",
-     "Leave it out: weights are copied once, and the pages of the file behind them are given back."),
-    ("-fa --flash-attn --swa-full -kvu --kv-unified -dt --defrag-thold --warmup --no-warmup", "Leave it out: the kernels are made for the model."),
-    ("-tb --threads-batch -C --cpu-mask --cpu-range -Cr --cpu-strict --prio --poll --delay", "Leave it out: -t N is for prompts and for tokens."),
+QUANTIZE = (
+    Option("--requantize --allow-requantize", None, False, "also weights that are quantized already"),
+    Option("--device", str, None, "such as LLVM or PYTHON; default: the setting DEVICE", "NAME"),
+)
+
+_ON_OFF = re.compile(r"(on|off|auto|true|false|enabled|disabled|[01](,[01])*)", re.IGNORECASE)  # values of switches
+_ANY = re.compile("")  # a value that does not matter
+_MINUS_1, _0, _1 = (re.compile(rf"{n}(\.0*)?") for n in (-1, 0, 1))
+_HARMLESS = (  # names of llama.cpp's options, the values that change nothing here, and why (None: see _ON_OFF)
+    ("-ngl --gpu-layers --n-gpu-layers -sm --split-mode -mg --main-gpu -ts --tensor-split -ot --override-tensor -ncmoe --n-cpu-moe --rpc -rpc -fitt --fit-target -fitc --fit-ctx", _ANY, "a model runs as a whole on one device"),
+    ("-cmoe --cpu-moe -nkvo --no-kv-offload -kvo --kv-offload --op-offload --no-op-offload -nopo -fit --fit", None, "a model runs as a whole on one device"),
+    ("--numa", _ANY, "weights are copied once"),
+    ("--mmap --no-mmap -mmp --mlock -dio --direct-io -ndio --no-direct-io --repack --no-repack -nr --no-host --check-tensors", None, "weights are copied once"),
+    ("-dt --defrag-thold", _ANY, "the kernels are made for the model"),
+    ("-fa --flash-attn --swa-full -kvu --kv-unified -no-kvu --no-kv-unified --warmup --no-warmup", None, "the kernels are made for the model"),
+    ("-tb --threads-batch -C --cpu-mask -Cr --cpu-range --cpu-strict --prio --poll -Cb --cpu-mask-batch -Crb --cpu-range-batch --cpu-strict-batch --prio-batch --poll-batch --delay", _ANY, "-t N is for prompts and for tokens"),
+    ("-no-cnv --no-conversation -e --escape --jinja --display-prompt --no-context-shift -cb --cont-batching -no-cb --no-cont-batching --no-mmproj --offline --prompt-cache-all --prompt-cache-ro", None, "it is so without the option"),
+    ("--keep -np --parallel --prompt-cache -cram --cache-ram --ctx-checkpoints", _ANY, "one text has the whole context"),
+    ("--log-file -lv --verbosity --log-verbosity", _ANY, "text goes to stdout, everything else to stderr"),
+    ("--color -co --colors --log-colors --log-disable --log-prefix --log-timestamps -v --verbose --log-verbose --simple-io --perf --no-perf --show-timings --no-show-timings --progress", None, "text goes to stdout, everything else to stderr"),
+    ("--mirostat --xtc-probability --dry-multiplier --dynatemp-range", _0, "this value switches it off"),
+    ("--typical --typical-p", _1, "this value switches it off"),
+    ("--top-nsigma --top-n-sigma", _MINUS_1, "this value switches it off"),
+    ("--mirostat-lr --mirostat-ent --xtc-threshold --dry-base --dry-allowed-length --dry-penalty-last-n --dry-sequence-breaker --dynatemp-exp", _ANY, "it only matters with an option that is not available"),
+    ("-gan --grp-attn-n", _1, "this value switches it off"),
+    ("-d --n-depth -embd --embeddings", _0, "this value switches it off"),
+)
+_OTHERS = (  # names of llama.cpp's (also with -more behind them) that would change the result, and what to do
+    ("--list-devices", "kernmill info lists devices. --device NAME chooses one."),
     ("--grammar -j --json-schema -jf", "Nothing here holds a text to a form. Ask for the form in the prompt, or choose tokens by Model.next_logits in Python."),
-    ("--mirostat --typical --dry --xtc --dynatemp --top-nsigma --top-n-sigma --presence-penalty --frequency-penalty -l --logit-bias --samplers --sampling-seq --sampler-seq",
-     "Choose by --temp, --top-k, --top-p, --min-p and --repeat-penalty; in Python, by a sampler of your own."),
+    ("--mirostat --typical --dry --xtc --dynatemp --top-nsigma --top-n-sigma --samplers --sampling-seq --sampler-seq",
+     "Choose by --temp, --top-k, --top-p, --min-p and penalties; in Python, by a sampler of your own."),
     ("-i --interactive -if -ins --instruct -cml --chatml -mli --multiline-input", "A conversation is --chat; each line is a message."),
-    ("-no-cnv --no-conversation", "Leave it out: without --chat there is no conversation."),
-    ("-r --reverse-prompt --in-prefix --in-suffix", "A text ends where the model ends it, or after -n N tokens."),
-    ("-e --escape", r"Leave it out: \n in -p is a line's end unless there is --no-escape."),
-    ("--jinja --no-jinja --chat-template --reasoning", "Leave it out: --chat takes the template that is in the file."),
+    ("--in-prefix --in-suffix", "Write it into the prompt."),
+    ("-sp --special", "Special tokens are not printed."),
+    ("--no-jinja --chat-template --reasoning", "--chat uses the template of the file."),
     ("-sysf --system-prompt-file", 'Write -sys "$(cat FILE)".'),
     ("-bf --binary-file", "Give a text with -f FILE."),
-    ("-hf -hfr --hf-repo --hf -hff --hf-file -mu --model-url -dr --docker-repo --offline", "Download the GGUF file, and give its path: -m FILE."),
+    ("-hf -hfr --hf-repo --hf -hff --hf-file -mu --model-url -dr --docker-repo", "Download the GGUF file, and give its path: -m FILE."),
     ("-md --model-draft --draft --lora --control-vector -mm --mmproj --image --audio -ctkd -ctvd", "A model runs as it stands in its file, by itself, on text."),
-    ("--rope --yarn -gan --grp-attn -gaw --override-kv", "Leave it out: the file says how the model computes."),
-    ("--keep --context-shift --no-context-shift --prompt-cache -np --parallel -cb --cont-batching",
-     "Leave it out: a text ends where the context is full, and a conversation goes on without its oldest exchanges."),
-    ("--color -co --colors --log -v --verbose -lv --verbosity --simple-io --perf --no-perf --show-timings --no-show-timings -sp --special --progress",
-     "Leave it out: text goes to stdout, everything else to stderr."),
+    ("--rope --yarn -gan --grp-attn -gaw --override-kv", "The file says how the model computes. Change the file."),
+    ("--context-shift", "A text ends where the context is full, and a conversation goes on without its oldest exchanges."),
     ("-pg -d --n-depth -embd --embeddings", "Lengths of prompts are -p N,N, and of what is made -n N,N; each begins with an empty context."),
     ("-oe --output-err", "Write 2> FILE."),
+    ("--imatrix --include-weights --exclude-weights", "Importance matrices are not supported. Without one the rounding is by the values alone."),
+    ("--pure --leave-output-tensor --output-tensor-type --token-embedding-type --tensor-type --tensor-type-file", "MIX chooses the type of each tensor. Choose another MIX."),
+    ("--keep-split --prune-layers --dry-run", "kernmill quantize writes all layers, to one file."),
 )
 # fmt: on
-_TABLES = {"run": RUN, "bench": BENCH}
+_TABLES = {"run": RUN, "bench": BENCH, "quantize": QUANTIZE}
 
 
 def read(command: str, words: Sequence[str], **texts: str) -> argparse.Namespace:
-    """What the words after a command ask for. `texts`: description and epilog of its help.
+    """Parse the words after a command with a model. `texts`: description and epilog of its help.
 
     Raises:
         SettingError: an option that there is not, no model, or two.
     """
-    what: dict[str, Any]
-    parser = argparse.ArgumentParser(prog=f"kernmill {command}", allow_abbrev=False, **texts)  # type: ignore[arg-type]
-    parser.add_argument("path", nargs="?", metavar="MODEL", help=_MODEL.meaning.replace("also without", "also as"))
-    for row in _TABLES[command]:
-        what = {"action": "store_true"} if row.reads is None else {"type": row.reads, "metavar": row.value}
-        parser.add_argument(*row.names.split(), default=row.default, help=row.help.replace("%", "%%"), **what)
-    given = parser.parse_args(_spelled(command, words))
+    given = parse(
+        command,
+        words,
+        {"path": {"nargs": "?", "metavar": "MODEL", "help": _MODEL.meaning.replace("also without", "also as")}},
+        **texts,
+    )
     if given.path is None and given.model is None:
         raise SettingError(f"{command}: no model. Give a GGUF file: kernmill {command} model.gguf.")
     if None not in (given.path, given.model):
         raise SettingError(f"{command}: two models, {given.path} and -m {given.model}. Give one.")
-    given.model = given.path or given.model
+    given.model = given.model if given.path is None else given.path
+    check_path(command, given.model, "Give a GGUF file.")
     return given
+
+
+def parse(command: str, words: Sequence[str], positional: Mapping[str, Any], **texts: str) -> argparse.Namespace:
+    """Parse the words after a command by its table; options of llama.cpp that change nothing are named on stderr.
+
+    Raises:
+        SettingError: an option that there is not.
+    """
+    parser = argparse.ArgumentParser(prog=f"kernmill {command}", allow_abbrev=False, **texts)  # type: ignore[arg-type]
+    for name, how in positional.items():
+        parser.add_argument(name, **how)
+    for row in _TABLES[command]:
+        what: dict[str, Any] = {"action": "store_true"}
+        if row.reads is not None:
+            what = {"type": row.reads, "metavar": row.value, "action": "append" if row.repeats else "store"}
+        parser.add_argument(*row.names.split(), default=row.default, help=row.help.replace("%", "%%"), **what)
+    return parser.parse_args(_spelled(command, words))
+
+
+def check_path(command: str, path: str | None, remedy: str) -> None:
+    """A path is not empty, as an unset variable of a shell would make it.
+
+    Raises:
+        SettingError: it is empty.
+    """
+    if path == "":
+        raise SettingError(f"{command}: the path is empty: is a variable of the shell unset? {remedy}")
 
 
 def _spelled(command: str, words: Iterable[str]) -> list[str]:
     """The words with each value joined to the long name of its option: argparse would take `-ngl` for `-n gl`, and a
     prompt such as `-x` for an option."""
     rows = {name: row for row in _TABLES[command] for name in row.names.split()}
-    made, left = list[str](), iter(words)
-    for word in left:
+    made, left = list[str](), deque(words)
+    while left:
+        word = left.popleft()
         name, equals, value = word.partition("=")
         row = rows.get(name)
         if word == "--":
             return [*made, word, *left]
         if row is None and word.startswith("-") and word not in ("-h", "--help"):
-            raise SettingError(f"{command}: there is no option {name}. {_instead(command, name, rows)}")
-        if row is None or row.reads is None:
+            _ignore(command, name, value if equals else None, left, rows)
+        elif row is None or row.reads is None:
             made.append(word)
         else:
-            made.append("=".join((row.long, *([value] if equals else islice(left, 1)))))
+            values = [value] if equals else [left.popleft()] if left else []
+            made.append("=".join((row.long, *values)))
     return made
+
+
+def _ignore(command: str, name: str, value: str | None, left: deque[str], known: Mapping[str, Option]) -> None:
+    """Skip an option of llama.cpp that changes nothing, and its value, with a line on stderr.
+
+    Raises:
+        SettingError: any other option.
+    """
+    for names, values, why in _HARMLESS:
+        if name not in names.split() or command == "quantize":
+            continue
+        takes = values or _ON_OFF
+        if (value is None and left and takes.fullmatch(left[0])) or (values is _ANY and value is None and left):
+            value = left.popleft()
+        if values is not None and values is not _ANY and (value is None or not values.fullmatch(value)):
+            break  # it is on
+        print(f"kernmill: {command}: {name} is ignored: {why}.", file=sys.stderr)
+        return
+    raise SettingError(f"{command}: there is no option {name}. {_instead(command, name, known)}")
 
 
 def _instead(command: str, name: str, known: Mapping[str, Option]) -> str:
@@ -196,16 +296,10 @@ def _instead(command: str, name: str, known: Mapping[str, Option]) -> str:
     return f"{f'Is it {close[0]}? ' if close else ''}kernmill {command} --help lists all."
 
 
-def cache_type(given: argparse.Namespace) -> str:
-    """The type of keys and values.
-
-    Raises:
-        SettingError: two types.
-    """
+def cache_types(given: argparse.Namespace) -> tuple[str, str]:
+    """The types of keys and of values: one that is given alone is for both."""
     keys, values = given.cache_type, given.cache_type_v
-    if None not in (keys, values) and keys != values:
-        raise SettingError(f"-ctk {keys} and -ctv {values}: keys and values are kept in one type. Give it to both.")
-    return str(keys or values or "f32")
+    return keys or values or "f32", values or keys or "f32"
 
 
 # --- the prompt ------------------------------------------------------------------------------------------------------
@@ -219,6 +313,7 @@ def written_prompt(given: argparse.Namespace) -> str | None:
     if None not in (given.prompt, given.file):
         raise SettingError("run: -p and -f are both a prompt. Give one of them.")
     if given.file is not None:
+        check_path("run", given.file, "Give the path of a text with -f.")
         try:
             return _without_end(Path(given.file).read_bytes())
         except (OSError, ValueError) as error:  # ValueError: a name with a zero byte

@@ -24,6 +24,8 @@ def mapped(path: str | os.PathLike[str], kind: str) -> memoryview:
         FormatError: the file is not there, or cannot be read, or is a pipe or a device.
     """
     where = os.fspath(path)
+    if not where:
+        raise FormatError(f"the path is empty. Give the path of a {kind} file.")
     if os.path.exists(where) and not os.path.isfile(where) and not os.path.isdir(where):  # a pipe would seem empty
         raise FormatError(f"{where}: cannot be mapped: it is a pipe or a device. Write what comes from it to a file, "
                           f"and give the path of that {kind} file.")  # fmt: skip
@@ -77,6 +79,8 @@ def replacing(path: str | os.PathLike[str]) -> Generator[Output]:
         FormatError: the folder is not there or cannot be written, the disk is full, or a folder or device has the name.
     """
     where = os.fsdecode(path)
+    if not where:
+        raise FormatError("the path is empty. Give the path of the file to write.")
     is_old = os.path.exists(where)
     if is_old and not os.path.isfile(where):  # /dev/null would be gone
         raise FormatError(f"{where}: cannot be written: it is no regular file. Choose another place.")

@@ -18,7 +18,7 @@ from kernmill.runtime import get_device, host, wait_for_large_pages
 
 from ..formats import gguf
 from ..quant.mixes import MIXES
-from .arch.cache import CACHE_TYPES
+from .arch.cache import CACHE_TYPES, CacheTypes, pair_of
 from .generate import Model, needing_memory
 
 __all__ = ["OUTPUTS", "Test", "Wanted", "measure", "run"]
@@ -61,7 +61,7 @@ class Wanted:
     threads: Sequence[int]
     repeats: int = 5
     block: int | None = None
-    cache_type: str = CACHE_TYPES[0]
+    cache_type: CacheTypes = CACHE_TYPES[0]
 
 
 def run(path: str | os.PathLike[str], wanted: Wanted, output: str = "md") -> None:
@@ -94,6 +94,7 @@ def _measured(file: gguf.File, n_prompt: int, n_gen: int, wanted: Wanted) -> Tes
     samples = [_once(model, ids, is_prompt=n_prompt > 0) for _ in range(wanted.repeats)]
     rates = [length / ns * 1e9 for ns in samples]
     cpu = host.this_host()
+    type_k, type_v = pair_of(wanted.cache_type)
     return Test(
         model_filename=file.where,
         model_type=_type_of(file),
@@ -103,8 +104,8 @@ def _measured(file: gguf.File, n_prompt: int, n_gen: int, wanted: Wanted) -> Tes
         cpu_info=cpu.cpu,
         n_threads=cpu.threads(),
         n_batch=model.large_block,
-        type_k=wanted.cache_type,
-        type_v=wanted.cache_type,
+        type_k=type_k,
+        type_v=type_v,
         n_prompt=n_prompt,
         n_gen=n_gen,
         test_time=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),

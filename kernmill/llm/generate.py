@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from operator import index
 from typing import Any, NamedTuple, NoReturn
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from kernmill import Context, DTypeError, FormatError, IndexRangeError, SettingError, Tensor, Variable, cat, no_grad
 from kernmill.ir import KernmillError, OutOfMemoryError, setting
-from kernmill.runtime import WeightArena, get_device, launched_ns
+from kernmill.runtime import WeightArena, canonical_name, get_device, launched_ns
 
 from ..arguments import is_whole, name_call
 from ..captures import Jit
@@ -30,8 +30,10 @@ from ..quant import (
     load_tensor,
 )
 from .arch import ARCHITECTURES, Architecture, Cache, Config, Places, Weight
+from .arch.cache import CacheTypes
 from .arch.config import architecture_in
 from .arch.weight import nbytes
+from .generation import Completion, Generation, Generations, Text, stop_strings
 from .layer_templates import LayerTemplates
 from .sampling import Sampler
 from .tokenizer import WITHOUT, Tokenizer
@@ -48,6 +50,7 @@ _BESIDE_MODELS = {
 BLOCK, LARGE_BLOCK = 64, 512  # tokens of a prompt that are computed together; ... where a matrix unit does it
 _PADDED = 0.6  # of a large block: with so many tokens it takes less time than small ones
 ONE_BY_ONE = 8  # tokens, of a short prompt or left of a long one: the graph for one token is needed in any case
+_MEMORY = ("architecture", "_cache", "_last", "_all")  # attributes that `close` releases
 DEFAULT_CAPACITY = 4096  # tokens; less where the model was trained on less
 
 
@@ -69,7 +72,10 @@ class Model:
     sequences     how many sequences can be generated at once
     block         how many tokens of a prompt are computed together; by default 64, and 512 while so many are left
                   where a matrix unit multiplies them
-    cache_type    how keys and values are kept: f32, f16, bf16, or a type of blocks such as q8_0
+    cache_type    the type of keys and values: f32, f16, bf16, or a type of blocks such as q8_0; or a pair of types
+
+    A model is a context manager: `with Model.from_gguf(path) as model:` closes it at the end. `metadata` has the values
+    of the file, except the lists of its vocabulary.
 
     One call at a time: the cache is state. What a call has in common with the one before is not computed again.
 
@@ -86,7 +92,7 @@ class Model:
         capacity: int | None = None,
         sequences: int = 1,
         block: int | None = None,
-        cache_type: str = "f32",
+        cache_type: CacheTypes = "f32",
     ) -> None:
         _check_known(config.name)
         capacity = min(config.context, DEFAULT_CAPACITY) if capacity is None else capacity
@@ -95,7 +101,8 @@ class Model:
             raise SettingError(
                 f"Model: capacity={capacity}, sequences={sequences}, block={block}. Give whole numbers, 1 or more."
             )
-        self.config, self.tokenizer, self.capacity = config, tokenizer, capacity
+        self.config, self.tokenizer, self.capacity, self.device = config, tokenizer, capacity, get_device().name
+        self.metadata: Mapping[str, Any] = {}
         self.block, self.large_block = (min(size, capacity) for size in sizes)
         _check_memory(capacity, Cache.nbytes(config, capacity, sequences, cache_type))
         with no_grad():
@@ -116,20 +123,35 @@ class Model:
         self._all = Jit(self._all_states, runs_first=False)
 
     @classmethod
-    def of(cls, metadata: Mapping[str, Any], weights: Weights, **options: Any) -> Model:
-        """From the metadata of a GGUF file: its sizes and its tokenizer, if it has one and `tokenizer` is not given."""
+    def of(cls, metadata: Mapping[str, Any], weights: Weights, *, n_ctx: int | None = None, **options: Any) -> Model:
+        """From the metadata of a GGUF file: its sizes and its tokenizer, if it has one and `tokenizer` is not given.
+
+        `n_ctx` is llama.cpp's name for `capacity`; 0: what the model was trained on.
+        """
         config = config_of(metadata)
+        if n_ctx is not None and options.get("capacity") is not None:
+            raise SettingError(f"Model: n_ctx={n_ctx} and capacity={options['capacity']} are the same size. Give one.")
+        if n_ctx is not None:
+            options["capacity"] = config.context if is_whole(n_ctx) and n_ctx == 0 else n_ctx
         if "tokenizer" not in options:
             has_tokens = metadata.get("tokenizer.ggml.model", "none") not in WITHOUT
             options["tokenizer"] = Tokenizer(metadata) if has_tokens else None
-        return cls(config, weights, **options)
+        model = cls(config, weights, **options)
+        model.metadata = kept_metadata(metadata)
+        return model
 
     @classmethod
     def from_gguf(
-        cls, source: str | os.PathLike[str] | gguf.File, *, arena: WeightArena | None = None, **options: Any
+        cls,
+        source: str | os.PathLike[str] | gguf.File,
+        *,
+        arena: WeightArena | None = None,
+        device: str | None = None,
+        **options: Any,
     ) -> Model:
-        """From a GGUF file, or the first part of a split one; `options` as the class takes them. `arena`: what
-        `arena_for` made of the file a while before.
+        """From a GGUF file, or the first part of a split one; `options` as the class and `of` take them.
+
+        `arena`: what `arena_for` made of the file a while before. `device`: such as "CL"; default: the setting DEVICE.
 
         Weights keep their bits. They are copied now, matrices in the order in which products read them fastest; no
         tensor of the file is read again.
@@ -137,6 +159,9 @@ class Model:
         Raises:
             FormatError: the file cannot be read, or does not hold a model that kernmill can run.
         """
+        if device is not None:
+            with Context(DEVICE=canonical_name(device)):
+                return cls.from_gguf(source, arena=arena, **options)
         try:
             file = source if isinstance(source, gguf.File) else gguf.read(source)
         except DTypeError as error:
@@ -232,10 +257,10 @@ class Model:
                 new.append(slice(len(seen) - start, len(block)))
             tokens: Tokens = tuple(one.bind(row[0]) for one, row in zip(self._single, rows, strict=True))
             last = None
-            if size > 1:
-                tokens = Tensor(np.array(rows, np.int32))
-                last = Tensor(np.array([max(0, part.stop - 1) for part in new], np.int32))
-            with no_grad():
+            with self._on_device(), no_grad():
+                if size > 1:
+                    tokens = Tensor(np.array(rows, np.int32))
+                    last = Tensor(np.array([max(0, part.stop - 1) for part in new], np.int32))
                 places = Places.bound(first, size, self.capacity)
                 start, launched, replays = time.perf_counter_ns(), launched_ns(), self.replays
                 result = function(tokens, last, places).numpy()
@@ -259,11 +284,33 @@ class Model:
     def _states(self, ids: Sequence[int], call: str) -> Tensor:
         known = self._checked(ids, call)
         self._seen[0] = []
-        return Tensor(np.concatenate([states[0, new[0]] for new, states in self._run([known], self._all)]))
+        with self._on_device():
+            return Tensor(np.concatenate([states[0, new[0]] for new, states in self._run([known], self._all)]))
 
     def reset(self) -> None:
         """Forget the tokens of earlier calls."""
         self._seen = [[] for _ in self._seen]
+
+    def _on_device(self) -> AbstractContextManager[None]:
+        """The model's device, which may differ from the setting of the caller."""
+        return Context(DEVICE=self.device)
+
+    # --- its end
+    def close(self) -> None:
+        """Release weights, cache and captured graphs. Later calls raise an error; a second `close` does nothing."""
+        for name in _MEMORY:
+            self.__dict__.pop(name, None)
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in _MEMORY:
+            raise KernmillError("Model: it is closed. Open its file again: Model.from_gguf(path).")
+        raise AttributeError(f"Model has no attribute {name!r}.")
 
     # --- what it costs
     @property
@@ -288,27 +335,31 @@ class Model:
 
     def logits(self, ids: Sequence[int]) -> Tensor:
         """The logits of the token after each of these. Shapes: (tokens, vocabulary)."""
-        with no_grad():
+        with self._on_device(), no_grad():
             return self.architecture.logits(self._states(ids, "logits")).realize()
 
-    def embed(self, ids: Sequence[int]) -> Tensor:
-        """One vector for a text: the mean of its hidden states, of length 1. Shapes: (width,)."""
-        return self._states(ids, "embed").mean(0).normalize(axis=0).realize()
+    def embed(self, text: str | Sequence[int], *, normalize: bool = True) -> Tensor:
+        """Returns the vector of a text or of token ids, pooled as the file says, of length 1 if `normalize`.
 
-    def generate(
-        self, ids: Sequence[int], sampler: Sampler | None = None, max_tokens: int | None = None
-    ) -> Generator[int]:
+        `<architecture>.pooling_type`: mean (also without the key), first or last token. A file that says none gives a
+        vector for each token. One that says rank gives the scores of its classes.
+        Shapes: (width,), (tokens, width) or (classes,).
+        """
+        ids = self._tokens_of(text, "embed")
+        with self._on_device(), no_grad():
+            return self.architecture.pooled(self._states(ids, "embed"), normalize).realize()
+
+    def generate(self, ids: Sequence[int], sampler: Sampler | None = None, max_tokens: int | None = None) -> Generation:
         """New tokens one by one, until one ends the text, `max_tokens` are there, or the cache is full.
 
-        The token that ends the text is not among them. Greedy without a sampler.
+        The token that ends the text is not among them. Greedy without a sampler. `finish_reason`, `prompt_tokens` and
+        `tokens` of the result say why it ended, and how many tokens it took.
         """
-        for (token,) in self.generate_all([ids], sampler, max_tokens):
-            assert token is not None
-            yield token
+        return Generation(self.generate_all([ids], sampler, max_tokens))
 
     def generate_all(
         self, prompts: Sequence[Sequence[int]], sampler: Sampler | None = None, max_tokens: int | None = None
-    ) -> Generator[list[int | None]]:
+    ) -> Generations:
         """As generate, for several prompts together: at each step a token for each, None for those that have ended.
 
         Raises:
@@ -330,35 +381,52 @@ class Model:
             raise SettingError(
                 f"generate: the sampler is {sampler!r}. Give a Sampler, such as Sampler(temperature=0.8), or none."
             )
-        texts = [self._checked(ids, "generate") for ids in prompts]
-        limits = [self.capacity + 1 if max_tokens is None else len(text) + max_tokens for text in texts]
+        texts = [Text.of(self._checked(ids, "generate"), max_tokens, self.capacity) for ids in prompts]
+        return Generations(texts, self._steps(texts, sampler))
+
+    def _steps(self, texts: Sequence[Text], sampler: Sampler) -> Generator[list[int | None]]:
+        """The steps of `generate_all`."""
         ends = frozenset[int]() if self.tokenizer is None else self.tokenizer.end_ids
         known = None if self.tokenizer is None else len(self.tokenizer)  # embeddings may be padded past the vocabulary
-        is_open = [len(text) < limit for text, limit in zip(texts, limits, strict=True)]
-        while any(is_open):
+        while any(text.finish_reason is None for text in texts):
             step: list[int | None] = []
-            for n, logits in enumerate(self._next([t if o else [] for t, o in zip(texts, is_open, strict=True)])):
-                token = sampler.choose(logits[:known], texts[n]) if is_open[n] else None
-                token = None if token in ends else token
+            open_ids = [text.ids if text.finish_reason is None else [] for text in texts]
+            for text, logits in zip(texts, self._next(open_ids), strict=True):
+                token: int | None = None
+                if text.finish_reason is None:
+                    token = sampler.choose(logits[:known], text.ids)
+                    token = text.add(token, is_end=token in ends)
                 step.append(token)
-                if token is not None:
-                    texts[n].append(token)
-                is_open[n] = token is not None and len(texts[n]) < min(limits[n], self.capacity + 1)
             if any(token is not None for token in step):
                 yield step
 
-    def complete(self, text: str, sampler: Sampler | None = None, max_tokens: int | None = None) -> Generator[str]:
-        """The text that follows, piece by piece.
+    def complete(
+        self,
+        text: str,
+        sampler: Sampler | None = None,
+        max_tokens: int | None = None,
+        *,
+        stop: str | Sequence[str] | None = None,
+    ) -> Completion:
+        """The text that follows, piece by piece, up to a `stop` string. The result knows why it ended, as `generate`'s.
 
         Raises:
             SettingError: the model has no tokenizer, or the text is too long.
         """
+        stops = stop_strings(stop, "complete")
+        generation = self.generate(self._tokens_of(text, "complete"), sampler, max_tokens)
+        assert self.tokenizer is not None
+        return Completion(generation, self.tokenizer.stream(), stops)
+
+    def _tokens_of(self, text: str | Sequence[int], call: str) -> Sequence[int]:
+        """The token ids of a text; `embed` takes ids as well."""
+        if call == "embed" and not isinstance(text, str):
+            return text
         if self.tokenizer is None:
-            raise SettingError("complete: the model was built without a tokenizer. Use generate() with token ids.")
-        stream = self.tokenizer.stream()
-        for token in self.generate(self.tokenizer.encode(text), sampler, max_tokens):
-            yield stream.push(token)
-        yield stream.finish()
+            raise SettingError(f"{call}: the model was built without a tokenizer. Use generate() with token ids.")
+        if not isinstance(text, str):
+            raise SettingError(f"{call}: the text is {quoted(text)}: must be a string. generate() takes token ids.")
+        return self.tokenizer.encode(text)
 
 
 def arena_for(file: gguf.File) -> WeightArena:
@@ -366,6 +434,19 @@ def arena_for(file: gguf.File) -> WeightArena:
     device = get_device().name
     matrices = (entry for entry in file.entries.values() if _is_laid(entry, device))
     return WeightArena(device, [interleaved_bytes(entry.type, entry.shape, device) for entry in matrices])
+
+
+def kept_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of metadata without the lists of the tokenizer, which can have 50 MB."""
+    kept: dict[str, Any] = {}
+    for key in metadata:
+        is_list = isinstance(metadata, gguf.Metadata) and metadata.type_of(key)[1] is not None
+        if key.startswith("tokenizer.") and is_list:
+            continue
+        value = metadata[key]
+        if not (key.startswith("tokenizer.") and isinstance(value, (list, tuple))):
+            kept[key] = value
+    return kept
 
 
 def config_of(metadata: Mapping[str, Any]) -> Config:
@@ -394,7 +475,7 @@ def naming(file: gguf.File) -> Generator[None]:
 
 @contextmanager
 def needing_memory(
-    path: str | os.PathLike[str], capacity: int | None = None, cache_type: str = "f32"
+    path: str | os.PathLike[str], capacity: int | None = None, cache_type: CacheTypes = "f32"
 ) -> Generator[None]:
     """Where there is too little memory for a model, a sentence says what it needs."""
     try:
@@ -410,7 +491,7 @@ def needing_memory(
         ) from error
 
 
-def _context_size(path: str | os.PathLike[str], capacity: int | None, cache_type: str) -> str:
+def _context_size(path: str | os.PathLike[str], capacity: int | None, cache_type: CacheTypes) -> str:
     try:
         config = config_of(gguf.read(path).metadata)
     except KernmillError:  # not even its head can be read

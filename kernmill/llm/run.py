@@ -8,15 +8,17 @@ import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from kernmill import SettingError
 from kernmill.runtime import get_device
 
 from ..formats import gguf
+from .arch.cache import CacheTypes
 from .chat import ChatTemplate
 from .generate import DEFAULT_CAPACITY, Model, arena_for, config_in, naming, needing_memory
+from .generation import stop_strings
 from .sampling import Sampler
 from .tokenizer import Tokenizer
 
@@ -30,18 +32,19 @@ MAX_CHARACTERS = 8_000_000  # of a prompt: a million tokens of English have 4 to
 @dataclass(frozen=True, slots=True)
 class Options:
     """What the command line asks for. `tokens` None: until the text ends. `capacity` None: as needed, 0: as the model
-    was trained. `block`: tokens of a prompt that are computed together."""
+    was trained. `block`: tokens of a prompt that are computed together. `stop`: strings that end the text."""
 
     prompt: str | None
     chat: bool = False
     system: str = ""
     tokens: int | None = None
     capacity: int | None = None
-    cache_type: str = "f32"
+    cache_type: CacheTypes = "f32"
     shows_prompt: bool = True
     is_single_turn: bool = False
     ignores_end: bool = False
     block: int | None = None
+    stop: tuple[str, ...] = ()
 
 
 class Timings:
@@ -99,17 +102,13 @@ def _line(name: str, ns: int, count: int = 0, unit: str = "") -> str:
 
 
 class _TimedSampler(Sampler):
-    """A sampler whose time is counted, and that never chooses some tokens."""
+    """A sampler whose time is counted."""
 
     timings: Timings
-    never: tuple[int, ...] = ()
 
     def choose(self, logits: Any, recent: Sequence[int] = ()) -> int:
         """The id of the next token."""
         start = time.perf_counter_ns()
-        if self.never:
-            logits = logits.copy()
-            logits[list(self.never)] = -math.inf
         token = super().choose(logits, recent)
         self.timings.sampling += time.perf_counter_ns() - start
         self.timings.samples += 1
@@ -148,10 +147,7 @@ class _Session:
 
     def __init__(self, path: str | os.PathLike[str], options: Options, sampler: Sampler) -> None:
         self.timings, self.options = Timings(), options
-        self.sampler = _TimedSampler(
-            sampler.temperature, sampler.top_k, sampler.top_p, sampler.min_p, sampler.repeat_penalty,
-            sampler.repeat_last, sampler.seed,
-        )  # fmt: skip
+        self.sampler = _TimedSampler(**{one.name: getattr(sampler, one.name) for one in fields(sampler)})
         self.sampler.timings = self.timings
         self.file = gguf.read(path)
         self.model: Model | None = None
@@ -160,7 +156,7 @@ class _Session:
             self.arena = arena_for(self.file)  # beside what follows
             self.tokenizer = Tokenizer(self.file.metadata)
         if options.ignores_end:
-            self.sampler.never = tuple(self.tokenizer.end_ids)
+            self.sampler.logit_bias = {**sampler.logit_bias, **dict.fromkeys(self.tokenizer.end_ids, -math.inf)}
         self.screen = _Screen()
 
     def complete(self) -> None:
@@ -256,17 +252,17 @@ class _Session:
     def answer(self, ids: Sequence[int]) -> Iterator[str]:
         """The text after these tokens, piece by piece."""
         model = self.loaded(ids)
-        stream, is_prompt, room = self.tokenizer.stream(), True, model.capacity + 1 - len(ids)
+        stream, is_prompt, stops = self.tokenizer.stream(), True, stop_strings(self.options.stop, "run")
         tokens = model.generate(ids, self.sampler, self.options.tokens)
-        while True:
+        while stops.found is None:
             with self.timings.step(model, is_prompt=is_prompt):
                 token = next(tokens, None)
             if token is None:
                 break
-            is_prompt, room = False, room - 1
-            yield stream.push(token)
-        yield stream.finish()
-        if not room and self.options.tokens != model.capacity + 1 - len(ids):
+            is_prompt = False
+            yield stops.push(stream.push(token))
+        yield stops.push(stream.finish()) + stops.finish()
+        if stops.found is None and tokens.finish_reason == "context":
             _tell(f"\nThe context of {model.capacity} tokens is full: the text is cut off here.")
 
     def loaded(self, ids: Sequence[int]) -> Model:

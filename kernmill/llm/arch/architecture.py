@@ -5,8 +5,9 @@
                  x = x + feed_forward(norm(x))
     logits = norm(x) @ output.T
 
-A subclass names the tensors that it needs besides, and overrides what is different in it. Tensors have the names that
-GGUF files give them, and are checked for their shapes. Weights may be of any float dtype; what flows is float32.
+A subclass sets the attributes of `Architecture` and overrides the methods that are different in it. Tensors have the
+names that GGUF files give them, and are checked for their shapes. Weights may be of any float dtype; what flows is
+float32.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from kernmill import FormatError, Tensor, where
 
 from .cache import Cache, Places
 from .config import Config
+from .pooling import Pooling
 from .rope import rotate, tables
 from .weight import Weight, join, linear, nbytes, parts_of, rows
 
@@ -50,9 +52,20 @@ class Architecture:
     """
 
     by_halves = True  # which entries of a head are rotated together: see rope.rotate
-    needs_always = ("attn_norm.weight", "attn_output.weight", "ffn_norm.weight", "ffn_up.weight", "ffn_down.weight")
-    needs: tuple[str, ...] = ("attn_q.weight", "attn_k.weight", "attn_v.weight", "ffn_gate.weight")
+    has_layer_norm = False  # a norm subtracts the mean, and may have a bias
+    has_gate = True  # the feed-forward part multiplies `ffn_up` with an activated `ffn_gate`
+    is_parallel = False  # attention and feed-forward part read the same x
+    period = 0  # the last of so many layers has no window, the others have one; 0: no layer has one
+    before_attention, after_attention = "attn_norm", "post_attention_norm"
+    before_feed_forward, after_feed_forward = "ffn_norm", "post_ffw_norm"
+    needs_always = (
+        "attn_norm.weight", "attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_output.weight",
+        "ffn_norm.weight", "ffn_gate.weight", "ffn_up.weight", "ffn_down.weight",
+    )  # fmt: skip
     needs_besides: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()  # of `needs_always`, tensors that these models do not have
+    may_lack: tuple[str, ...] = ()  # of `needs_always`, tensors that some of these models have
+    fused: tuple[tuple[str, tuple[str, ...]], ...] = (("attn_qkv", _ATTENTION),)  # matrices that files may hold as one
     same_x: tuple[tuple[str, ...], ...] = (_ATTENTION, _GATED)  # matrices that become one where they can: see products
 
     def __init__(self, config: Config, weights: Weights, capacity: int) -> None:
@@ -61,12 +74,17 @@ class Architecture:
         self.vocabulary = self.embedding.shape[0]
         output = self.found("output.weight", self.vocabulary, config.width)
         self.output = self.embedding if output is None else output
-        self.output_norm = self.vector("output_norm.weight", config.width)
+        self.ends = {"output_norm.weight": self.vector("output_norm.weight", config.width)}
+        for name, size in (("output_norm.bias", config.width), ("output.bias", self.vocabulary)):
+            if isinstance(bias := self.found(name, size), Tensor):
+                self.ends[name] = bias
+        self.pooling = Pooling.of(config, self.found)
         self.matrices: list[dict[str, Weight]] = []
         self.vectors: list[dict[str, Tensor]] = []  # norms and biases
         for n in range(config.layers):
             self.add_layer(n)
         self.is_local = [self.has_window(n) for n in range(config.layers)]
+        self.is_rotated = [self.has_rope(n) for n in range(config.layers)]
         self.rope = {is_local: self.rope_tables(is_local) for is_local in set(self.is_local)}
 
     # --- weights
@@ -100,7 +118,7 @@ class Architecture:
     @property
     def nbytes(self) -> int:
         """Bytes of all weights, each counted once."""
-        weights: list[Weight] = [self.embedding, self.output, self.output_norm]
+        weights: list[Weight] = [self.embedding, self.output, *self.ends.values(), *self.pooling.weights]
         for matrices, vectors in zip(self.matrices, self.vectors, strict=True):
             weights += [*matrices.values(), *vectors.values()]
         return sum({id(weight): nbytes(weight) for weight in weights}.values())
@@ -108,7 +126,8 @@ class Architecture:
     @classmethod
     def needed_names(cls) -> tuple[str, ...]:
         """The tensors that a layer must have, by their names in the layer."""
-        return (*cls.needs_always, *cls.needs, *cls.needs_besides)
+        without = {*cls.lacks, *cls.may_lack}
+        return tuple(name for name in (*cls.needs_always, *cls.needs_besides) if name not in without)
 
     @classmethod
     def shapes(cls, c: Config) -> dict[str, tuple[int, ...]]:
@@ -116,6 +135,7 @@ class Architecture:
         queries, keys, values = c.heads * c.head_width, c.kv_heads * c.head_width, c.kv_heads * c.value_width
         return {
             "attn_norm.weight": (c.width,),
+            "attn_norm.bias": (c.width,),
             "attn_q.weight": (queries, c.width),
             "attn_k.weight": (keys, c.width),
             "attn_v.weight": (values, c.width),
@@ -128,6 +148,7 @@ class Architecture:
             "attn_output.bias": (c.width,),
             "post_attention_norm.weight": (c.width,),
             "ffn_norm.weight": (c.width,),
+            "ffn_norm.bias": (c.width,),
             "ffn_gate.weight": (c.feed_forward, c.width),
             "ffn_up.weight": (c.feed_forward, c.width),
             "ffn_down.weight": (c.width, c.feed_forward),
@@ -146,15 +167,31 @@ class Architecture:
         """
         whole = {"token_embd.weight": (None, c.width), "output.weight": (None, c.width)}
         layer = cls.shapes(c)
+        for joint, parts in cls.fused:
+            rows = sum(layer[f"{part}.weight"][0] for part in parts)
+            layer |= {f"{joint}.weight": (rows, c.width), f"{joint}.bias": (rows,)}
         for name, shape in shapes.items():
             _check_fits(c, name, shape, whole.get(name) or layer.get(_OF_LAYER.sub("", name)) or shape)
 
     def add_layer(self, n: int) -> None:
         """Take the tensors that a layer has, by their names in it."""
-        wanted = self.needed_names()
+        wanted, shapes = self.needed_names(), self.shapes(self.config)
         matrices: dict[str, Weight] = {}
         vectors: dict[str, Tensor] = {}
-        for name, shape in self.shapes(self.config).items():
+        for joint, parts in self.fused:
+            rows = [shapes[f"{part}.weight"][0] for part in parts]
+            weight = self.found(f"blk.{n}.{joint}.weight", sum(rows), self.config.width)
+            if weight is None:
+                continue
+            matrices[f"{parts[0]}.weight"] = weight  # `products` splits what it gives
+            bias = self.found(f"blk.{n}.{joint}.bias", sum(rows))
+            for part, size in zip(parts, rows, strict=True):
+                del shapes[f"{part}.weight"], shapes[f"{part}.bias"]
+                if isinstance(bias, Tensor):
+                    vectors[f"{part}.bias"], bias = bias[:size].contiguous().realize(), bias[size:]
+        for name, shape in shapes.items():
+            if name in self.lacks:
+                continue
             weight = (self.needed if name in wanted else self.found)(f"blk.{n}.{name}", *shape)
             if len(shape) == 1 and isinstance(weight, Tensor):
                 vectors[name] = weight
@@ -167,8 +204,15 @@ class Architecture:
 
     # --- what differs
     def has_window(self, n: int) -> bool:
-        """Whether a layer sees only the last `window` tokens."""
-        return False
+        """True if a layer sees only the last `window` tokens: by the file's pattern, or by `period`."""
+        pattern = self.config.window_pattern or self.period
+        if not self.config.window or not self.period:
+            return False
+        return pattern[n] if isinstance(pattern, tuple) else n % pattern < pattern - 1
+
+    def has_rope(self, n: int) -> bool:
+        """True if a layer rotates queries and keys."""
+        return True
 
     def rope_factors(self) -> Tensor | None:
         """Divisors of the frequencies, where the file has some."""
@@ -184,16 +228,17 @@ class Architecture:
         return tables(self.config.rope, self.capacity, self.rope_factors())
 
     def activation(self, x: Tensor) -> Tensor:
-        """What the gate of the feed-forward part goes through."""
+        """The activation of the feed-forward part."""
         return x.silu()
 
     def scale(self) -> float:
         """Of the scores."""
         return self.config.attention_scale or self.config.head_width**-0.5
 
-    def embed(self, tokens: Tensor) -> Tensor:
-        """Shapes: (sequences, tokens) -> (sequences, tokens, width)."""
-        return rows(self.embedding, tokens)
+    def embed(self, tokens: Tensor, places: Places) -> Tensor:
+        """The x of the first layer. Shapes: (sequences, tokens) -> (sequences, tokens, width)."""
+        x = rows(self.embedding, tokens)
+        return x * self.config.embedding_scale if self.config.embedding_scale else x
 
     # --- the parts
     def forward(self, tokens: Tensor, places: Places, cache: Cache, layers: Layers | None = None) -> Tensor:
@@ -211,23 +256,38 @@ class Architecture:
             )
             for is_local, (cosine, sine) in self.rope.items()
         }
-        x = self.embed(tokens)
+        x = self.embed(tokens, places)
         for n, (matrices, vectors) in enumerate(zip(self.matrices, self.vectors, strict=True)):
             build = partial(self.layer, n, x, places, around[self.is_local[n]], cache)
             if layers is None:
                 x = build()
                 continue
-            kind, weights = (self.is_local[n], *matrices, *vectors), [*matrices.values(), *vectors.values()]
+            kind = (self.is_local[n], self.is_rotated[n], *matrices, *vectors)
+            weights = [*matrices.values(), *vectors.values()]
             x = layers(kind, x, weights, [cache.keys[n], cache.values[n]], build)
-        return self.norm(x, self.output_norm)
+        return self.norm(x, self.ends["output_norm.weight"], self.ends.get("output_norm.bias"))
 
     def layer(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
         """One layer. Shapes: (sequences, tokens, width) to the same."""
-        layer = self.vectors[n]
-        part = self.attention(n, self.norm(x, layer["attn_norm.weight"]), places, around, cache)
-        x = x + self.norm(part, layer.get("post_attention_norm.weight"))
-        part = self.feed_forward(n, self.norm(x, layer["ffn_norm.weight"]))
-        return x + self.norm(part, layer.get("post_ffw_norm.weight"))
+        part = self.attention(n, self.normed(n, x, self.before_attention), places, around, cache)
+        part = self.normed(n, part, self.after_attention)
+        if self.is_parallel_in(n):
+            return x + part + self.feed_forward(n, self.normed(n, x, self.before_feed_forward))
+        x = x + self.scaled(part)
+        part = self.feed_forward(n, self.normed(n, x, self.before_feed_forward))
+        return x + self.scaled(self.normed(n, part, self.after_feed_forward))
+
+    def is_parallel_in(self, n: int) -> bool:
+        """True if attention and feed-forward part of a layer read the same x."""
+        return self.is_parallel
+
+    def scaled(self, part: Tensor) -> Tensor:
+        """What a part adds to x."""
+        return part * self.config.residual_scale if self.config.residual_scale else part
+
+    def normed(self, n: int, x: Tensor, name: str) -> Tensor:
+        """x normed with the weight of that name of a layer, and its bias; x if the layer has none."""
+        return self.norm(x, self.vectors[n].get(f"{name}.weight"), self.vectors[n].get(f"{name}.bias"))
 
     def mask(self, places: Places, count: int, is_local: bool) -> Tensor:
         """What each token sees. Shapes: (sequences, 1, 1, count, end)."""
@@ -236,11 +296,17 @@ class Architecture:
         mask = seen <= now
         return mask & (seen > now - self.config.window) if is_local else mask
 
-    def norm(self, x: Tensor, weight: Tensor | None) -> Tensor:
-        """Divided by the root of the mean square of the last axis, times the weight; without one x as it is."""
+    def norm(self, x: Tensor, weight: Tensor | None, bias: Tensor | None = None) -> Tensor:
+        """x divided by the root mean square of its last axis, times the weight; without a weight x.
+
+        With `has_layer_norm` the mean is subtracted first.
+        """
         if weight is None:
             return x
-        return x * (x.square().mean(-1, keepdim=True) + self.config.epsilon).rsqrt() * weight
+        if self.has_layer_norm:
+            x = x - x.mean(-1, keepdim=True)
+        x = x * (x.square().mean(-1, keepdim=True) + self.config.epsilon).rsqrt() * weight
+        return x if bias is None else x + bias
 
     def queries_keys_values(self, n: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Shapes: (sequences, tokens, width) -> (sequences, tokens, heads * width) each."""
@@ -264,12 +330,12 @@ class Architecture:
 
     def attention(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
         """Each token looks at those before it; several query heads share a key head."""
-        c, (cosine, sine, mask), layer = self.config, around, self.vectors[n]
-        q, k, v = (part.unflatten(-1, (-1, width)).transpose(1, 2) for part, width in zip(
-            self.queries_keys_values(n, x), (c.head_width, c.head_width, c.value_width), strict=True
-        ))  # fmt: skip
-        q, k = self.norm(q, layer.get("attn_q_norm.weight")), self.norm(k, layer.get("attn_k_norm.weight"))
-        q, k = (rotate(part, cosine, sine, by_halves=self.by_halves) for part in (q, k))
+        c, (cosine, sine, mask) = self.config, around
+        q, k, v = self.queries_keys_values(n, x)
+        q, k = self.heads(n, q, "attn_q_norm", c.head_width), self.heads(n, k, "attn_k_norm", c.head_width)
+        v = v.unflatten(-1, (-1, c.value_width)).transpose(1, 2)
+        if self.is_rotated[n]:
+            q, k = (rotate(part, cosine, sine, by_halves=self.by_halves) for part in (q, k))
         has_many = x.shape[1] > 1
         q, k, v = (part.contiguous() if has_many else part for part in (q, k, v))  # attention is a kernel by itself
         keys, values = (part.unsqueeze(2) for part in cache.write(n, places, k, v))
@@ -284,17 +350,31 @@ class Architecture:
         mixed = mixed.flatten(1, 2).transpose(1, 2).flatten(2).contiguous()  # heads side by side
         return self.product(n, mixed, "attn_output")
 
-    def feed_forward(self, n: int, x: Tensor) -> Tensor:
-        """Up, gated, and down again."""
-        gate, up = self.gate_and_up(n, x)
-        return self.product(n, (self.activation(gate) * up).contiguous(), "ffn_down")  # once, not for each output
+    def heads(self, n: int, rows: Tensor, norm: str, width: int) -> Tensor:
+        """Heads of queries or keys, normed one by one, or all together where the norm's weight is as long as a row.
 
-    def gate_and_up(self, n: int, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Shapes: (sequences, tokens, width) -> (sequences, tokens, feed forward) each."""
-        gate, up = self.products(n, x, _GATED)
-        return gate, up
+        Shapes: (sequences, tokens, heads * width) -> (sequences, heads, tokens, width).
+        """
+        weight = self.vectors[n].get(f"{norm}.weight")
+        is_of_row = weight is not None and weight.shape != (width,)
+        rows = self.normed(n, rows, norm) if is_of_row else rows
+        split = rows.unflatten(-1, (-1, width)).transpose(1, 2)
+        return split if is_of_row else self.normed(n, split, norm)
+
+    def feed_forward(self, n: int, x: Tensor) -> Tensor:
+        """Up, activated, and down again."""
+        if self.has_gate:
+            gate, up = self.products(n, x, _GATED)
+            up = self.activation(gate) * up
+        else:
+            up = self.activation(self.product(n, x, "ffn_up"))
+        return self.product(n, up.contiguous(), "ffn_down")  # once, not for each output
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Shapes: (.., width) -> (.., vocabulary)."""
-        logits, cap = linear(hidden, self.output), self.config.logit_cap
+        logits, cap = linear(hidden, self.output, self.ends.get("output.bias")), self.config.logit_cap
         return (logits / cap).tanh() * cap if cap else logits
+
+    def pooled(self, states: Tensor, normalize: bool) -> Tensor:
+        """The vector of a text, or one for each token. Shapes: (tokens, width) -> (width,), (tokens, width), ..."""
+        return self.pooling(states, normalize)

@@ -14,7 +14,9 @@ from kernmill import DType, SettingError, Tensor, Variable, cat, dtypes
 from ...quant import BLOCKS
 from .config import Config
 
-__all__ = ["CACHE_TYPES", "Cache", "Places"]
+__all__ = ["CACHE_TYPES", "Cache", "CacheTypes", "Places", "pair_of"]
+
+CacheTypes = str | tuple[str, str]  # of both, or of keys and of values
 
 _FLOATS = {"f32": dtypes.float32, "f16": dtypes.float16, "bf16": dtypes.bfloat16}
 _BLOCK = 32  # values: heads have 64 to 256 of them
@@ -62,6 +64,18 @@ def _row(type: str, width: int) -> tuple[tuple[int, ...], DType]:
     return (width // _BLOCK, _TYPES[type].size_bytes), dtypes.uint8
 
 
+def pair_of(types: CacheTypes) -> tuple[str, str]:
+    """The types of keys and of values.
+
+    Raises:
+        SettingError: it is neither a string nor a pair of strings.
+    """
+    pair = (types, types) if isinstance(types, str) else types
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not all(isinstance(one, str) for one in pair):
+        raise SettingError(f"cache_type={types!r}: must be a type, or a pair: of keys and of values.")
+    return pair[0], pair[1]
+
+
 class Cache(NamedTuple):
     """Keys and values of each layer: the token at position p of a sequence lies in its place p.
 
@@ -73,30 +87,33 @@ class Cache(NamedTuple):
 
     keys: list[Tensor]
     values: list[Tensor]
-    type: str = "f32"
+    key_type: str = "f32"
+    value_type: str = "f32"
 
     @classmethod
-    def empty(cls, config: Config, capacity: int, sequences: int = 1, type: str = "f32") -> Cache:
+    def empty(cls, config: Config, capacity: int, sequences: int = 1, type: CacheTypes = "f32") -> Cache:
         """Zeros: places that were never written are masked, but 0 times nan would be nan.
 
         Raises:
             SettingError: no such type, or heads that are no whole blocks of it.
         """
 
-        def zeros(width: int) -> Tensor:
+        def zeros(width: int, type: str) -> Tensor:
             row, dtype = _row(type, width)
             shape = (sequences, config.kv_heads, capacity, *row)
             return Tensor(np.zeros(shape, np.float32 if dtype.is_float else np.uint8), dtype)
 
+        key_type, value_type = pair_of(type)
         keys, values = (
-            [zeros(width) for _ in range(config.layers)] for width in (config.head_width, config.value_width)
+            [zeros(width, kind) for _ in range(config.layers)]
+            for width, kind in ((config.head_width, key_type), (config.value_width, value_type))
         )
-        return cls(keys, values, type)
+        return cls(keys, values, key_type, value_type)
 
     @staticmethod
-    def nbytes(config: Config, capacity: int, sequences: int = 1, type: str = "f32") -> int:
+    def nbytes(config: Config, capacity: int, sequences: int = 1, type: CacheTypes = "f32") -> int:
         """What `empty` takes. Raises as it does."""
-        rows = (_row(type, width) for width in (config.head_width, config.value_width))
+        rows = map(_row, pair_of(type), (config.head_width, config.value_width))
         each = sum(prod(row) * dtype.size_bytes for row, dtype in rows)
         return each * sequences * config.kv_heads * capacity * config.layers
 
@@ -107,17 +124,23 @@ class Cache(NamedTuple):
         Dtypes: the results float32.
         """
         count = keys.shape[2]
-        for old, new in ((self.keys[layer], keys), (self.values[layer], values)):
-            stored = self._stored(new)
+        found: list[Tensor] = []
+        for old, new, type in (
+            (self.keys[layer], keys, self.key_type),
+            (self.values[layer], values, self.value_type),
+        ):
+            stored = _stored(new, type)
             for n, p in enumerate(places.first):
                 old[n : n + 1, :, p : p + count] = stored[n : n + 1]
-        keys, values = (self._read(part[layer][:, :, : places.end]) for part in (self.keys, self.values))
-        return keys, values
+            found.append(_read(old[:, :, : places.end], type))
+        return found[0], found[1]
 
-    def _stored(self, x: Tensor) -> Tensor:
-        """Floats as the cache keeps them."""
-        return x if self.type in _FLOATS else _TYPES[self.type].encode(x.unflatten(-1, (-1, _BLOCK)))
 
-    def _read(self, kept: Tensor) -> Tensor:
-        """What is kept as floats."""
-        return kept.float() if self.type in _FLOATS else _TYPES[self.type].decode(kept).flatten(-2)
+def _stored(x: Tensor, type: str) -> Tensor:
+    """Floats as the cache keeps them."""
+    return x if type in _FLOATS else _TYPES[type].encode(x.unflatten(-1, (-1, _BLOCK)))
+
+
+def _read(kept: Tensor, type: str) -> Tensor:
+    """Floats of what the cache keeps."""
+    return kept.float() if type in _FLOATS else _TYPES[type].decode(kept).flatten(-2)

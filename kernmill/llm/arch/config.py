@@ -11,7 +11,9 @@ from kernmill import FormatError
 
 from ...formats.quoting import quoted
 
-__all__ = ["Config", "Rope", "architecture_in"]
+__all__ = ["POOLINGS", "Config", "Rope", "architecture_in"]
+
+POOLINGS = ("none", "mean", "cls", "last", "rank")  # <architecture>.pooling_type 0, 1, ..
 
 LARGEST = 1 << 31  # of any size
 _SCALES = 1e-6, 1e6  # of factors on scores and logits, whose products float32 still holds
@@ -61,6 +63,12 @@ class Config:
     attention_cap: float  # 0: none
     logit_cap: float
     attention_scale: float  # 0: by the width of a head
+    pooling: str = "mean"  # one of POOLINGS; what `embed` has always done where the file does not say
+    embedding_scale: float = 0.0  # factors of x, of each part, of the logits; 0: none
+    residual_scale: float = 0.0
+    logit_scale: float = 0.0
+    is_parallel: bool = True  # use_parallel_residual
+    is_rotated: bool = True  # rope.scaling.finetuned
 
     @property
     def sizes(self) -> str:
@@ -99,13 +107,19 @@ class Config:
             kv_heads=kv_heads,
             head_width=head_width,
             value_width=keys.size("attention.value_length", head_width),
-            epsilon=keys.number("attention.layer_norm_rms_epsilon", within=(0, 1)),
+            epsilon=keys.epsilon(),
             rope=_rope(keys, head_width),
             window=keys.size("attention.sliding_window", 0, least=0),
             window_pattern=keys.pattern("attention.sliding_window_pattern", keys.size("block_count")),
             attention_cap=keys.number("attn_logit_softcapping", 0.0, within=_SCALES),
             logit_cap=keys.number("final_logit_softcapping", 0.0, within=_SCALES),
             attention_scale=keys.number("attention.scale", 0.0, within=_SCALES),
+            pooling=keys.pooling(),
+            embedding_scale=keys.number("embedding_scale", 0.0, within=_SCALES),
+            residual_scale=keys.number("residual_scale", 0.0, within=_SCALES),
+            logit_scale=keys.number("logit_scale", 0.0, within=_SCALES),
+            is_parallel=keys.flag("use_parallel_residual", True),
+            is_rotated=keys.flag("rope.scaling.finetuned", True),
         )
 
 
@@ -160,6 +174,31 @@ class _Keys:
                 "converter."
             )
         return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """A bool."""
+        value = self.get(key)
+        value = default if value is None else value
+        if not isinstance(value, bool):
+            raise FormatError(f"{self.name}.{key} is {quoted(value)}, not a bool.")
+        return value
+
+    def epsilon(self) -> float:
+        """The epsilon of the norms: of RMS norms, or of layer norms."""
+        key = "attention.layer_norm_epsilon"
+        if self.get("attention.layer_norm_rms_epsilon") is not None or self.get(key) is None:
+            key = "attention.layer_norm_rms_epsilon"
+        return self.number(key, within=(0, 1))
+
+    def pooling(self) -> str:
+        """How states become a vector: one of POOLINGS."""
+        value = self.get("pooling_type")
+        if value is None:
+            return "mean"
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < len(POOLINGS):
+            kinds = ", ".join(f"{n} ({kind})" for n, kind in enumerate(POOLINGS))
+            raise FormatError(f"{self.name}.pooling_type is {quoted(value)}: must be one of {kinds}.")
+        return POOLINGS[value]
 
     def check_causal(self) -> None:
         """Each token sees what stands before it: other models read texts, and write none."""

@@ -10,6 +10,7 @@ from typing import Any
 from kernmill import Tensor
 
 from .architecture import Architecture, Weights
+from .cache import Places
 from .config import Config
 
 __all__ = ["Gemma2"]
@@ -30,16 +31,9 @@ class Gemma2(Architecture):
         missing = {name: value for name, value in self.assumed.items() if not getattr(config, name)}
         super().__init__(replace(config, **missing), weights, capacity)
 
-    def has_window(self, n: int) -> bool:
-        """What the file says, or all layers but the last of each period."""
-        pattern = self.config.window_pattern or self.period
-        if not self.config.window:
-            return False
-        return pattern[n] if isinstance(pattern, tuple) else n % pattern < pattern - 1
-
-    def embed(self, tokens: Tensor) -> Tensor:
+    def embed(self, tokens: Tensor, places: Places) -> Tensor:
         """Times the root of the width."""
-        return super().embed(tokens) * math.sqrt(self.config.width)
+        return super().embed(tokens, places) * math.sqrt(self.config.width)
 
     def activation(self, x: Tensor) -> Tensor:
         """GELU by its tanh formula."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 TAKEN: list[tuple[list[str], dict[str, Any]]] = [
-    (["-ctk", "q8_0", "-ctv", "Q8_0"], {"cache_type": "q8_0"}),
-    (["-ctv", "f16"], {"cache_type": "f16"}),
-    (["--cache-type-k", "f16"], {"cache_type": "f16"}),
+    (["-ctk", "q8_0", "-ctv", "Q8_0"], {"cache_type": ("q8_0", "q8_0")}),
+    (["-ctv", "f16"], {"cache_type": ("f16", "f16")}),
+    (["--cache-type-k", "f16"], {"cache_type": ("f16", "f16")}),
+    (["-ctk", "f16", "-ctv", "f32"], {"cache_type": ("f16", "f32")}),
+    (["-r", "User:", "--stop", r"a\nb"], {"stop": ("User:", "a\nb")}),
     (["-cnv", "-sys", "x"], {"chat": True, "system": "x"}),
     (["--conversation", "--system-prompt", r"a\nb"], {"chat": True, "system": "a\nb"}),
     (["-cnv", "-st"], {"is_single_turn": True}),
@@ -57,20 +60,127 @@ def test_words_of_llama_cpp_are_taken(words: list[str], wanted: dict[str, Any], 
 
 def test_numbers_that_say_all_or_any(asked: list[Any]) -> None:
     main(["run", "x.gguf", "-p", "a", "--seed", "-1", "--top-k", "-1"])
-    assert (asked[0][2].seed, asked[0][2].top_k) == (None, 0)
+    assert (asked[0][2].seed, asked[0][2].top_k) == (-1, -1)  # see test_sampling.py
+
+
+def test_penalties_and_biases(asked: list[Any]) -> None:
+    words = ["--presence-penalty", "0.5", "--frequency-penalty", "0.25", "-l", "7+1.5", "-l", "8-inf"]
+    assert main(["run", "x.gguf", "-p", "a", *words]) == 0
+    sampler = asked[0][2]
+    assert (sampler.presence_penalty, sampler.frequency_penalty) == (0.5, 0.25)
+    assert sampler.logit_bias == {7: 1.5, 8: -math.inf}
+
+
+HARMLESS = [
+    ("-ngl 99", "a model runs as a whole on one device"),
+    ("--n-gpu-layers=99", "a model runs as a whole on one device"),
+    ("--fit off", "a model runs as a whole on one device"),
+    ("-fa", "the kernels are made for the model"),
+    ("-fa on", "the kernels are made for the model"),
+    ("--no-mmap", "weights are copied once"),
+    ("--numa distribute", "weights are copied once"),
+    ("-tb 4", "-t N is for prompts and for tokens"),
+    ("--color", "text goes to stdout, everything else to stderr"),
+    ("-no-cnv", "it is so without the option"),
+    ("--mirostat 0", "this value switches it off"),
+    ("--typical 1.0", "this value switches it off"),
+    ("--top-nsigma -1", "this value switches it off"),
+    ("--dry-base 1.75", "it only matters with an option that is not available"),
+]
+
+
+@pytest.mark.parametrize(("words", "why"), HARMLESS)
+def test_options_without_effect_are_named_and_ignored(
+    words: str, why: str, asked: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """M3: -ngl 99 ended with 2."""
+    assert main(["run", *words.split(), "x.gguf", "-p", "a"]) == 0
+    assert (asked[0][0], asked[0][1].prompt) == ("x.gguf", "a")
+    name = words.split()[0].partition("=")[0]
+    assert capsys.readouterr().err == f"kernmill: run: {name} is ignored: {why}.\n"
+
+
+@pytest.mark.parametrize("words", ["--mirostat 2", "--typical 0.9", "--xtc-probability 0.5", "-d 512", "--mirostat"])
+def test_options_that_are_on_are_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "x.gguf", "-p", "a", *words.split()]) == 2
+    assert "is ignored" not in capsys.readouterr().err
+
+
+def test_every_harmless_option_is_taken(asked: list[Any]) -> None:
+    """With a value that changes nothing; no name is in two rows, and none is an option of ours."""
+    own = {name for row in options.RUN for name in row.names.split()}
+    seen = set[str]()
+    for names, values, _ in options._HARMLESS:
+        value = {options._ANY: ["x"], None: [], options._0: ["0"], options._1: ["1"]}.get(values, ["-1"])
+        for name in names.split():
+            assert name not in seen | own
+            seen.add(name)
+            assert main(["run", "x.gguf", name, *value, "-p", "a"]) == 0
+    assert len(asked) == len(seen)
+
+
+QUANTIZE = {
+    "--imatrix": "Importance matrices are not supported. Without one the rounding is by the values alone.",
+    "--pure": "MIX chooses the type of each tensor. Choose another MIX.",
+    "--keep-split": "kernmill quantize writes all layers, to one file.",
+    "-ngl": "kernmill quantize --help lists all.",
+    "--requantise": "Is it --requantize? kernmill quantize --help lists all.",
+}
+
+
+@pytest.mark.parametrize("name", QUANTIZE)
+def test_options_of_quantize_that_are_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """M4: `unrecognized arguments`."""
+    assert main(["quantize", name, "x", "in.gguf", "out.gguf", "Q8_0"]) == 2
+    assert capsys.readouterr().err == f"kernmill: quantize: there is no option {name}. {QUANTIZE[name]}\n"
+
+
+def test_options_of_quantize_that_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr("kernmill.quantize.run", lambda *words, **named: given.append((*words, named)))
+    assert main(["quantize", "--allow-requantize", "in", "out", "Q8_0", "1"]) == 0
+    assert main(["quantize", "in", "out", "Q8_0"]) == 0
+    assert given == [("in", "out", "Q8_0", {"requantize": value}) for value in (True, False)]
+
+
+def test_bench_ignores_what_llama_bench_has(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("kernmill.llm.bench.run", lambda *_: None)
+    assert main(["bench", "-m", "x.gguf", "-ngl", "0,99", "-fa", "0,1", "-mmp", "1", "--progress", "-d", "0"]) == 0
+    assert capsys.readouterr().err.count(" is ignored: ") == 5
+    assert main(["bench", "-m", "x.gguf", "-d", "512"]) == 2
+
+
+EMPTY = {
+    ("run", "", "-p", "x"): "run: the path is empty: is a variable of the shell unset? Give a GGUF file.",
+    ("run", "-m", "", "-p", "x"): "run: the path is empty: is a variable of the shell unset? Give a GGUF file.",
+    ("run", "x", "-f", ""): "run: the path is empty: is a variable of the shell unset? Give the path of a text with "
+    "-f.",
+    ("bench", ""): "bench: the path is empty: is a variable of the shell unset? Give a GGUF file: kernmill bench "
+    "model.gguf.",
+    ("quantize", "", "out", "Q8_0"): "quantize: the path is empty: is a variable of the shell unset? Give IN: "
+    "kernmill quantize IN OUT MIX.",
+    ("quantize", "in", "", "Q8_0"): "quantize: the path is empty: is a variable of the shell unset? Give OUT: "
+    "kernmill quantize IN OUT MIX.",
+    ("tune", ""): "tune: the path is empty: is a variable of the shell unset? Give a script, or the name of a module.",
+}
+
+
+@pytest.mark.parametrize("words", EMPTY, ids=" ".join)
+def test_an_empty_path(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """M5: `path is None, of type NoneType`."""
+    assert main(list(words)) == 2
+    assert capsys.readouterr().err == f"kernmill: {EMPTY[words]}\n"
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["-ngl", "99"], "there is no option -ngl. Leave it out: a model runs as a whole on one device. --device NAME "
-         "chooses another; kernmill info lists them."),
-        (["--no-mmap"], "there is no option --no-mmap. Leave it out: weights are copied once, and the pages of the "
-         "file behind them are given back."),
-        (["-fa", "on"], "there is no option -fa. Leave it out: the kernels are made for the model."),
         (["--grammar-file", "x"], "there is no option --grammar-file. Nothing here holds a text to a form. Ask for the "
          "form in the prompt, or choose tokens by Model.next_logits in Python."),
-        (["--rope-scale=2"], "there is no option --rope-scale. Leave it out: the file says how the model computes."),
+        (["--rope-scale=2"], "there is no option --rope-scale. The file says how the model computes. Change "
+         "the file."),
         (["-n5"], "there is no option -n5. Write -n 5."),
         (["--promt", "x"], "there is no option --promt. Is it --prompt? kernmill run --help lists all."),
         (["--zzz"], "there is no option --zzz. kernmill run --help lists all."),
@@ -86,13 +196,6 @@ def test_other_words_are_refused_with_what_to_do(
     """-ngl 99 was -n gl, -ctk q8_0 was -c tk, and --temper was --temperature."""
     assert main(["run", "x.gguf", *words]) == 2
     assert capsys.readouterr().err == f"kernmill: run: {message}\n"
-
-
-def test_two_types_of_a_cache(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "x.gguf", "-p", "a", "-ctk", "q8_0", "-ctv", "f16"]) == 2
-    assert capsys.readouterr().err == (
-        "kernmill: -ctk q8_0 and -ctv f16: keys and values are kept in one type. Give it to both.\n"
-    )
 
 
 def test_no_model(capsys: pytest.CaptureFixture[str]) -> None:

@@ -388,6 +388,14 @@ def test_a_cache_of_halves_takes_half(made: Callable[..., Path], capsys: pytest.
     assert sizes == [0.02, 0.01]
 
 
+def test_a_stop_string_ends_the_text(made: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    run(made(), Options("a", tokens=12), GREEDY)
+    whole = capsys.readouterr().out.rstrip("\n")
+    stop = whole[3:6]
+    run(made(), Options("a", tokens=12, stop=(stop,)), GREEDY)
+    assert capsys.readouterr().out.rstrip("\n") == whole[: whole.index(stop, 1)]
+
+
 def test_the_type_of_the_cache_in_capitals(made: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     """As files and quantize spell types."""
     assert main(["run", str(made()), "-p", "a", "-n", "1", "--cache-type", "F16"]) == 0
@@ -397,13 +405,11 @@ def test_the_type_of_the_cache_in_capitals(made: Callable[..., Path], capsys: py
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--temperature", "-1"], "run: --temperature -1.0 is outside 0..1e+06."),
-        (["--repeat-last-n", "-2"], "run: --repeat-last-n -2 is outside -1..2.14748e+09."),
-        (["--top-p", "nan"], "run: --top-p nan is outside 0..1."),
-        (
-            ["--repeat-penalty", "0"],
-            "run: --repeat-penalty 0 would divide by it. 1 leaves the logits as they are.",
-        ),
+        (["--min-p", "2"], "run: --min-p 2.0: must be from -1e+06 to 1."),
+        (["--repeat-last-n", "-2"], "run: --repeat-last-n -2: must be from -1 to 2.14748e+09."),
+        (["--top-p", "nan"], "run: --top-p nan: must be from -1e+06 to 1e+06."),
+        (["--repeat-penalty", "0"], "run: --repeat-penalty 0 would divide by 0. 1 switches it off."),
+        (["--seed", "-2"], "run: --seed -2: must be an integer >= 0, or -1 or None for a random one."),
     ],
     ids=lambda value: str(value)[:20],
 )

@@ -135,27 +135,79 @@ def test_top_p_1_keeps_all() -> None:
 
 
 def test_values_outside_their_range() -> None:
-    with pytest.raises(SettingError, match=r"^Sampler: top_p=1\.5 is outside 0\.\.1\.$"):
-        Sampler(top_p=1.5)
-    with pytest.raises(SettingError, match=r"^Sampler: temperature=-1 is outside 0\.\.1e\+06\.$"):
-        Sampler(temperature=-1)
-    with pytest.raises(SettingError, match=r"^Sampler: temperature=nan is outside"):
+    with pytest.raises(SettingError, match=r"^Sampler: min_p=1\.5: must be from -1e\+06 to 1\.$"):
+        Sampler(min_p=1.5)
+    with pytest.raises(SettingError, match=r"^Sampler: repeat_last=-2: must be from -1 to 2\.14748e\+09\.$"):
+        Sampler(repeat_last=-2)
+    with pytest.raises(SettingError, match=r"^Sampler: temperature=nan: must be from -1e\+06 to 1e\+06\.$"):
         Sampler(temperature=math.nan)
-    with pytest.raises(SettingError, match=r"^Sampler: repeat_penalty=0 would divide by it"):
+    with pytest.raises(SettingError, match=r"^Sampler: repeat_penalty=0 would divide by 0\. 1 switches it off\.$"):
         Sampler(repeat_penalty=0)
+
+
+OFF: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    *(({"top_k": value}, {"top_k": 0}) for value in (-1, -40)),
+    *(({"top_p": value}, {"top_p": 1.0}) for value in (1.5, 2)),
+    *(({"min_p": value}, {"min_p": 0.0}) for value in (-0.1, -1)),
+    ({"repeat_penalty": 2.0, "repeat_last": 0}, {"repeat_penalty": 1.0}),
+    ({"top_p": -1}, {"top_p": 0.0}),  # llama.cpp keeps one token
+]
+
+
+@pytest.mark.parametrize(("given", "same"), OFF, ids=str)
+def test_values_that_llama_cpp_reads_as_off(given: dict[str, Any], same: dict[str, Any]) -> None:
+    """M6: the command line took --top-k -1, and Sampler(top_k=-1) raised."""
+    logits, recent = np.random.default_rng(2).standard_normal(60) * 4, [3, 5, 5, 40]
+    found, expected = (Sampler(**values).distribution(logits, recent) for values in (given, same))
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_negative_temperature_is_greedy() -> None:
+    assert Sampler(temperature=-1).choose(np.array([1.0, 3.0, 2.0])) == 1
+
+
+def test_seeds_that_mean_a_random_one() -> None:
+    logits = np.zeros(1000)
+    for seed in (None, -1, 2**32 - 1):
+        draws = [[Sampler(1, 0, 1, 0, seed=seed).choose(logits) for _ in range(8)] for _ in range(2)]
+        assert draws[0] != draws[1]
+
+
+def test_penalties_and_bias_are_those_of_llama_cpp() -> None:
+    """bias first; then logit / repeat, less count * frequency, less presence."""
+    logits = np.array([2.0, -2.0, 1.0, 0.5])
+    sampler = Sampler(1, 0, 1, 0, 2.0, presence_penalty=0.5, frequency_penalty=0.25, logit_bias={3: 4.0, 9: 1.0})
+    ids, chances = sampler.distribution(logits, [0, 0, 1])
+    scores = {0: 2 / 2 - 2 * 0.25 - 0.5, 1: -2 * 2 - 0.25 - 0.5, 2: 1.0, 3: 4.5}
+    expected = {token: math.exp(score) for token, score in scores.items()}
+    total = sum(expected.values())
+    for token, chance in zip(ids.tolist(), chances.tolist(), strict=True):
+        assert chance == pytest.approx(expected[token] / total)
+    assert logits.tolist() == [2.0, -2.0, 1.0, 0.5]
+
+
+def test_a_bias_of_minus_infinity_forbids_a_token() -> None:
+    never = {1: -math.inf}
+    assert Sampler(0, logit_bias=never).choose(np.array([1.0, 3.0, 2.0])) == 2
+    with pytest.raises(SettingError, match=r"^sampling: logit_bias leaves no token to choose\."):
+        Sampler(0, logit_bias=never | {0: -math.inf}).choose(np.array([1.0, 3.0]))
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"top_k": 40.0}, "top_k=40.0 is no whole number. Give one from 0 to 2.14748e+09."),
-        ({"repeat_last": None}, "repeat_last=None is no whole number. Give one from -1 to 2.14748e+09."),
-        ({"top_k": True}, "top_k=True is no whole number. Give one from 0 to 2.14748e+09."),
-        ({"temperature": False}, "temperature=False is no number. Give one from 0 to 1e+06."),
-        ({"seed": True}, "seed=True is no whole number from 0 on. None: one by chance."),
-        ({"temperature": "0.8"}, "temperature='0.8' is no number. Give one from 0 to 1e+06."),
-        ({"seed": -1}, "seed=-1 is no whole number from 0 on. None: one by chance."),
-        ({"seed": 1.5}, "seed=1.5 is no whole number from 0 on. None: one by chance."),
+        ({"top_k": 40.0}, "top_k=40.0: must be an integer from -2.14748e+09 to 2.14748e+09."),
+        ({"repeat_last": None}, "repeat_last=None: must be an integer from -1 to 2.14748e+09."),
+        ({"top_k": True}, "top_k=True: must be an integer from -2.14748e+09 to 2.14748e+09."),
+        ({"temperature": False}, "temperature=False: must be a number from -1e+06 to 1e+06."),
+        ({"presence_penalty": "1"}, "presence_penalty='1': must be a number from -1e+06 to 1e+06."),
+        ({"seed": True}, "seed=True: must be an integer >= 0, or -1 or None for a random one."),
+        ({"temperature": "0.8"}, "temperature='0.8': must be a number from -1e+06 to 1e+06."),
+        ({"seed": -2}, "seed=-2: must be an integer >= 0, or -1 or None for a random one."),
+        ({"seed": 1.5}, "seed=1.5: must be an integer >= 0, or -1 or None for a random one."),
+        ({"logit_bias": [1]}, "logit_bias=[1]: must be a dict of token ids and numbers."),
+        ({"logit_bias": {1: math.inf}}, "logit_bias={1: inf}: must be token ids >= 0 and numbers below infinity."),
+        ({"logit_bias": {"a": 1.0}}, "logit_bias={'a': 1.0}: must be token ids >= 0 and numbers below infinity."),
     ],
     ids=str,
 )

@@ -81,3 +81,30 @@ def test_weights_in_half_precision(tiny: Any) -> None:
     logits = Model(Config.of(made.metadata), tensors.get, capacity=16, block=4).logits(tiny.IDS).numpy()
     np.testing.assert_allclose(logits, expected, atol=0.02)
     assert np.abs(logits - expected).max() > 0
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3", "gemma3"])
+def test_fused_queries_keys_and_values_are_split(tiny: Any, arch: str) -> None:
+    """M8: "the file has no tensor blk.0.attn_q.weight". The converter's --fuse-qkv stacks the rows of q, k and v."""
+    layer: dict[str, tuple[int, ...]] = {}
+    if arch == "qwen2":
+        layer = {"attn_q.bias": (24,), "attn_k.bias": (12,), "attn_v.bias": (12,)}
+    if arch in ("qwen3", "gemma3"):
+        layer = {"attn_q_norm.weight": (6,), "attn_k_norm.weight": (6,)}
+    if arch == "gemma3":
+        layer |= {"post_attention_norm.weight": (24,), "post_ffw_norm.weight": (24,)}
+    apart = tiny.make(arch, {}, layer)
+    fused = tiny.Tiny(apart.metadata, {name: w for name, w in apart.weights.items() if ".attn_q." not in name
+                                       and ".attn_k." not in name and ".attn_v." not in name})  # fmt: skip
+    for n in range(2):
+        for end in ("weight", "bias") if arch == "qwen2" else ("weight",):
+            fused.weights[f"blk.{n}.attn_qkv.{end}"] = np.concatenate(
+                [apart.weights[f"blk.{n}.attn_{part}.{end}"] for part in "qkv"]
+            )
+    expected = apart.model().logits(tiny.IDS).numpy()
+    np.testing.assert_allclose(fused.model().logits(tiny.IDS).numpy(), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(fused.model().next_logits(tiny.IDS[:2]), expected[1], rtol=1e-4, atol=1e-5)
+    shapes = {name: array.shape for name, array in fused.weights.items()}
+    ARCHITECTURES[arch].check(fused.model().config, shapes)
+    with pytest.raises(FormatError, match=r"^blk\.0\.attn_qkv\.weight has shape \(47, 24\), and a "):
+        ARCHITECTURES[arch].check(fused.model().config, shapes | {"blk.0.attn_qkv.weight": (47, 24)})
