@@ -273,15 +273,15 @@ class Architecture:
         part = self.normed(n, part, self.after_attention)
         if self.is_parallel_in(n):
             return x + part + self.feed_forward(n, self.normed(n, x, self.before_feed_forward))
-        x = x + self.scaled(part)
+        x = x + self._scaled(part)
         part = self.feed_forward(n, self.normed(n, x, self.before_feed_forward))
-        return x + self.scaled(self.normed(n, part, self.after_feed_forward))
+        return x + self._scaled(self.normed(n, part, self.after_feed_forward))
 
     def is_parallel_in(self, n: int) -> bool:
         """True if attention and feed-forward part of a layer read the same x."""
         return self.is_parallel
 
-    def scaled(self, part: Tensor) -> Tensor:
+    def _scaled(self, part: Tensor) -> Tensor:
         """What a part adds to x."""
         return part * self.config.residual_scale if self.config.residual_scale else part
 
@@ -332,7 +332,7 @@ class Architecture:
         """Each token looks at those before it; several query heads share a key head."""
         c, (cosine, sine, mask) = self.config, around
         q, k, v = self.queries_keys_values(n, x)
-        q, k = self.heads(n, q, "attn_q_norm", c.head_width), self.heads(n, k, "attn_k_norm", c.head_width)
+        q, k = self._heads(n, q, "attn_q_norm", c.head_width), self._heads(n, k, "attn_k_norm", c.head_width)
         v = v.unflatten(-1, (-1, c.value_width)).transpose(1, 2)
         if self.is_rotated[n]:
             q, k = (rotate(part, cosine, sine, by_halves=self.by_halves) for part in (q, k))
@@ -350,7 +350,7 @@ class Architecture:
         mixed = mixed.flatten(1, 2).transpose(1, 2).flatten(2).contiguous()  # heads side by side
         return self.product(n, mixed, "attn_output")
 
-    def heads(self, n: int, rows: Tensor, norm: str, width: int) -> Tensor:
+    def _heads(self, n: int, rows: Tensor, norm: str, width: int) -> Tensor:
         """Heads of queries or keys, normed one by one, or all together where the norm's weight is as long as a row.
 
         Shapes: (sequences, tokens, heads * width) -> (sequences, heads, tokens, width).
