@@ -33,7 +33,7 @@ from kernmill.ir import (
     window,
 )
 
-from .lazy import KNOWN
+from .lazy import KNOWN, accumulator
 from .methods.segments import added, is_long
 from .methods.sorting import Sortable
 
@@ -347,8 +347,9 @@ def grad_reduce(u: UOp, g: UOp) -> Grads:
         return (wide * others_product(x, u, axes),)
     if op not in (Ops.MAX, Ops.MIN):
         return (None,)
-    wins = _where(elementwise(Ops.EQ, x, expand(u, x.shape)), filled(x, 1.0), 0.0)
-    return (_where(wins.ne(0.0), wide / expand(sum_axes(wins, axes), x.shape), 0.0),)
+    wins = elementwise(Ops.EQ, x, expand(u, x.shape))
+    count = reduce_axes(wins.cast(accumulator(x.dtype)), Ops.ADD, axes)  # float16 counts up to 65,504
+    return (_where(wins, (wide.cast(count.dtype) / expand(count, x.shape)).cast(x.dtype), 0.0),)
 
 
 def others_product(x: UOp, product: UOp, axes: Sequence[int]) -> UOp:

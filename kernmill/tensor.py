@@ -360,6 +360,7 @@ def _realize(lazy: list[tuple[Any, UOp]]) -> None:
     for t, node in constant:  # other tensors share the node, not the memory
         if t.uop is node:
             t._put(buffer_node(node.storage, node.shape), node)
+    for _, node in constant:  # last: several results may be one node
         node.storage = None
 
 
@@ -521,6 +522,7 @@ class Tensor(Conversions):
     def assign(self, value: Operand) -> Self:
         """This tensor with new values of the same shape and dtype. Other tensors made from the old ones keep those."""
         new = value if isinstance(value, Lazy) else self._own(value)
+        self._keeps_history_of(new)
         if broadcast_shapes("assign", self.uop.shape, new.uop.shape) != self.uop.shape:
             raise ShapeError(
                 f"assign: a value of shape {show_shape(new.uop.shape)} into a tensor of shape "
@@ -536,8 +538,18 @@ class Tensor(Conversions):
                 f"replace: {show_shape(value.uop.shape)} {value.dtype.name} for {show_shape(self.uop.shape)} "
                 f"{self.dtype.name}. Use a tensor of the same shape and dtype."
             )
+        if not value._is_leaf():
+            self._keeps_history_of(value)
         self._become(value)
         return self
+
+    def _keeps_history_of(self, value: Lazy) -> None:
+        if value._requires_grad and grad_state() and self._requires_grad and self._is_leaf():
+            raise GradientError(
+                "a write to a leaf, a tensor that was made with requires_grad: the value was computed from such a "
+                "tensor, and its gradient would be lost. Write in no_grad(), write value.detach(), or write to "
+                "x.clone()."
+            )
 
     def _become(self, other: Lazy) -> None:
         """Take the node of another tensor; a leaf stays a leaf, what it is given is a constant to it."""

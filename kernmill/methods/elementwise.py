@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from kernmill.ir import DType, DTypeError, Op, Ops, UOp, dtypes, promote
 
 from ..arguments import with_sentences
-from ..lazy import KNOWN, Lazy, fits, weak
+from ..lazy import KNOWN, Lazy, constant, fits, weak
 
 if TYPE_CHECKING:
     from ..lazy import Operand
@@ -76,7 +76,7 @@ class Comparison(Lazy):
 
     def detach(self) -> Self:
         """The same values in a tensor of its own, a constant to gradients."""
-        return self._make(UOp(Ops.DETACH, self.dtype, (self.uop,)) if self.requires_grad else self.uop, self._device)
+        return self._make(constant(self.uop), self._device)
 
     def clamp(self, min: Operand | None = None, max: Operand | None = None) -> Self:
         """Values below `min` become `min`, then values above `max` become `max`; nan stays nan, as a bound too."""

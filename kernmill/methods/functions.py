@@ -197,14 +197,17 @@ class Functions(Rounding):
         return choose(x.lt(0.0), angle.neg(), choose(x.eq(0.0), x, angle))
 
     def atan2(self, other: Operand) -> Self:
-        """The angle of the point (other, self), from -pi to pi; zeros and infinities with their signs, as in NumPy."""
+        """The angle of the point (other, self), from -pi to pi; zeros and infinities with their signs, as in NumPy.
+
+        Its gradient at (0, 0) is 0, as in PyTorch.
+        """
         y, x = self._floating()._join(other)
         dtype = y.dtype
         y, x = (t._floating().cast(accumulator(t._floating().dtype)) for t in (y, x))
         is_steep = y.abs().gt(x.abs())
         top, bottom = choose(is_steep, x, y), choose(is_steep, y, x)
         has_no_slope = y.eq(0).logical_and(x.eq(0)).logical_or(y.isinf().logical_and(x.isinf()))
-        ends = choose(y.isinf(), choose(y._is_negative().ne(x._is_negative()), y._filled(-1), y._filled(1)), y)
+        ends = choose(y.isinf(), choose(y._is_negative().ne(x._is_negative()), y._filled(-1), y._filled(1)), y.detach())
         slope = choose(has_no_slope, ends, top.div(choose(has_no_slope, bottom._filled(1), bottom)))
         angle = slope.atan()
         half = choose(y._is_negative(), y._filled(-math.pi / 2), y._filled(math.pi / 2))

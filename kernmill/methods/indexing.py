@@ -39,7 +39,7 @@ from kernmill.ir import (
 from ..lazy import Lazy
 from ..size import SymbolicSize, as_node
 from .elementwise import choose
-from .movement import expand_whole
+from .movement import expand_whole, with_empty
 from .segments import added, last_named, looked_up
 from .sorting import Sortable
 
@@ -239,6 +239,7 @@ class Indexing(Sortable):
     def __setitem__(self, index: Index, value: Operand) -> None:
         """Replace the part that an index names; the value is broadcast and cast. Other tensors keep the old values."""
         new = self._own(value)
+        self._keeps_history_of(new)
         given = _mask_of(index)
         if given is not None:
             mask = self._tensor(given) if isinstance(given, Lazy) else self._from_host(_known_mask(given), self._device)
@@ -256,7 +257,7 @@ class Indexing(Sortable):
         shown = [1 if i is None else sizes[inner_at] for i, inner_at in _with_axes(items) if not _is_int(i)]
         wide = expand_value(new.uop, shown)
         if any(isinstance(size, int) and size == 0 for size in sizes):
-            return None
+            return self._become(with_empty(self, new._result(wide)))
         whole = strided(reshape(wide, sizes), [-1 if step < 0 else 1 for _, _, step in region])
         assert len(inner) == self.ndim
         node = assign(self.uop, whole, tuple(_forward(r) for r in region))
@@ -264,6 +265,10 @@ class Indexing(Sortable):
         return None
 
     def _become(self, other: Lazy) -> None:
+        raise NotImplementedError
+
+    def _keeps_history_of(self, value: Lazy) -> None:
+        """Raises GradientError: the gradient of a value that is written here would be lost. Tensor says when."""
         raise NotImplementedError
 
     def _write_masked(self, mask: Self, value: Self) -> None:
@@ -316,7 +321,7 @@ class Indexing(Sortable):
         """2-D: self with rows `index` replaced; where an index comes twice the last one counts."""
         count = index.node_shape[0]
         if isinstance(count, int) and count == 0:
-            return self
+            return with_empty(self, rows)
         found, values = last_named(rows.unsqueeze(0), index.unsqueeze(0), self.node_shape[0])
         return choose(found.squeeze(0).unsqueeze(-1), values.squeeze(0), self)
 
@@ -410,7 +415,7 @@ class Indexing(Sortable):
         if reduce is not None:
             raise SettingError(f"scatter: reduce={reduce!r} is none of None, 'add', 'multiply'.")
         if any(isinstance(length, int) and length == 0 for length in shape):
-            return self._own_box()
+            return with_empty(self._own_box(), source)
         found, values = last_named(rows, named, size)
         found, last = found._from_rows(axis, shape), values.squeeze(-1)._from_rows(axis, shape)
         missing = self._missing(last)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 from collections.abc import Iterable, Sequence
@@ -18,8 +19,10 @@ from kernmill.ir import (
     UOp,
     as_size,
     broadcast_shapes,
+    elementwise,
     iota,
     numel,
+    reduce_axes,
     show_shape,
     strided,
     window,
@@ -372,14 +375,27 @@ def join_pieces(pieces: Sequence[M], axis: int) -> M:
     total = sum(p.node_shape[axis] for p in pieces)
     rank = pieces[0].ndim
     whole: M | None = None
+    empty: list[M] = []
     place = 0
     for piece in pieces:
         size = piece.node_shape[axis]
-        if not isinstance(size, int) or size:
+        if isinstance(size, int) and not size:
+            empty.append(piece)
+        else:
             padded = piece.pad([(place, total - place - size) if a == axis else (0, 0) for a in range(rank)])
             whole = padded if whole is None else choose(from_place(padded, axis, place), padded, whole)
         place = place + size
-    return pieces[0]._own_box() if whole is None else whole
+    if whole is None:
+        return pieces[0]._own_box()
+    return functools.reduce(with_empty, empty, whole)
+
+
+def with_empty(x: M, empty: M) -> M:
+    """x, computed from a tensor without elements too: then that has a gradient, which is empty."""
+    if not x.dtype.is_float or not empty.dtype.is_float:
+        return x
+    nothing = reduce_axes(empty.uop, Ops.ADD, range(empty.ndim)).cast(x.dtype)
+    return x._result(elementwise(Ops.SUB, x.uop, reshape_node(nothing, ())), empty)  # -0.0 - 0.0 is -0.0
 
 
 def from_place(like: M, axis: int, place: int) -> M:

@@ -66,8 +66,10 @@ def _is_linear(node: UOp, source: UOp, adjoint: Callable[[Sortable], Sortable]) 
     """Remember the gradient of a node. What is reshaped counts: a reshape of a reshape leaves the first one out."""
     while source.op is Ops.RESHAPE:
         source = source.src[0]
-    shape = source.shape
-    KNOWN[node] = source, lambda grad: reshape(adjoint(Sortable._make(grad)).uop, shape)
+    shape, result = source.shape, node.shape
+    while node.op is Ops.RESHAPE:
+        node = node.src[0]
+    KNOWN[node] = source, lambda grad: reshape(adjoint(Sortable._make(reshape(grad, result))).uop, shape)
 
 
 def looked_up(x: Rows, index: Rows) -> Rows:
@@ -96,10 +98,25 @@ def added(x: Rows, index: Rows, places: Size, op: Op = Ops.ADD) -> Rows:
         result = _added_sorted(x, _sorted(index, places), places).cast(x.dtype)
     else:
         result = _compared(op, x.cast(accumulator(x.dtype)), index, places).cast(x.dtype)
-    if op is Ops.ADD and x.dtype.is_float and is_long(count, places, depth, rows):
-        own = index.uop
-        _is_linear(result.uop, x.uop, lambda grad: looked_up(grad, Sortable._make(own)))
+    if x.dtype.is_float and is_long(count, places, depth, rows):
+        own, values = index.uop, x.uop
+        if op is Ops.ADD:
+            _is_linear(result.uop, values, lambda grad: looked_up(grad, Sortable._make(own)))
+        else:
+            _is_linear(result.uop, values, lambda grad: _of_factors(grad, values, Sortable._make(own), places))
     return result
+
+
+def _of_factors(grad: Sortable, values: UOp, index: Sortable, places: Size) -> Sortable:
+    """The gradient of products for each factor: the product of the other factors, right where factors are 0."""
+    x = Sortable._make(values)
+    x = x.cast(accumulator(x.dtype))
+    is_zero = x.eq(0)
+    factor = choose(is_zero, x._filled(1), x)
+    zeros = looked_up(added(choose(is_zero, x._filled(1), x._filled(0)), index, places), index)
+    product = looked_up(added(factor, index, places, Ops.MUL), index)
+    others = choose(zeros.eq(is_zero.cast(x.dtype)), product.div(factor), x._filled(0))
+    return looked_up(grad, index).mul(others.cast(grad.dtype))
 
 
 def last_named(x: Rows, index: Rows, places: Size) -> tuple[Rows, Rows]:

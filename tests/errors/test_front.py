@@ -222,6 +222,9 @@ CASES: dict[str, Case] = {
                    "or give the gradient of each element."),
     "gradient_shape": (lambda: (ones(2, requires_grad=True) * 2).backward(ones(3)), GradientError,
                        "backward: a gradient of shape (3,) for a tensor of shape (2,). Give one of the same shape."),
+    "leaf_written": (lambda: ones(2, requires_grad=True).assign(ones(2, requires_grad=True)), GradientError,
+        "a write to a leaf, a tensor that was made with requires_grad: the value was computed from such a tensor, and "
+        "its gradient would be lost. Write in no_grad(), write value.detach(), or write to x.clone()."),
     "no_way": (lambda: ones(1, requires_grad=True).sum().gradient(ones(2, requires_grad=True)), GradientError,
                "gradient: target 0 of shape (2,) does not lead to this tensor. "
                "Compute from it, outside no_grad() and without detach()."),

@@ -207,7 +207,8 @@ def test_a_step_of_descent() -> None:
     for _ in range(3):
         (w * w).sum().backward()
         assert w.grad is not None
-        w.assign(w - 0.25 * w.grad)
+        with no_grad():
+            w.assign(w - 0.25 * w.grad)
         w.realize()
         w.grad = None
     assert w.requires_grad
