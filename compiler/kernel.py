@@ -101,7 +101,7 @@ def numbered(ast: UOp) -> tuple[UOp, tuple[int, ...]]:
     params = [node for node in ast.toposort() if node.op is Ops.PARAM]
     written = [store.src[0].src[0] for store in ast.src]
     numbers = list(dict.fromkeys(node.arg[0] for node in (*written, *params)))
-    table = {node: node.replace(arg=(numbers.index(node.arg[0]), node.arg[1])) for node in params}
+    table = {node: node.replace(arg=(numbers.index(node.arg[0]), *node.arg[1:])) for node in params}
     return substitute(ast, table), tuple(numbers)
 
 

@@ -115,7 +115,7 @@ def _merged(one: Kernel, other: Kernel, gone: set[int]) -> Kernel:
 @lru_cache(maxsize=1024)  # equal layers are joined once
 def _merged_asts(one: UOp, other: UOp, slots: tuple[int, ...], kept: tuple[bool, ...]) -> tuple[UOp, tuple[int, ...]]:
     params = [node for node in other.toposort() if node.op is Ops.PARAM]
-    other = substitute(other, {param: param.replace(arg=(slots[param.arg[0]], param.arg[1])) for param in params})
+    other = substitute(other, {param: param.replace(arg=(slots[param.arg[0]], *param.arg[1:])) for param in params})
     stored = {store.src[0]: store.src[1] for store in one.src}
     loads = [node for node in other.toposort() if node.op is Ops.LOAD and node.src[0] in stored]
     other = substitute(other, {load: stored[load.src[0]] for load in loads})

@@ -22,10 +22,12 @@ from kernmill.ir import (
     Op,
     Ops,
     UOp,
+    as_size,
     current_origin,
     dtypes,
     memory_of,
     numel,
+    show_size,
     simplify,
     static,
     substitute,
@@ -137,7 +139,9 @@ class _Builder:
                 self.device_of[node] = next((d for s in node.src if (d := self.device_of[s])), None)
 
     def _new(self, node: UOp, count: int, device: str, slot: int | None = None) -> int:
-        self.plan.buffers.append(BufferPlan(node.dtype, count, device, slot))
+        size = as_size(numel(node.shape))
+        extent = "" if isinstance(size, int) else show_size(size)
+        self.plan.buffers.append(BufferPlan(node.dtype, count, device, slot, extent=extent))
         return len(self.plan.buffers) - 1
 
     def _targets(self, order: list[UOp]) -> frozenset[UOp]:
@@ -205,10 +209,9 @@ class _Builder:
             self.values[node, use] = UOp(Ops.LOAD, node.dtype, (UOp(Ops.INDEX, node.dtype, (filled, here)),))
 
     def _load(self, node: UOp, use: Use, fusion: Fusion) -> UOp:
-        count = _count(node)
         place = (self._memory(node, use.kernel), fusion.places.flat(use.place, node.shape))
         low, high = place[1].bounds
-        is_inside = use.gate is TRUE or (low >= 0 and high < count)  # what is read outside is not used
+        is_inside = use.gate is TRUE or (low >= 0 and high < place[0].arg[-1])  # values read outside are not used
         gate = () if is_inside else (use.gate,)
         return UOp(Ops.LOAD, node.dtype, (UOp(Ops.INDEX, node.dtype, (*place, *gate)),))
 
@@ -258,7 +261,7 @@ class _Builder:
         """The buffer of a node in the body of a kernel: numbered as that meets them, so that equal layers are equal."""
         slots = self.slots[kernel]
         slot = slots.setdefault(self.buffer_of[node], len(slots))
-        return UOp(Ops.PARAM, node.dtype, (), (slot, _count(node)))
+        return UOp(Ops.PARAM, node.dtype, (), (slot, *_extent(node)))
 
     # --- order
     def _order(self, fusion: Fusion) -> None:
@@ -337,6 +340,12 @@ def _reads_only_its_place(kernel: Kernel, target: int) -> bool:
 
 def _count(node: UOp) -> int:
     return int(static((numel(node.shape),))[0])
+
+
+def _extent(node: UOp) -> tuple[int, ...]:
+    """How many values the memory of a node holds; at most and at least, if that differs from run to run."""
+    size = as_size(numel(node.shape))
+    return (size,) if isinstance(size, int) else (int(size.bounds[1]), int(size.bounds[0]))
 
 
 @lru_cache(maxsize=1024)  # an equal layer has the same kernel

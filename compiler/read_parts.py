@@ -20,7 +20,7 @@ def reading_parts(kernel: Kernel, buffers: list[BufferPlan]) -> Kernel:
             places.setdefault(node.src[0], []).append(node.src[1])
     numbers, parts = [*kernel.buffers], dict[UOp, tuple[int, UOp]]()
     for param, read in places.items():
-        slot, count = param.arg
+        slot, count = param.arg[:2]
         number, whole = numbers[slot], buffers[numbers[slot]]
         first, end = int(min(place.bounds[0] for place in read)), 1 + int(max(place.bounds[1] for place in read))
         if whole.is_intermediate and number not in kernel.outputs and first >= 0 and end <= count > end - first:

@@ -62,6 +62,7 @@ class BufferPlan:
     slot: int | None = None
     is_output: bool = False
     part: tuple[int, int] | None = None  # of another buffer: which one, and the first value there
+    extent: str = ""  # how many values there are, as Python in the names of variables; "": always `numel`
 
     @property
     def is_intermediate(self) -> bool:

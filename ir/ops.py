@@ -183,7 +183,7 @@ class Ops:
     # --- sources
     CONST    = Op(Group.SOURCE, "arg, a Python number of the dtype (a tuple of them for a vector)", 0)
     BUFFER   = Op(Group.SOURCE, "memory of arg=(number, device, numel), 1-D; the UOp's `storage` holds the memory", 0)
-    PARAM    = Op(Group.SOURCE, "the buffer that a kernel gets as argument arg=(slot, numel), 1-D", 0)
+    PARAM    = Op(Group.SOURCE, "the buffer that a kernel gets as argument arg=(slot, numel), 1-D; arg=(slot, greatest, least) if the number of values differs from run to run", 0)
     VARIABLE = Op(Group.SOURCE, "a whole number known at launch: arg=(name, least, greatest)", 0)
     IOTA     = Op(Group.SOURCE, "0, 1, ..., arg-1 along one axis", 0)
 

@@ -68,6 +68,7 @@ SETTINGS: dict[str, Setting] = {
         Setting("CACHE_DIR", "", "folder of the kernel cache; empty: the user's cache folder", "a folder", str),
         Setting("CACHE_MAX_MB", 1024, "size cap of the kernel cache; the least recently used go first", "1 to 1000000",
                 _between(1, 1_000_000)),
+        Setting("PLANS_MAX_MB", 64, "memory for the plans of graphs that were computed; the least recently used are dropped", "1 to 1000000", _between(1, 1_000_000)),
         Setting("THREADS", 0, "threads of a CPU device; 0: as many as the process may use", "0 to 1024", _between(0, 1024), is_captured=True),
         Setting("SPIN", 30, "microseconds that a waiting worker spins before it sleeps", "0 to 1000000", _between(0, 1_000_000)),
         Setting("COMPILER_PROCESS", 1, "1: graphs of many new kernels are compiled by a second process beside this one; 2: every new kernel is", "0, 1 or 2", _between(0, 2)),

@@ -102,7 +102,7 @@ class UOp:
 
     __slots__ = (
         "__weakref__", "_bounds", "_key", "_linear", "_order", "_ranges", "_shape", "_simple",
-        "arg", "dtype", "op", "origin", "src", "storage",
+        "arg", "dtype", "is_known", "op", "origin", "src", "storage",
     )  # fmt: skip
 
     op: Op
@@ -111,6 +111,7 @@ class UOp:
     arg: Any
     origin: str | None
     storage: Any
+    is_known: bool  # a realize has met this node before
     _shape: Any  # these are MISSING until they are asked for
     _bounds: Any
     _ranges: Any
@@ -139,6 +140,7 @@ class UOp:
         self.origin, self.storage = current_origin.line, None
         self._shape = self._bounds = self._ranges = self._key = self._simple = MISSING
         self._linear = self._order = MISSING
+        self.is_known = False
         new = _Ref(self, note_dead)
         new.key = key
         if _table.setdefault(key, new) is not new:  # another thread was quicker, or what was there is gone

@@ -265,7 +265,8 @@ class _Body(Values):
 
     def inside(self, place: UOp, lanes: int) -> str:
         """Whether all lanes lie in the buffer; a negative place is a large unsigned one."""
-        last = int(memory_of(place).arg[1]) - lanes
+        memory = memory_of(place)
+        last = int(memory.arg[2 if memory.op is Ops.PARAM and len(memory.arg) > 2 else 1]) - lanes
         return f"(ulong){self.values[place.src[1]]} <= {last}UL" if last >= 0 else "false"
 
     def load_lanes(self, dtype: DType, space: str, address: str) -> str:

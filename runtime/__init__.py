@@ -10,6 +10,7 @@ from kernmill.ir import lazy_exports
 from . import allocator as allocator
 from . import compile_cache as compile_cache
 from . import elf as elf
+from . import families as families
 from . import host as host
 from . import later as later
 from . import llvm_codegen as llvm_codegen

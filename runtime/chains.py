@@ -16,17 +16,22 @@ from typing import Any
 from .buffer import Buffer
 from .device import Call, Program
 
-__all__ = ["Chain", "find_chains"]
+__all__ = ["Chain", "can_chain", "find_chains"]
 
 _WORTH_NS = 100_000.0  # of all launches, by estimate: what looking for chains may cost
 _LEAST_NS = 2_000.0  # of a launch on the parts that are done together: what a call costs must not show
 _PARTS = 4  # that each thread finds
 
 
+def can_chain(calls: Sequence[Call]) -> bool:
+    """True if chains of these launches could save more than it costs to find them."""
+    return len(calls) > 1 and sum(call.program.work_ns for call in calls) >= _WORTH_NS
+
+
 def find_chains(calls: Sequence[Call], caches: Sequence[int], threads: int) -> list[Chain]:
     """The launches as chains in order, some of one launch; nothing where all are. `caches`: bytes that a launch may
     leave to the next one, smallest first; where launches would have too little to do at a time, the next is taken."""
-    if len(calls) < 2 or sum(call.program.work_ns for call in calls) < _WORTH_NS:
+    if not can_chain(calls):
         return []
     found: list[Chain] = []
     for place, call in enumerate(calls):

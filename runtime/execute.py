@@ -5,21 +5,37 @@ A graph of a structure seen before costs none of that again: everything but memo
 
 from __future__ import annotations
 
+import struct
 import time
 import weakref
+from array import array
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any
 
-from kernmill.ir import Copy, DType, IndexRangeError, Kernel, KernmillError, Ops, UOp, dtypes, process_lock, setting
+from kernmill.ir import (
+    Copy,
+    DType,
+    Group,
+    IndexRangeError,
+    Kernel,
+    KernmillError,
+    Ops,
+    UOp,
+    dtypes,
+    process_lock,
+    setting,
+)
 
 from . import later
 from .allocator import Lease
 from .buffer import Buffer, buffer_node
 from .device import Call, canonical_name, get_device
-from .plan import Plan, plan_of
+from .families import find_plan, wants_exact
+from .graph_key import STALE, GraphWalk
+from .plan import Plan, plans, settings_key
+from .prepared import Prepared, prepare
 from .replay import check_values, copy_between, current_recording, download_scalar, is_to_be_recorded
-from .views import opened, part_of, views
+from .views import part_of, views
 from .watch import wants_report
 
 __all__ = ["STALE", "allocate_buffer", "download", "launched_ns", "realize", "take_over", "upload"]
@@ -28,8 +44,11 @@ _lock = process_lock()
 _launched = [0]  # ns in kernels, outside of replays
 
 
-STALE: Any = SimpleNamespace(device="nowhere")
-"""In place of the storage of a node whose memory an assignment took over."""
+_NO_SLOTS: frozenset[int] = frozenset()
+_CODES = {
+    dtypes.float32: "f", dtypes.float64: "d", dtypes.int8: "b", dtypes.uint8: "B", dtypes.int16: "h",
+    dtypes.uint16: "H", dtypes.int32: "i", dtypes.uint32: "I", dtypes.int64: "q", dtypes.uint64: "Q",
+}  # fmt: skip
 
 
 def allocate_buffer(device: str, dtype: DType, count: int) -> Buffer:
@@ -86,85 +105,104 @@ def realize(
 class _Run:
     """One realize."""
 
-    def __init__(self, roots: list[UOp], others: Callable[[], Iterable[UOp]], variables: dict[str, int]) -> None:
-        self.order = order = _above_memory(roots)
-        leaves = [node for node in order if node.storage is not None]
-        ops = [node.op for node in order]
-        assigns = [n for n in order if n.op is Ops.ASSIGN and n.storage is None] if Ops.ASSIGN in ops else []
-        self.roots = list(dict.fromkeys([*roots, *assigns])) if assigns else roots
-        self.variables = variables
-        if STALE in [leaf.storage for leaf in leaves]:
-            raise KernmillError(
-                "this expression reads a tensor as it was before an assignment took over its memory. "
-                "Realize the expression before assigning, or keep the old values with .clone()."
-            )
+    def __init__(self, roots: list[UOp], others: Callable[[], Iterable[UOp]], variables: Mapping[str, int]) -> None:
+        self.variables, is_recorded = variables, is_to_be_recorded()
+        walk = GraphWalk(roots, {}, is_exact=is_recorded)
+        if walk.numbers and (Ops.COPY in walk.ops or len({s.device for s in walk.storages}) > 1):
+            walk = GraphWalk(roots, {}, is_exact=True)  # a number is on one device
+        assigns: list[UOp] = []
+        if Ops.ASSIGN in walk.ops:
+            assigns = [n for n in walk.order if n.op is Ops.ASSIGN and n.storage is None]
+            roots = list(dict.fromkeys([*roots, *assigns]))
+        if walk.known and not is_recorded:
+            roots = [*roots, *held_again(walk, roots, others())]
+        walk.roots = roots
+        self.plain: GraphWalk | None = None if walk.is_exact else walk
         self.parts: dict[UOp, Buffer] = {}
-        if Ops.SHRINK in ops and not is_to_be_recorded():
+        if Ops.SHRINK in walk.ops and not is_recorded:
             assigned = {id(leaf.storage) for node in assigns for leaf in _bottom(node)}
-            found = views(order, self.roots)
+            found = views(walk.order, roots)
             self.parts = {node: part for node, part in found.items() if id(part.owner) not in assigned}
-            self.order = _above_memory(self.roots, self.parts)
-        self.leaves = [*leaves, *self.parts]
-        self.storages: list[Buffer] = [leaf.storage for leaf in leaves] + [*self.parts.values()]
-        self.in_place = self.overwritable(assigns, others) if assigns else frozenset[int]()
+            if self.parts:
+                self.plain = None if assigns else self.plain  # slots that are overwritten have other numbers there
+                walk = GraphWalk(roots, self.parts, is_exact=walk.is_exact)
+        self.walk, self.roots = walk, roots
+        self.in_place = self.overwritable(assigns, others) if assigns else _NO_SLOTS
 
     def overwritable(self, assigns: list[UOp], others: Callable[[], Iterable[UOp]]) -> frozenset[int]:
         """Slots of assigned leaves whose old values nobody else will read."""
-        slots = {leaf: slot for slot, leaf in enumerate(self.leaves)}
+        leaves = self.walk.leaves
+        slots = {leaf: slot for slot, leaf in enumerate(leaves)}
         wanted = {id(leaf.storage): leaf for node in assigns for leaf in _bottom(node) if leaf in slots}
         mine = set(self.roots)  # by memory, not by node: equal expressions that were realized apart share theirs
         for node in _above_memory(other for other in others() if other not in mine) if wanted else ():
             wanted.pop(id(node.storage), None)
-        used = [id(s) for s in self.storages]
+        used = [id(s) for s in self.walk.storages]
         return frozenset(
             slots[leaf] for leaf in wanted.values() if leaf.storage.is_ours and used.count(id(leaf.storage)) == 1
         )
 
     def go(self) -> None:
-        plan = plan_of(self.structure(), self.order, tuple([s.device for s in self.storages]), self.in_place)
-        check_values(plan.bounds, self.variables)
-        buffers = self.memory(plan)
-        self.launch(plan, buffers)
-        self.finish(plan, buffers)
+        walk = self.walk
+        key = walk.structure, walk.devices, self.in_place, settings_key()
+        plan = plans.get(key)
+        if plan is None or (plan.counts and wants_exact(plan)):
+            plan = find_plan(walk, None if plan is not None else self.plain, self.in_place)
+            plans.put(key, plan)
+        if plan.numbers is not None and self.plain is not None:  # a plan for many graphs reads leaves as a whole
+            self.walk, self.parts = self.plain, {}
+        values = {**self.variables, **plan.values} if plan.values else self.variables
+        check_values(plan.bounds, values)
+        storages = self.storages(plan)
+        prepared = _prepared(plan)
+        if prepared is not None and not self.parts:
+            start = time.perf_counter_ns()
+            found: Any = prepared.run(storages, plan.counts, values)
+            _launched[0] += time.perf_counter_ns() - start
+            self.own: dict[int, Buffer] = {}
+        else:
+            found = self.memory(plan, storages)
+            self.launch(plan, found, values)
+        self.finish(plan, found)
 
-    def structure(self) -> tuple[Any, ...]:
-        """What tells this graph from others, and holds nothing of this run: the numbers of its roots, then each node:
-        a leaf as slot, dtype, shape and size, others with the numbers of their sources. Nodes stand for constants and
-        for parts of memory."""
-        order, slots = self.order, {leaf: slot for slot, leaf in enumerate(self.leaves)}
-        found: list[Any] = [order[root] for root in self.roots]
-        for node in order:
-            if (slot := slots.get(node)) is not None:
-                leaf = slot, node.dtype, node.shape, self.storages[slot].numel
-                found.append(opened(node, UOp(Ops.PARAM, node.dtype, (), leaf[::3])) if node in self.parts else leaf)
-            else:
-                arg = node.arg and 1 if node.op is Ops.DETACH else node.arg  # leaves are counted, as in `closed`
-                found.append((node.op, node.dtype, arg, *[order[s] for s in node.src]) if node.src else node)
-        return tuple(found)
+    def storages(self, plan: Plan) -> list[Buffer]:
+        """The memory of the leaves, and of the numbers of each dtype."""
+        found, walked = self.walk.storages, self.walk.numbers
+        numbers = walked if plan.numbers is None else [walked[n] if isinstance(n, int) else n for n in plan.numbers]
+        if not numbers:
+            return found
+        by_dtype: dict[DType, list[float]] = {}
+        for dtype, value in numbers:
+            by_dtype.setdefault(dtype, []).append(value)
+        home = found[0].device if found else canonical_name(str(setting("DEVICE")))
+        return [*found, *[number_buffer(home, dtype, of) for dtype, of in by_dtype.items()]]
 
-    def memory(self, plan: Plan) -> list[Buffer]:
+    def memory(self, plan: Plan, storages: Sequence[Buffer]) -> list[Buffer]:
+        """A buffer for each that the plan names."""
         arenas = {
             device: allocate_buffer(device, dtypes.uint8, size)
-            for device, size in plan.memory.arena_bytes.items()
+            for device, size in (plan.memory.arena_bytes.items() if not plan.counts else ())
             if size <= get_device(device).limits.max_alloc_bytes  # else each buffer has a block of its own
         }
         buffers: list[Buffer] = []
         for number, wanted in enumerate(plan.graph.buffers):
+            count = plan.counts[number] if plan.counts else wanted.numel
             if wanted.slot is not None:
-                buffers.append(self.storages[wanted.slot])
+                buffers.append(storages[wanted.slot])
             elif wanted.part is not None:
-                buffers.append(part_of(buffers[wanted.part[0]], wanted.part[1], wanted.numel))
+                whole, first = wanted.part
+                buffers.append(part_of(buffers[whole], first, min(wanted.numel, buffers[whole].numel - first)))
             elif number in plan.memory.offsets and wanted.device in arenas:
                 arena = arenas[wanted.device]
                 address = arena.address + plan.memory.offsets[number]
-                buffers.append(Buffer(wanted.device, wanted.dtype, wanted.numel, arena, address))
+                buffers.append(Buffer(wanted.device, wanted.dtype, count, arena, address))
             else:
-                buffers.append(allocate_buffer(wanted.device, wanted.dtype, wanted.numel))
+                buffers.append(allocate_buffer(wanted.device, wanted.dtype, count))
         of_parts = [n for n in plan.graph.results if buffers[n] in self.parts.values()]
         self.own = {n: allocate_buffer(buffers[n].device, buffers[n].dtype, buffers[n].numel) for n in of_parts}
         return buffers
 
-    def launch(self, plan: Plan, buffers: list[Buffer]) -> None:
+    def launch(self, plan: Plan, buffers: list[Buffer], values: Mapping[str, int]) -> None:
         """Run the items; kernels of one device that follow each other go as one batch."""
         for step in plan.steps:
             if isinstance(step, Copy):
@@ -174,18 +212,20 @@ class _Run:
                 continue
             batch: list[tuple[Kernel, Call]] = []
             for kernel, program in step:
-                values = tuple([self.variables[name] for name, _, _ in kernel.variables])
-                call = Call(program, tuple([buffers[n] for n in kernel.buffers]), values, program.threads)
+                given = tuple([values[name] for name, _, _ in kernel.variables])
+                call = Call(program, tuple([buffers[n] for n in kernel.buffers]), given, program.threads)
                 batch.append((kernel, call))
             run_batch(batch)
 
-    def finish(self, plan: Plan, buffers: list[Buffer]) -> None:
-        failed = [check.message for check in plan.graph.checks if download_scalar(buffers[check.buffer])]
+    def finish(self, plan: Plan, buffers: Any) -> None:
+        """Give results their memory; raise where a check failed. `buffers` has those of results and checks."""
+        checks = plan.graph.checks
+        failed = [check.message for check in checks if download_scalar(buffers[check.buffer])] if checks else ()
         if (record := current_recording()) is not None:
-            for check in plan.graph.checks:
+            for check in checks:
                 record.add_check(buffers[check.buffer], check.message)
         for slot in plan.written:
-            take_over(self.leaves[slot])
+            take_over(self.walk.leaves[slot])
         for number, own in self.own.items():  # a result that is a part of other memory has its own
             copy_between(own, buffers[number])
             buffers[number] = own
@@ -195,6 +235,56 @@ class _Run:
                 buffers[number].makers.append(weakref.ref(root))
         if failed:
             raise IndexRangeError(failed[0])
+
+
+def held_again(walk: GraphWalk, roots: Sequence[UOp], held: Iterable[UOp]) -> list[UOp]:
+    """The expressions that a tensor holds and that this walk computes again: their values are worth keeping."""
+    known = set(walk.known).difference(roots)
+    if not known:
+        return []
+    bases = {_base(node) for node in held}
+    wanted = [node for node in walk.known if node in known and node in bases]
+    if not wanted:
+        return []
+    with_data: set[UOp] = set()
+    for node in walk.order:
+        if node.storage is not None or not with_data.isdisjoint(node.src):
+            with_data.add(node)
+    return [node for node in wanted if node in with_data and not _is_view(node)]
+
+
+def _base(node: UOp) -> UOp:
+    """The node that has the values of this one in the same order."""
+    while node.storage is None and node.op in (Ops.RESHAPE, Ops.DETACH):
+        node = node.src[0]
+    return node
+
+
+def _is_view(node: UOp) -> bool:
+    """True if the node only moves values that are in memory."""
+    while node.storage is None and (node.op.group is Group.MOVEMENT or node.op is Ops.DETACH):
+        node = node.src[0]
+    return node.storage is not None
+
+
+def number_buffer(device: str, dtype: DType, values: Sequence[float]) -> Buffer:
+    """Memory with the Python numbers that a kernel takes."""
+    stored = array(_CODES[dtype], values) if dtype in _CODES else array("H", struct.pack(f"{len(values)}e", *values))
+    limits = get_device(device).limits
+    if limits.wraps_host_memory and not limits.is_async:
+        return Buffer(device, dtype, len(values), stored, stored.buffer_info()[0], is_borrowed=True)
+    buffer = allocate_buffer(device, dtype, len(values))
+    get_device(device).copy_in(buffer, memoryview(stored).cast("B"))
+    return buffer
+
+
+def _prepared(plan: Plan) -> Prepared | None:
+    """The launches of a plan in one table, unless something watches single kernels."""
+    if not plan.prepared:
+        plan.prepared.append(prepare(plan))
+    if plan.prepared[0] is None or current_recording() is not None or wants_report() or setting("CHECK"):
+        return None
+    return plan.prepared[0]  # type: ignore[no-any-return]
 
 
 def take_over(node: UOp) -> None:

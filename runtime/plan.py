@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
@@ -20,30 +20,36 @@ from kernmill.ir import (
     BufferPlan,
     CheckItem,
     Copy,
+    DType,
     GraphPlan,
     Kernel,
     KernmillError,
     MemoryPlan,
     Ops,
     UOp,
+    active_overrides,
     arg_text,
     as_dtype,
+    broadcast_to,
     dtypes,
     reshape,
     setting,
+    shrink,
 )
 
 from . import later
 from .build import build_all, expect
 from .compile_cache import cache_key, default_cache
 from .device import Program, canonical_name, get_device
+from .graph_key import Structure, is_number
 from .replay import narrow
 from .schedules import stamp
 from .watch import wants_report
 
-__all__ = ["Plan", "closed", "plan_of", "plans"]
+__all__ = ["Plan", "Plans", "closed", "new_plan", "plans", "settings_key"]
 
-_KEPT = 4096
+_ENTRY_BYTES = 400  # of an entry of a key, with what refers to it
+_KERNEL_BYTES = 12_000  # of a kernel's plan and its loaded code
 _Scheduled: TypeAlias = "tuple[GraphPlan, MemoryPlan]"
 _PART_OF_A_PLAN = ("DEVICE", "OVERRIDE", "BEAM", "TARGET", "CHECK")
 
@@ -53,36 +59,80 @@ class Plan(NamedTuple):
 
     graph: GraphPlan
     memory: MemoryPlan
-    steps: list[Copy | list[tuple[Kernel, Program]]]  # kernels of one device that follow each other go together
+    steps: list[Copy | list[tuple[Kernel, Program]]]  # adjacent kernels of one device run as one batch
     bounds: dict[str, tuple[int, int]]  # what each variable may be
     written: list[int]  # slots that kernels write to
+    prepared: list[Any]  # the launches in one table (runtime/prepared.py), or None; empty before the first run
+    cost_bytes: int  # an estimate of the memory that keeping the plan takes
+    values: Mapping[str, int] = {}
+    numbers: Sequence[Any] | None = None  # of one run: positions in those of the walk, or dtype and value
+    counts: Sequence[int] = ()  # values of each buffer where sizes are variables
+    uses: list[int] = []  # noqa: RUF012
 
 
-plans: OrderedDict[Any, Plan] = OrderedDict()
+class Plans:
+    """Plans by key, the least recently used first. Their memory is limited, not their number."""
+
+    def __init__(self) -> None:
+        self.found: OrderedDict[Any, Plan] = OrderedDict()
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def get(self, key: Any) -> Plan | None:
+        """The plan with this key, which counts as used now."""
+        plan = self.found.get(key)
+        if plan is not None:
+            self.found.move_to_end(key)
+        return plan
+
+    def put(self, key: Any, plan: Plan) -> None:
+        """Keep a plan; drop others until all fit in the setting PLANS_MAX_MB."""
+        self.found[key] = plan
+        self.bytes += plan.cost_bytes
+        while self.bytes > int(setting("PLANS_MAX_MB")) << 20 and len(self.found) > 1:
+            self.bytes -= self.found.popitem(last=False)[1].cost_bytes
+
+    def values(self) -> Iterable[Plan]:
+        """All plans, the most recently used last."""
+        return self.found.values()
+
+    def clear(self) -> None:
+        """Forget all plans."""
+        self.found.clear()
+        self.bytes = 0
 
 
-def plan_of(structure: Any, nodes: Iterable[UOp], devices: tuple[str, ...], in_place: frozenset[int]) -> Plan:
-    """The plan of a graph whose PARAM slot i lives on devices[i]; slots `in_place` may be overwritten.
+plans = Plans()
+_lately: list[Any] = [None, ()]  # the overrides of settings, and what a plan depends on of them
 
-    The graph is made of its `structure` where that is not known; `nodes` know the user's lines.
+
+def settings_key() -> tuple[Any, ...]:
+    """The values of the settings that plans depend on."""
+    overrides = active_overrides()
+    if _lately[0] is not overrides or not _lately[1]:
+        _lately[:] = overrides, tuple([setting(name) for name in _PART_OF_A_PLAN])
+    return _lately[1]  # type: ignore[no-any-return]
+
+
+def new_plan(structure: Structure, nodes: Iterable[UOp], devices: tuple[str, ...], in_place: frozenset[int]) -> Plan:
+    """The plan of a graph that `plans` does not have. Slots `in_place` may be overwritten; `nodes` know the user's
+    lines.
 
     Raises:
         CompileError: a kernel cannot be built.
     """
-    key = (structure, devices, in_place, *[setting(name) for name in _PART_OF_A_PLAN])
-    found = plans.get(key)
-    if found is None:
-        default = canonical_name(str(setting("DEVICE")))
-        found = plans[key] = _with_programs(*_scheduled(key[:3], [node.origin for node in nodes], default))
-        if len(plans) > _KEPT:
-            plans.popitem(last=False)
-        if wants_report():
-            later.profile.report_memory(found.memory)
-    plans.move_to_end(key)
-    return found
+    default = canonical_name(str(setting("DEVICE")))
+    plan = _with_programs(
+        *_scheduled((structure, devices, in_place), [node.origin for node in nodes], default), len(structure)
+    )
+    if wants_report():
+        later.profile.report_memory(plan.memory)
+    return plan
 
 
-def _with_programs(graph: GraphPlan, memory: MemoryPlan) -> Plan:
+def _with_programs(graph: GraphPlan, memory: MemoryPlan, entries: int) -> Plan:
     kernels = [item for item in graph.items if isinstance(item, Kernel)]
     built = iter(build_all([(get_device(kernel.device), kernel) for kernel in kernels]))
     steps: list[Copy | list[tuple[Kernel, Program]]] = []
@@ -92,22 +142,31 @@ def _with_programs(graph: GraphPlan, memory: MemoryPlan) -> Plan:
     narrow(bounds, (variable for kernel in kernels for variable in kernel.variables))
     outputs = {number for kernel in kernels for number in kernel.outputs}
     written = [b.slot for number, b in enumerate(graph.buffers) if number in outputs and b.slot is not None]
-    return Plan(graph, memory, steps, bounds, written)
+    cost = _ENTRY_BYTES * entries + _KERNEL_BYTES * len(kernels)
+    return Plan(graph, memory, steps, bounds, written, [], cost)
 
 
-def closed(structure: tuple[Any, ...], origins: list[str | None]) -> UOp:
-    """The graph of a structure, over PARAMs. Its leaves are counted from 1, since equal graphs are equal however many
-    leaves were made before. Assignments to constants, which are tensors' own nodes, are other nodes here: a plan that
-    holds them would keep their memory as well, and show what it was with one call's variables to the next call."""
+def closed(structure: Structure, origins: Sequence[str | None]) -> UOp:
+    """The graph of a structure, over PARAMs: those of leaves by slot, then one of all numbers of a dtype. DETACHs are
+    counted from 1, since equal graphs are equal however many leaves were made before. Assignments to constants, which
+    are tensors' own nodes, are other nodes here: a plan that holds them would keep their memory as well, and show what
+    it was with one call's variables to the next call."""
     nodes, own, first, counted = list[UOp](), set[UOp](), len(structure) - len(origins), itertools.count(1)
-    for form, origin in zip(structure[first:], origins, strict=True):
-        if isinstance(form, UOp) or isinstance(form[0], int):
-            node = form if isinstance(form, UOp) else reshape(UOp(Ops.PARAM, form[1], (), form[::3]), form[2])
+    numbers = number_nodes(structure[first:])
+    for entry, origin in zip(structure[first:], origins, strict=True):
+        if isinstance(entry, UOp):
+            node = entry
+        elif isinstance(entry[0], int):
+            node = reshape(UOp(Ops.PARAM, entry[1], (), entry[::3]), entry[2])
+        elif is_number(entry):
+            node = next(numbers[entry[1]])
         else:
-            op, dtype, arg, *numbers = form
-            src = tuple([nodes[number] for number in numbers])
+            op, dtype, arg, *sources = entry
+            src = tuple([nodes[number] for number in sources])
             if op is Ops.ASSIGN and src[0] in own:
                 src = (UOp(Ops.DETACH, dtype, src[:1], 0), *src[1:])
+            if op.is_elementwise:
+                src = _broadcast(src)
             node = UOp(op, dtype, src, next(counted) if op is Ops.DETACH and arg else arg)
             node.origin = node.origin or origin
         if node.op is not Ops.PARAM and own.issuperset(node.src):
@@ -116,10 +175,31 @@ def closed(structure: tuple[Any, ...], origins: list[str | None]) -> UOp:
     return UOp(Ops.SINK, dtypes.void, tuple([nodes[number] for number in structure[:first]]))
 
 
-def _text(structure: tuple[Any, ...]) -> str:
+def number_nodes(entries: Sequence[Any]) -> dict[DType, Iterator[UOp]]:
+    """For each dtype the numbers of a structure, as elements of one PARAM, in order."""
+    counts = Counter(entry[1] for entry in entries if is_number(entry))
+    slot = sum(bool(e.src) or e.op is Ops.PARAM if isinstance(e, UOp) else isinstance(e[0], int) for e in entries)
+    found: dict[DType, Iterator[UOp]] = {}
+    for dtype, count in counts.items():
+        memory = UOp(Ops.PARAM, dtype, (), (slot + len(found), count))
+        found[dtype] = iter([reshape(shrink(memory, [(n, n + 1)]), ()) for n in range(count)])
+    return found
+
+
+def _broadcast(src: tuple[UOp, ...]) -> tuple[UOp, ...]:
+    """The sources of an elementwise op, with numbers in the shape of the others, as constants are without that."""
+    shape = next(filter(None, [s.shape for s in src]), ())
+    if not shape or all(s.shape or s.op is Ops.CONST for s in src):
+        return src
+    return tuple([s if s.shape or s.op is Ops.CONST else broadcast_to(s, shape) for s in src])
+
+
+def _text(structure: Structure) -> str:
     """A structure as text, equal in every process. Equal layers share their args."""
     texts = {number: arg_text(arg) for number, arg in {id(f[2]): f[2] for f in structure if type(f) is tuple}.items()}
-    return "\n".join([f"{f[:2]}{texts[id(f[2])]}{f[3:]}" if type(f) is tuple else arg_text(f) for f in structure])
+    return "\n".join([
+        f"{f[:2]}{texts[id(f[2])]}{arg_text(f[3:])}" if type(f) is tuple else arg_text(f) for f in structure
+    ])  # fmt: skip
 
 
 # --- on disk ---------------------------------------------------------------------------------------------------------
@@ -140,7 +220,7 @@ def _scheduled(of: tuple[Any, ...], origins: list[str | None], default: str) -> 
 def _written(graph: GraphPlan, memory: MemoryPlan) -> bytes:
     items = [(i.buffers, i.outputs, i.device, i.key.hex(), i.name, i.variables) if isinstance(i, Kernel)
              else (i.source, i.target) for i in graph.items]  # fmt: skip
-    buffers = [(b.dtype.name, b.numel, b.device, b.slot, b.is_output, b.part) for b in graph.buffers]
+    buffers = [(b.dtype.name, b.numel, b.device, b.slot, b.is_output, b.part, b.extent) for b in graph.buffers]
     checks = [(check.buffer, check.message) for check in graph.checks]
     sizes = memory.arena_bytes, memory.lower_bound_bytes, memory.unplanned_bytes
     return json.dumps([items, buffers, graph.results, checks, [*memory.offsets.items()], *sizes]).encode()
