@@ -99,7 +99,11 @@ def realize(
     with _lock:
         pending = list(dict.fromkeys(root for root in roots if root.storage is None))
         if pending:
-            _Run(pending, others, dict(variables or {})).go()
+            run = _Run(pending, others, dict(variables or {}))
+            if run.walk.fresh and (parameters := run.parameters()):
+                _Run(parameters, others, run.variables).go()
+                run = _Run(pending, others, run.variables)
+            run.go()
 
 
 class _Run:
@@ -128,6 +132,14 @@ class _Run:
                 walk = GraphWalk(roots, self.parts, is_exact=walk.is_exact)
         self.walk, self.roots = walk, roots
         self.in_place = self.overwritable(assigns, others) if assigns else _NO_SLOTS
+
+    def parameters(self) -> list[UOp]:
+        """The leaves of gradients with random or computed initial values, which are computed before all else: then the
+        first run of a model is the same graph as all later ones."""
+        if self.walk.is_exact:
+            return []
+        with_data = _with_data(self.walk)
+        return [node for node in self.walk.fresh if node in with_data and node not in self.roots]
 
     def overwritable(self, assigns: list[UOp], others: Callable[[], Iterable[UOp]]) -> frozenset[int]:
         """Slots of assigned leaves whose old values nobody else will read."""
@@ -246,11 +258,17 @@ def held_again(walk: GraphWalk, roots: Sequence[UOp], held: Iterable[UOp]) -> li
     wanted = [node for node in walk.known if node in known and node in bases]
     if not wanted:
         return []
-    with_data: set[UOp] = set()
-    for node in walk.order:
-        if node.storage is not None or not with_data.isdisjoint(node.src):
-            with_data.add(node)
+    with_data = _with_data(walk)
     return [node for node in wanted if node in with_data and not _is_view(node)]
+
+
+def _with_data(walk: GraphWalk) -> set[UOp]:
+    """The nodes that depend on memory; the others depend on constants alone."""
+    found: set[UOp] = set()
+    for node in walk.order:
+        if node.storage is not None or not found.isdisjoint(node.src):
+            found.add(node)
+    return found
 
 
 def _base(node: UOp) -> UOp:

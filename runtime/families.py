@@ -150,9 +150,9 @@ def _shared(
     if family.samples:
         reason = _difference(family.samples[-1], sample)
         if sample not in family.samples:
-            general = _generalized(family, [*family.samples[-2:], sample], structure, walk, in_place)
-            if general is not None and (found := general.bind(sample, structure, first)) is not None:
-                family.generals.append(general)
+            new = _generalized(family, [*family.samples[-2:], sample], structure, walk, in_place)
+            if new is not None and (found := new.bind(sample, structure, first)) is not None:
+                family.generals.append(new)
                 return found, f"{reason}: one plan for all"
             family.exact += 1
             if family.exact == _WARN_AFTER:
@@ -188,7 +188,9 @@ def _form(structure: Structure, first: int, fixed: Container[UOp]) -> tuple[tupl
         elif entry[0] in _SIZED:
             fields, build = _SIZED[entry[0]](entry[2])
             sizes += fields
-            entry = (entry[0], entry[1], build([size if -2 < size < 2 else -1 << 40 for size in fields]), *entry[3:])
+            most = 0 if entry[0] in _WITH_STARTS else 1
+            form_of = [size if 0 <= size <= (1 if n % 2 else most) else -1 for n, size in enumerate(fields)]
+            entry = (entry[0], entry[1], build(form_of), *entry[3:])
         form.append(entry)
     return tuple(form), Sample(tuple(sizes), tuple(constants))
 
@@ -225,6 +227,7 @@ def _region(arg: Any) -> _Fields:
     )
 
 
+_WITH_STARTS = (Ops.PAD, Ops.SHRINK, Ops.ASSIGN)  # whose fields are alternately a start and a size
 _SIZED: dict[Any, Callable[[Any], _Fields]] = {
     Ops.RESHAPE: _flat, Ops.EXPAND: _flat, Ops.PAD: _pairs, Ops.SHRINK: _pairs, Ops.STRIDE: _strides,
     Ops.WINDOW: _window, Ops.UNWINDOW: _unwindow, Ops.ASSIGN: _region,
@@ -276,7 +279,7 @@ def _variables(
     variables: dict[tuple[int, ...], UOp] = {}
     found: dict[tuple[int, ...], UOp] = {}
     for vector in sorted(set(vectors)):
-        node = next(_fits(vector, variables), None)
+        node = next(_fits(vector, variables, found), None)
         if node is None:
             if len(variables) == _MOST_VARIABLES:
                 return None
@@ -290,19 +293,16 @@ def _variables(
     return variables, found
 
 
-def _fits(vector: tuple[int, ...], variables: Mapping[tuple[int, ...], UOp]) -> Iterator[UOp]:
-    """Expressions of variables with these values: a multiple, a product, a difference, a line."""
+def _fits(
+    vector: tuple[int, ...], variables: Mapping[tuple[int, ...], UOp], found: Mapping[tuple[int, ...], UOp]
+) -> Iterator[UOp]:
+    """Expressions with these values: a multiple of a variable, of a product of two sizes, or a line."""
     for values, node in variables.items():
-        if all(v % n == 0 for v, n in zip(vector, values, strict=True)):
-            ratio = {v // n for v, n in zip(vector, values, strict=True)}
-            if len(ratio) == 1:
-                yield node * ratio.pop()
-    for (a, one), (b, other) in itertools.combinations_with_replacement(variables.items(), 2):
-        products = [m * n for m, n in zip(a, b, strict=True)]
-        if all(v % n == 0 for v, n in zip(vector, products, strict=True)):
-            ratio = {v // n for v, n in zip(vector, products, strict=True)}
-            if len(ratio) == 1:
-                yield one * other * ratio.pop()
+        if ratio := _ratio(vector, values):
+            yield node * ratio
+    for (a, one), (b, other) in itertools.combinations_with_replacement(found.items(), 2):
+        if ratio := _ratio(vector, [m * n for m, n in zip(a, b, strict=True)]):
+            yield one * other * ratio
     for values, node in variables.items():
         steps = {(vector[0] - v, values[0] - n) for v, n in zip(vector, values, strict=True) if n != values[0]}
         slopes = {rise // run for rise, run in steps if rise % run == 0} if steps else set[int]()
@@ -311,6 +311,12 @@ def _fits(vector: tuple[int, ...], variables: Mapping[tuple[int, ...], UOp]) -> 
             rest = {v - slope * n for v, n in zip(vector, values, strict=True)}
             if slope > 0 and len(rest) == 1:
                 yield node * slope + rest.pop()
+
+
+def _ratio(vector: Sequence[int], values: Sequence[int]) -> int:
+    """The factor between two lists of sizes; 0 if there is none."""
+    found = {v // n if v % n == 0 else 0 for v, n in zip(vector, values, strict=True)}
+    return found.pop() if len(found) == 1 else 0
 
 
 def _with_sizes(
@@ -356,7 +362,7 @@ def _rule(text: str) -> Callable[[Mapping[str, int]], int]:
     if not _RULE.fullmatch(text):
         raise CompileError(f"size {text!r}: it is not a sum of products of sizes.")
     code = compile(text, "<size>", "eval")
-    return lambda values: eval(code, {"__builtins__": {}}, values)  # type: ignore[no-any-return]
+    return lambda values: int(eval(code, {"__builtins__": {}}, values))
 
 
 # --- what is said of it ----------------------------------------------------------------------------------------------

@@ -54,14 +54,27 @@ class GraphWalk:
     """The graph of some roots above the memory that is given: leaves, and `parts` of them.
 
     `order` numbers the nodes, sources first. `numbers` are the values of the number entries, in their order, and
-    `known` the inner nodes that an earlier walk has met: they are computed for the second time.
+    `known` the inner nodes that an earlier walk has met: they are computed for the second time. `fresh` are leaves of
+    gradients that were not computed yet.
     With `is_exact` no number becomes an argument.
 
     Raises:
         KernmillError: an expression needs the old value of a tensor that was overwritten in place.
     """
 
-    __slots__ = ("entries", "fixed", "is_exact", "known", "leaves", "numbers", "ops", "order", "roots", "storages")
+    __slots__ = (
+        "entries",
+        "fixed",
+        "fresh",
+        "is_exact",
+        "known",
+        "leaves",
+        "numbers",
+        "ops",
+        "order",
+        "roots",
+        "storages",
+    )
 
     def __init__(self, roots: Sequence[UOp], parts: Mapping[UOp, Buffer], *, is_exact: bool) -> None:
         self.roots, self.is_exact = roots, is_exact
@@ -71,6 +84,7 @@ class GraphWalk:
         self.numbers: list[tuple[DType, float]] = []
         self.entries: list[Any] = []
         self.known: list[UOp] = []
+        self.fresh: list[UOp] = []
         self.ops: set[Any] = set()
         self.fixed = None if is_exact else {_unshaped(root) for root in roots}
         self._walk(parts)
@@ -101,7 +115,11 @@ class GraphWalk:
                     continue
                 op = node.op
                 ops.add(op)
-                arg = node.arg and 1 if op is _DETACH else node.arg  # leaves are counted, as in `closed`
+                arg = node.arg
+                if op is _DETACH and arg:
+                    arg = 1  # leaves are counted, as in `closed`
+                    if _unshaped(src[0]).storage is None:
+                        self.fresh.append(node)
                 if len(src) == 1:
                     entry = op, node.dtype, arg, order[src[0]]
                 else:

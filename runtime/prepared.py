@@ -94,8 +94,9 @@ class Prepared:
             for array, position in at:
                 array[position] = address
         arena = self.device.allocate(self.arena) if self.arena else None
+        begin = 0 if arena is None else arena.address
         for number, offset, at in self.inner:
-            where[number] = address = arena.address + offset
+            where[number] = address = begin + offset
             for array, position in at:
                 array[position] = address
         for number, dtype, count, at in self.new:

@@ -186,8 +186,11 @@ class Random(Convolution, Scan):
     @classmethod
     def _states(cls) -> list[Random]:
         """What every realize() brings up to date: how many calls were made on each device."""
+        if not _generators:
+            return []
         with _lock:
-            return [generator.advance() for generator in _generators.values()]
+            waiting = [g for g in _generators.values() if g.pending or g.state.uop.storage is None]
+            return [generator.advance() for generator in waiting]
 
     # --- distributions
     @classmethod

@@ -91,7 +91,11 @@ def test_a_kernel_of_columns_is_that_of_the_first_ones() -> None:
     (kernel,) = [item for item in found.graph.items if isinstance(item, Kernel)]
     ops = {node.op for node in kernel.ast.toposort()}
     assert not ops & {Ops.WHERE, Ops.LT, Ops.AND}
-    assert sorted(node.arg[1] for node in kernel.ast.toposort() if node.op is Ops.PARAM) == [1, 96, 228]  # 2.0 is an argument
+    assert sorted(node.arg[1] for node in kernel.ast.toposort() if node.op is Ops.PARAM) == [
+        1,
+        96,
+        228,
+    ]  # 2.0 is an argument
 
 
 @pytest.mark.parametrize("kind", ["borrowed", "bfloat16", "int8", "leaf"])

@@ -1,0 +1,118 @@
+"""One plan for many graphs: what is compiled, what is told, and that a wrong guess is never used."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernmill import Context, Tensor
+from kernmill.runtime import counters, families, plan
+
+
+@pytest.fixture(autouse=True)
+def empty(tmp_path: Path) -> Iterator[None]:
+    """No plan and no kernel is known."""
+    plan.plans.clear()
+    families.families.clear()
+    with Context(CACHE_DIR=str(tmp_path)):
+        yield
+    plan.plans.clear()
+    families.families.clear()
+
+
+def data(*shape: int) -> Tensor:
+    return Tensor(np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)).realize()
+
+
+def kernels() -> int:
+    return counters.compiled + counters.from_disk
+
+
+def test_a_hundred_numbers_are_one_compilation(device: str) -> None:
+    with Context(DEVICE=device):
+        x = Tensor([1.0, 2.0]).realize()
+        before = kernels()
+        for i in range(100):
+            np.testing.assert_allclose((x * (0.1 + i / 7)).numpy(), np.float32([1, 2]) * np.float32(0.1 + i / 7))
+        assert kernels() == before + 1
+
+
+def test_integers_and_exponents_are_arguments_from_the_second_value_on() -> None:
+    x = Tensor([3, 5]).realize()
+    before = kernels()
+    for i in range(2, 30):
+        assert (x + i).tolist() == [3 + i, 5 + i]
+    assert kernels() == before + 2
+
+
+def test_two_hundred_lengths_are_at_most_four_compilations() -> None:
+    before = kernels()
+    for n in range(1, 201):
+        assert Tensor.ones(n).exp().sum().item() == pytest.approx(n * np.e, rel=1e-5)
+    assert kernels() <= before + 4
+
+
+def test_a_loop_that_reads_one_number_costs_the_same_in_each_round() -> None:
+    """The value that the loop carries is kept, without a realize() by the user."""
+    x, c = data(100), Tensor([0.9])
+    found: list[int] = []
+    for _ in range(12):
+        new = c + ((x - c) * 0.1).mean()
+        (new - c).abs().item()
+        c = new
+        before = len(plan.plans)
+        found.append(before)
+    assert found[3:] == found[3:4] * 9
+
+
+def test_elements_of_one_result_do_not_compute_it_again() -> None:
+    y = data(16, 4).argsort(0)
+    int(y[0, 0])
+    int(y[1, 0])
+    assert y.is_realized
+
+
+def test_a_wrong_guess_is_not_used() -> None:
+    """Two sizes fit a line that the third one is not on."""
+    for n, m in ((4, 7), (5, 9), (6, 40), (7, 3), (9, 9), (4, 7)):
+        x = data(n, m)
+        np.testing.assert_allclose(x.sum(1).numpy(), x.numpy().sum(1), rtol=1e-5, atol=1e-5)
+
+
+def test_sizes_that_keep_coming_get_exact_kernels() -> None:
+    for n in (3, 4, 5):
+        (data(n) * 2.5).realize()
+    x = data(6)
+    before = kernels()
+    for _ in range(70):
+        (x * 2.5).realize()
+    assert kernels() == before + 1
+
+
+def test_plans_are_dropped_by_their_size() -> None:
+    with Context(PLANS_MAX_MB="1"):
+        for n in range(60):
+            made = data(3)
+            for _ in range(n + 1):
+                made = made.sin()
+            made.realize()
+            assert plan.plans.bytes <= 1 << 20
+
+
+def test_what_cannot_be_shared_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    x = Tensor(np.ones((64, 64), np.float32)).realize()
+    with warnings.catch_warnings(record=True) as found, Context(DEBUG="1"):
+        warnings.simplefilter("always")
+        for n in range(2, 24):
+            made = x[:n, : 64 - n] @ x[: 64 - n, : n * n % 60 + 2]
+            assert made.numpy()[0, 0] == 64 - n
+    texts = [str(one.message) for one in found]
+    assert len(texts) <= 1
+    for text in texts:
+        assert "kernels were compiled 8 times for one expression" in text
+        assert "test_families.py" in text
+    assert "a new graph" in capsys.readouterr().err
