@@ -11,6 +11,7 @@ from . import allocator as allocator
 from . import compile_cache as compile_cache
 from . import elf as elf
 from . import families as families
+from . import graph_key as graph_key
 from . import host as host
 from . import later as later
 from . import llvm_codegen as llvm_codegen

@@ -9,7 +9,7 @@ import pytest
 
 from kernmill import Tensor
 from kernmill.ir import KernmillError
-from kernmill.runtime.graph_key import GraphWalk
+from kernmill.runtime.graph_key import STALE, GraphWalk
 
 
 def walk(*tensors: Tensor, is_exact: bool = False) -> GraphWalk:
@@ -63,8 +63,6 @@ def test_an_overwritten_tensor_cannot_be_read_any_more() -> None:
     while node.storage is None:
         node = node.src[0]
     before = node.storage
-    from kernmill.runtime.graph_key import STALE
-
     node.storage = STALE
     with pytest.raises(KernmillError, match=r"needs the old value of a tensor that was overwritten in place"):
         walk(old)
