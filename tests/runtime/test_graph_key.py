@@ -9,11 +9,11 @@ import pytest
 
 from kernmill import Tensor
 from kernmill.ir import KernmillError
-from kernmill.runtime.graph_key import STALE, GraphWalk
+from kernmill.runtime import graph_key
 
 
-def walk(*tensors: Tensor, is_exact: bool = False) -> GraphWalk:
-    return GraphWalk([tensor.uop for tensor in tensors], {}, is_exact=is_exact)
+def walk(*tensors: Tensor, is_exact: bool = False) -> graph_key.GraphWalk:
+    return graph_key.GraphWalk([tensor.uop for tensor in tensors], {}, is_exact=is_exact)
 
 
 def data(count: int = 6) -> Tensor:
@@ -63,7 +63,7 @@ def test_an_overwritten_tensor_cannot_be_read_any_more() -> None:
     while node.storage is None:
         node = node.src[0]
     before = node.storage
-    node.storage = STALE
+    node.storage = graph_key.STALE
     with pytest.raises(KernmillError, match=r"needs the old value of a tensor that was overwritten in place"):
         walk(old)
     node.storage = before
