@@ -65,8 +65,17 @@ class DType:
         return named_dtype, (self.name,)
 
 
-class dtypes:  # a namespace of constants, as in `dtypes.float32`
-    """The scalar types."""
+class _Constants(type):
+    """The type of a namespace whose names keep their values."""
+
+    def __setattr__(cls, name: str, value: object) -> None:
+        raise DTypeError(
+            f"dtypes.{name} = {value}: the dtypes and defaults are fixed. Pass dtype=, or cast the result."
+        )
+
+
+class dtypes(metaclass=_Constants):  # a namespace of constants, as in `dtypes.float32`
+    """The scalar types. `default_float` and `default_int` are the dtypes of Python numbers and lists of them."""
 
     void: Final = DType("void", "void", 0)
     index: Final = DType("index", "index", 64)
@@ -84,19 +93,30 @@ class dtypes:  # a namespace of constants, as in `dtypes.float32`
     float32: Final = DType("float32", "float", 32)
     float64: Final = DType("float64", "float", 64)
 
+    # the names of C on 64-bit Linux, as in PyTorch and tinygrad; NumPy's "int" and "float" have 64 bits
+    half: Final = float16
+    float: Final = float32
+    double: Final = float64
+    char: Final = int8
+    short: Final = int16
+    int: Final = int32
+    long: Final = int64
+    byte: Final = uint8
+    uchar: Final = uint8
+    ushort: Final = uint16
+    uint: Final = uint32
+    ulong: Final = uint64
+
     data: Final = (bool, int8, int16, int32, int64, uint8, uint16, uint32, uint64, float16, bfloat16, float32, float64)
     default_float: Final = float32
     default_int: Final = int64
 
 
 _by_name: Final[dict[str, DType]] = {
-    **{dtype.name: dtype for dtype in (*dtypes.data, dtypes.void, dtypes.index)},
-    "half": dtypes.float16,
-    "float": dtypes.float32,
-    "double": dtypes.float64,
-    "int": dtypes.int64,
+    **{name: dtype for name, dtype in vars(dtypes).items() if isinstance(dtype, DType)},
     "bool_": dtypes.bool,
 }
+del _by_name["default_float"], _by_name["default_int"]
 
 
 DTypeLike: TypeAlias = "DType | str | type"  # what as_dtype takes

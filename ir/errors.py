@@ -2,17 +2,18 @@
 
     Exception
       KernmillError            base: catch this to catch all of ours
-        ShapeError             shapes that do not fit together          (also a ValueError)
-        DTypeError             a dtype that an operation cannot take    (also a TypeError)
-        IndexRangeError        an index outside its axis                (also an IndexError)
+        ShapeError             shapes that do not fit together          (also a ValueError and a RuntimeError)
+        DTypeError             a dtype that an operation cannot take    (also a TypeError and a RuntimeError)
+        IndexRangeError        an index outside its axis                (also an IndexError and a RuntimeError)
         DeviceError            unknown, missing or mixed devices        (also a RuntimeError)
           OutOfMemoryError     a device has no room for a buffer        (also a MemoryError)
         CompileError           a kernel that could not be built         (also a RuntimeError)
         FormatError            a file whose bytes are not what they claim (also a ValueError)
-        SettingError           an unknown setting or value              (also a ValueError)
+        SettingError           an unknown setting or value              (also a ValueError and a RuntimeError)
         GradientError          backward() where there is nothing to differentiate (also a RuntimeError)
         InternalError          a bug in kernmill: please report it      (also a RuntimeError)
 
+NumPy and Python raise the first of the two built-in errors, PyTorch the second, for the same mistake.
 A message has three parts: what was asked (the call with shapes and dtypes), why it cannot be, what to do.
 `assert` is for the author of the compiler and never stands between a user and a sentence.
 """
@@ -27,15 +28,15 @@ class KernmillError(Exception):
     """Base of all errors that kernmill raises on purpose."""
 
 
-class ShapeError(KernmillError, ValueError):
+class ShapeError(KernmillError, ValueError, RuntimeError):
     """Shapes that do not fit together."""
 
 
-class DTypeError(KernmillError, TypeError):
+class DTypeError(KernmillError, TypeError, RuntimeError):
     """A dtype that the operation cannot take."""
 
 
-class IndexRangeError(KernmillError, IndexError):
+class IndexRangeError(KernmillError, IndexError, RuntimeError):
     """An index that lies outside its axis."""
 
 
@@ -55,7 +56,7 @@ class FormatError(KernmillError, ValueError):
     """A file whose bytes are not what they claim to be."""
 
 
-class SettingError(KernmillError, ValueError):
+class SettingError(KernmillError, ValueError, RuntimeError):
     """An unknown setting, or a value that the setting does not take."""
 
 

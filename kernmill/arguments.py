@@ -21,6 +21,7 @@ from typing import Any, Self, TypeVar, Union, get_args, get_origin
 from kernmill.ir import DTypeError, IndexRangeError, KernmillError, SettingError, ShapeError, UOp
 
 from .size import SymbolicSize
+from .synonyms import renamed
 
 __all__ = ["AnyTensor", "is_foreign", "is_whole", "misfit", "name_call", "refuse", "with_sentences"]
 
@@ -33,7 +34,6 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 _FAILURES = (TypeError, AttributeError, ValueError, LookupError, ArithmeticError)
 _WORDS = {AnyTensor: "a Tensor", int: "a whole number", float: "a number", str: "a text", bool: "True or False",
           os.PathLike: "a path", Mapping: "a dict", NoneType: "None"}  # fmt: skip
-_OTHER_WORDS = {"keepdims": "keepdim", "unbiased": "correction", "ddof": "correction", "size": "shape"}
 _NOT_HERE = {"retain_graph": "Leave it out: the graph is kept until the step",
              "set_to_none": "Leave it out: it is always so",
              "create_graph": "Write loss.gradient(x), whose results have gradients"}  # fmt: skip
@@ -88,8 +88,11 @@ def with_sentences(function: Call) -> Call:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            refuse(error, function, args, kwargs)
-            raise
+            own = renamed(function, args, kwargs) if kwargs and isinstance(error, TypeError) else None
+            if own is None:
+                refuse(error, function, args, kwargs)
+                raise
+        return guarded(*own[0], **own[1])
 
     return guarded  # type: ignore[return-value]
 
@@ -102,11 +105,6 @@ def misfit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
     call = f"{type(owner).__name__}.{function.__name__}" if is_bound else function.__qualname__
     call = call.removesuffix(".__init__")
     for word in (word for word in kwargs if word not in signature.parameters):
-        own = _OTHER_WORDS.get(word, word.replace("dims", "axis").replace("dim", "axis"))
-        if own in signature.parameters:
-            return DTypeError(f"{call}: there is no {word}=. Write {own}=.")
-        if own == "axis" and "axes" in signature.parameters:
-            return DTypeError(f"{call}: there is no {word}=. Give the axes alone.")
         if word in _NOT_HERE:
             return DTypeError(f"{call}: there is no {word}=. {_NOT_HERE[word]}.")
     try:

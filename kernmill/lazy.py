@@ -51,6 +51,7 @@ from kernmill.runtime import canonical_name, device_names
 
 from .arguments import AnyTensor, name_call, refuse
 from .size import SymbolicSize, as_node, shown
+from .synonyms import renamed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -430,11 +431,14 @@ def _traced(method: Method) -> Method:
         try:
             return method(*args, **kwargs)
         except Exception as error:
-            refuse(error, method, args, kwargs)
-            name_call(error, method.__name__)
-            raise
+            own = renamed(method, args, kwargs) if kwargs and isinstance(error, TypeError) else None
+            if own is None:
+                refuse(error, method, args, kwargs)
+                name_call(error, method.__name__)
+                raise
         finally:
             current_origin.line = None
+        return traced(*own[0], **own[1])
 
     traced.is_traced = True  # type: ignore[attr-defined]
     return traced  # type: ignore[return-value]

@@ -39,6 +39,7 @@ from .methods.creation import DLPACK_BFLOAT, DLPACK_UINT, host_array, recode
 from .methods.movement import expand_whole
 from .methods.other_names import instead_of
 from .size import as_node, shown
+from .synonyms import with_other_names
 from .variable import given_values
 
 if TYPE_CHECKING:
@@ -466,6 +467,7 @@ def _updating(sign: str, method: str) -> Callable[[Tensor, Operand], Tensor]:
 
 
 @trace_origins
+@with_other_names
 class Tensor(Conversions):
     """A multidimensional array that is computed when it is needed.
 

@@ -22,11 +22,12 @@ ARROWS: dict[str, tuple[str, ...]] = {
 USES: dict[str, tuple[str, ...]] = {  # inside kernmill/, from the bottom up; what has no row uses anything but commands
     "size": (),
     "variable": (),
-    "arguments": ("size",),
-    "lazy": ("arguments", "size"),
+    "synonyms": (),
+    "arguments": ("size", "synonyms"),
+    "lazy": ("arguments", "size", "synonyms"),
     "methods": ("arguments", "lazy", "size"),
     "autograd": ("lazy", "methods"),
-    "tensor": ("autograd", "lazy", "methods", "size", "variable"),
+    "tensor": ("autograd", "lazy", "methods", "size", "synonyms", "variable"),
     "captures": ("lazy", "methods", "size", "tensor", "variable"),
 }
 FOR_ARCHITECTURES = ("kernmill", "kernmill.quant", "kernmill.formats.quoting")  # the last words their sentences

@@ -1,11 +1,14 @@
-"""What other libraries call a method of Tensor: a sentence with our name for it, once theirs was not found.
+"""What other libraries call a method of Tensor whose meaning differs: a sentence that says what to write here.
 
-One thing has one name here. What is asked for once in a program is found out once; nothing is looked up before.
+A sentence is made after a name was not found, so a program with our names pays nothing. Names whose meaning is the
+same are in synonyms.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
 
 __all__ = [
     "FRONT", "MODULE", "OPTIMIZER", "OPTIMIZERS", "instead_of", "layer_instead_of", "named_in", "no_attribute",
@@ -14,55 +17,50 @@ __all__ = [
 _INSTEAD: dict[str, str] = {  # theirs: what is written here
     "add_": "x += y", "sub_": "x -= y", "mul_": "x *= y", "div_": "x /= y", "copy_": "x.assign(y)",
     "fill_": "x.assign(number)", "zero_": "x.assign(0)", "fill": "x.assign(number)",
-    "normal_": "x.assign(Tensor.normal(*x.shape))", "uniform_": "x.assign(Tensor.uniform(*x.shape))", "t": "x.T",
-    "ravel": "x.flatten()", "dim": "x.ndim", "nelement": "x.numel()", "nbytes": "x.numel() * x.element_size()",
-    "itemsize": "x.element_size()", "narrow": "x[:, start : start + length]", "select": "x[:, i]",
-    "slice": "x[start:stop]", "expand_as": "x.expand(y.shape)", "view_as": "x.reshape(y.shape)",
-    "reshape_as": "x.reshape(y.shape)", "moveaxis": "x.movedim(from, to)", "swapdims": "x.swapaxes(a, b)",
+    "normal_": "x.assign(Tensor.normal(*x.shape))", "uniform_": "x.assign(Tensor.uniform(*x.shape))",
+    "bernoulli_": "x.assign((Tensor.rand(*x.shape) < p).cast(x.dtype))", "t": "x.T", "dim": "x.ndim",
+    "ndimension": "x.ndim", "nbytes": "x.numel() * x.element_size()", "itemsize": "x.element_size()",
+    "narrow": "x[:, start : start + length]", "select": "x[:, i]", "slice": "x[start:stop]",
+    "expand_as": "x.expand(y.shape)", "view_as": "x.reshape(y.shape)", "reshape_as": "x.reshape(y.shape)",
     "trace": "x.diagonal().sum()", "fliplr": "x.flip(1)", "flipud": "x.flip(0)", "kron": "einsum, then reshape",
     "tensor_split": "x.split(sizes, axis)", "hsplit": "x.chunk(n, 1)", "vsplit": "x.chunk(n, 0)",
-    "astype": "x.cast(dtype)", "type": "x.cast(dtype)", "type_as": "x.cast(y.dtype)", "byte": "x.cast(dtypes.uint8)",
-    "copy": "x.clone()", "data": "x.detach()", "cpu": "x.to('LLVM'), or x.numpy()", "cuda": "x.to('CL')",
-    "is_cuda": "x.device", "is_contiguous": "x.contiguous(), where memory of its own is wanted",
-    "retain_grad": "loss.gradient(x)", "is_leaf": "x.requires_grad", "clamp_min": "x.clamp(min=low)",
-    "clamp_max": "x.clamp(max=high)", "absolute": "x.abs()", "negative": "-x", "positive": "x", "subtract": "x - y",
-    "multiply": "x * y", "divide": "x / y", "true_divide": "x / y", "power": "x ** y", "arctan": "x.atan()",
-    "arctan2": "x.atan2(y)", "arcsin": "x.asin()", "arccos": "x.acos()", "fix": "x.trunc()", "not_equal": "x != y",
-    "greater": "x > y", "less": "x < y", "hypot": "(x * x + y * y).sqrt()", "deg2rad": "x * (math.pi / 180)",
-    "rad2deg": "x * (180 / math.pi)", "isin": "(x.unsqueeze(-1) == values).any(-1)", "ptp": "x.max() - x.min()",
-    "logit": "(x / (1 - x)).log()", "std_mean": "x.std(), x.mean()", "aminmax": "x.min(), x.max()",
-    "glu": "a * b.sigmoid() with a, b = x.chunk(2, -1)", "addmm": "x + a @ b", "mv": "x @ v", "inner": "x @ y",
-    "vdot": "x @ y", "sum_to_size": "x.sum(axis, keepdim=True)", "index_fill": "x[index] = number",
-    "index_put": "x[index] = y", "put": "x[index] = y", "take": "x.flatten()[index]", "equal": "(x == y).all()",
-    "array_equal": "(x == y).all()", "layer_norm": "nn.LayerNorm(sizes)", "batch_norm": "nn.BatchNorm(channels)",
-    "group_norm": "nn.GroupNorm(groups, channels)", "embedding": "weight[index]", "unique": "np.unique(x)",
-    "searchsorted": "np.searchsorted(x, y)", "argwhere": "np.argwhere(x)",
-    "inverse": "np.linalg.inv(x)", "inv": "np.linalg.inv(x)", "svd": "np.linalg.svd(x)", "det": "np.linalg.det(x)",
-    "values": "x, and for the places x.argmax(axis)", "indices": "x.argmax(axis)", "qr": "np.linalg.qr(x)",
-    "cholesky": "np.linalg.cholesky(x)", "fft": "np.fft.fft(x)", "block_until_ready": "x.realize()",
-    "at": "x[index] = y",
-    "addcdiv": "x + a / b", "baddbmm": "x + a @ b", "char": "x.cast(dtypes.int8)", "dist": "(x - y).norm()",
-    "erfc": "1 - x.erf()", "greater_equal": "x >= y",
-    "less_equal": "x <= y", "is_nonzero": "bool(x)", "kthvalue": "x.sort(), and its entry k - 1",
-    "index_copy": "x[index] = y", "masked_scatter": "where(mask, y, x)", "ndimension": "x.ndim",
-    "new_full": "Tensor.full(shape, value)", "new_empty": "Tensor.zeros(*shape)", "get_device": "x.device",
-    "scatter_reduce": "x.scatter_add(axis, index, y)", "tobytes": "x.numpy().tobytes()", "cov": "np.cov(x)",
-    "corrcoef": "np.corrcoef(x)", "grad_fn": "x.requires_grad", "prelu": "where(x > 0, x, weight * x)",
-    "diag_embed": "x.unsqueeze(-1) * Tensor.eye(n)", "register_hook": "x.grad, after backward()",
-    "batchnorm": "nn.BatchNorm(channels)", "layernorm": "nn.LayerNorm(sizes)",
-    "sequential": "nn.Sequential(*layers)(x)", "binary_crossentropy": "x.binary_cross_entropy(y)",
+    "type_as": "x.cast(y.dtype)", "byte": "x.cast(dtypes.uint8)", "char": "x.cast(dtypes.int8)",
+    "data": "x.detach(), or memoryview(x.numpy()) for its bytes", "tobytes": "x.numpy().tobytes()",
+    "cpu": "x.to('LLVM'), or x.numpy()", "cuda": "x.to('CL')", "is_cuda": "x.device", "get_device": "x.device",
+    "is_contiguous": "x.contiguous(), where a separate buffer is needed", "retain_grad": "loss.gradient(x)",
+    "register_hook": "x.grad, after backward()", "grad_fn": "x.requires_grad", "is_leaf": "x.requires_grad",
+    "clamp_min": "x.clamp(min=low)", "clamp_max": "x.clamp(max=high)", "positive": "x",
+    "hypot": "(x * x + y * y).sqrt()", "deg2rad": "x * (math.pi / 180)", "rad2deg": "x * (180 / math.pi)",
+    "isin": "(x.unsqueeze(-1) == values).any(-1)", "ptp": "x.max() - x.min()", "logit": "(x / (1 - x)).log()",
+    "erfc": "1 - x.erf()", "std_mean": "x.std(), x.mean()", "aminmax": "x.min(), x.max()",
+    "glu": "a * b.sigmoid() with a, b = x.chunk(2, -1)", "prelu": "where(x > 0, x, weight * x)",
+    "addmm": "x + a @ b", "baddbmm": "x + a @ b", "addcdiv": "x + a / b", "inner": "x.linear(y)",
+    "vdot": "x.flatten() @ y.flatten()", "dist": "(x - y).norm()", "sum_to_size": "x.sum(axis, keepdim=True)",
+    "index_fill": "x[index] = number", "index_put": "x[index] = y", "index_copy": "x[index] = y", "at": "x[index] = y",
+    "take": "x.flatten()[index]", "equal": "(x == y).all()", "array_equal": "(x == y).all()",
+    "is_nonzero": "bool(x)", "kthvalue": "x.sort(), and its entry k - 1", "unique": "np.unique(x)",
+    "searchsorted": "np.searchsorted(x, y)", "argwhere": "np.argwhere(x)", "inverse": "np.linalg.inv(x)",
+    "inv": "np.linalg.inv(x)", "svd": "np.linalg.svd(x)", "det": "np.linalg.det(x)", "qr": "np.linalg.qr(x)",
+    "cholesky": "np.linalg.cholesky(x)", "fft": "np.fft.fft(x)", "cov": "np.cov(x)", "corrcoef": "np.corrcoef(x)",
+    "values": "x, and x.argmax(axis) for the indices", "indices": "x.argmax(axis)", "block_until_ready": "x.realize()",
+    "new_full": "Tensor.full(shape, value)", "new_empty": "Tensor.zeros(*shape)", "new_zeros": "Tensor.zeros(*shape)",
+    "new_ones": "Tensor.ones(*shape)", "new_tensor": "Tensor(values)", "diag_embed": "x.unsqueeze(-1) * Tensor.eye(n)",
+    "layer_norm": "nn.LayerNorm(sizes)", "batch_norm": "nn.BatchNorm(channels)", "embedding": "weight[index]",
+    "group_norm": "nn.GroupNorm(groups, channels)", "batchnorm": "nn.BatchNorm(channels)",
+    "layernorm": "nn.LayerNorm(sizes)", "sequential": "nn.Sequential(*layers)(x)", "usum": "x + y",
     "sparse_categorical_crossentropy": "x.cross_entropy(y)",
-    "binary_crossentropy_logits": "x.binary_cross_entropy_with_logits(y)", "swish": "x.silu()", "idiv": "x // y",
-    "mod": "x % y", "lshift": "x << n", "rshift": "x >> n", "xor": "x ^ y", "invert": "~x", "usum": "x + y",
-    "new_zeros": "Tensor.zeros(*shape)", "new_ones": "Tensor.ones(*shape)", "new_tensor": "Tensor(values)",
 }  # fmt: skip
+_RESHAPING = frozenset(
+    ["detach", "movedim", "moveaxis", "permute", "squeeze", "swapaxes", "swapdims", "transpose", "unsqueeze", "view"]
+)
 
 _LAYERS: dict[str, str] = {
     "Flatten": "lambda x: x.flatten(1)", "Identity": "lambda x: x", "MaxPool2d": "lambda x: x.max_pool2d(2)",
     "AvgPool2d": "lambda x: x.avg_pool2d(2)", "AdaptiveAvgPool2d": "lambda x: x.adaptive_avg_pool2d(1)",
     "Softmax": "lambda x: x.softmax(-1)", "Upsample": "lambda x: x.interpolate(scale_factor=2)",
     "ModuleList": "a list", "ModuleDict": "a dict", "ParameterList": "a list",
-    "Parameter": "Tensor(.., requires_grad=True)", "functional": "the methods of Tensor", "Dropout2d": "nn.Dropout(p)",
+    "Parameter": "Tensor(.., requires_grad=True)", "functional": "the methods of Tensor",
+    "Dropout2d": "x * nn.Dropout(p)(Tensor.ones(*x.shape[:2], 1, 1)) in a module",
     "CrossEntropyLoss": "predictions.cross_entropy(target)", "NLLLoss": "predictions.nll_loss(target)",
     "MSELoss": "predictions.mse_loss(target)", "L1Loss": "predictions.l1_loss(target)",
     "BCELoss": "predictions.binary_cross_entropy(target)", "KLDivLoss": "predictions.kl_div(target)",
@@ -82,9 +80,10 @@ _LAYERS: dict[str, str] = {
     "ConvTranspose1d": "x.conv_transpose1d(weight, bias)", "ConvTranspose3d": "x.conv_transpose3d(weight, bias)",
     "AvgPool1d": "lambda x: x.unsqueeze(2).avg_pool2d((1, 2)).squeeze(2)",
     "InstanceNorm1d": "nn.GroupNorm(channels, channels)",
-    "AdaptiveMaxPool2d": "lambda x: x.max((-2, -1), keepdim=True)", "ParameterDict": "a dict",
+    "AdaptiveMaxPool2d": "lambda x: x.max((-2, -1), keepdim=True) for the output size 1", "ParameterDict": "a dict",
     "TransformerDecoderLayer": "a module of two nn.MultiHeadAttention, three nn.LayerNorm and two nn.Linear",
-    "CosineSimilarity": "x.cosine_similarity(y)", "TripletMarginLoss": "(x.cdist(y) ..).relu().mean()",
+    "CosineSimilarity": "x.cosine_similarity(y)",
+    "TripletMarginLoss": "((x - y).norm(axis=-1) - (x - z).norm(axis=-1) + margin).relu().mean()",
 }  # fmt: skip
 
 
@@ -147,7 +146,7 @@ def instead_of(name: str, own: type) -> str:
     if name in _INSTEAD:
         return named_in(_INSTEAD, name)
     if name.endswith("_") and hasattr(own, stem) and not name.startswith("_"):
-        return f" Write x.assign(x.{stem}(..))."
+        return f" Write x = x.{stem}(..)." if stem in _RESHAPING else f" Write x.assign(x.{stem}(..))."
     return ""
 
 
@@ -155,4 +154,16 @@ def layer_instead_of(name: str, own: type) -> str:
     """What to write for a layer that nn has not: functions of a tensor are layers."""
     if name in _LAYERS:
         return named_in(_LAYERS, name)
-    return f" Any function of a tensor is a layer: write Tensor.{name.lower()}." if hasattr(own, name.lower()) else ""
+    method = getattr(own, name.lower(), None)
+    if not callable(method) or not _takes_one(method):
+        return ""
+    return f" Any function of a tensor is a layer: write Tensor.{name.lower()}."
+
+
+def _takes_one(function: Callable[..., Any]) -> bool:
+    """True if a call with one tensor is complete."""
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    return True

@@ -143,6 +143,8 @@ def _is_finite(value: object) -> bool:
 class Random(Convolution, Scan):
     """Random tensors."""
 
+    manual_seed = staticmethod(manual_seed)
+
     @classmethod
     def _words(cls, shape: tuple[int | Sequence[int], ...], device: str | None) -> tuple[Self, Self]:
         sizes = flat_sizes(shape)

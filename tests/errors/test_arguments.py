@@ -54,15 +54,6 @@ CASES: dict[str, Case] = {
     "float_padding": (lambda: image().conv2d(Tensor(KERNEL), padding=1.5), DTypeError,
                       "Tensor.conv2d: padding is 1.5, of type float. "
                       "Give a whole number or several whole numbers or a text."),
-    "dim": (lambda: x().sum(dim=1), DTypeError, "Tensor.sum: there is no dim=. Write axis=."),
-    "keepdims": (lambda: x().max(1, keepdims=True), DTypeError,
-                 "Tensor.max: there is no keepdims=. Write keepdim=."),
-    "start_dim": (lambda: x().flatten(start_dim=1), DTypeError,
-                  "Tensor.flatten: there is no start_dim=. Write start_axis=."),
-    "dims": (lambda: x().flip(dims=(0,)), DTypeError, "Tensor.flip: there is no dims=. Give the axes alone."),
-    "joined_dim": (lambda: PLAIN.cat([x()], dim=1), DTypeError, "cat: there is no dim=. Write axis=."),
-    "unbiased": (lambda: x().var(unbiased=False), DTypeError,
-                 "Tensor.var: there is no unbiased=. Write correction=."),
     "larger_of_two": (lambda: x().max(x()), ShapeError,
                       "max: a tensor of shape (3, 4) as axis. Axes are whole numbers; the larger of two tensors is "
                       "x.maximum(y), the smaller x.minimum(y)."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,14 +53,29 @@ def test_tensors_have_the_types_of_data() -> None:
 
 
 def test_other_names() -> None:
-    assert [as_dtype(name) for name in (float, int, bool, "half", "double", "int")] == [
-        dtypes.float32,
-        dtypes.int64,
-        dtypes.bool,
-        dtypes.float16,
-        dtypes.float64,
-        dtypes.int64,
-    ]
+    assert [as_dtype(name) for name in (float, int, bool)] == [dtypes.float32, dtypes.int64, dtypes.bool]
+
+
+C_NAMES = {
+    "half": "float16", "float": "float32", "double": "float64", "char": "int8", "short": "int16", "int": "int32",
+    "long": "int64", "byte": "uint8", "uchar": "uint8", "ushort": "uint16", "uint": "uint32", "ulong": "uint64",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", C_NAMES)
+def test_a_name_of_c_is_the_same_dtype_as_an_attribute_and_as_a_string(name: str) -> None:
+    assert as_dtype(name) is getattr(dtypes, name) is as_dtype(C_NAMES[name])
+
+
+def test_defaults_are_fixed() -> None:
+    """Named regression: literals obeyed `dtypes.default_int = dtypes.int32`, and nothing else did."""
+    space: Any = dtypes
+    with pytest.raises(DTypeError) as raised:
+        space.default_int = dtypes.int32
+    assert str(raised.value) == (
+        "dtypes.default_int = int32: the dtypes and defaults are fixed. Pass dtype=, or cast the result."
+    )
+    assert dtypes.default_int is dtypes.int64
 
 
 @pytest.mark.parametrize(
