@@ -81,6 +81,20 @@ class Conversions(Casting):
         """Bytes of one element."""
         return self.dtype.size_bytes
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.numel() * self.element_size()
+
+    def tobytes(self) -> bytes:
+        """The bytes of all elements, row-major."""
+        return self._on_host().tobytes()
+
+    @property
+    def is_leaf(self) -> bool:
+        """True if backward() gives this tensor a gradient, or none leads through it."""
+        return not self.requires_grad or self._is_leaf()
+
     def is_floating_point(self) -> bool:
         """Whether the dtype is a float."""
         return self.dtype.is_float
@@ -168,6 +182,12 @@ class Conversions(Casting):
             except DeviceError:
                 if self.uop is uop:  # else another thread's replay took this memory over
                     raise
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """The memory as NumPy's protocol, read-only. The strides are explicit, so that Pillow asks for `tobytes`."""
+        array = self.numpy()
+        return {**array.__array_interface__, "strides": array.strides}
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         import numpy as np

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import NoneType
 from typing import Self
 
-from kernmill.ir import DTypeError, DTypeLike, Ops, UOp, as_dtype, dtypes
+from kernmill.ir import DType, DTypeError, DTypeLike, Ops, ShapeError, UOp, as_dtype, dtypes, iota, show_shape
 from kernmill.runtime import get_device
 
 from ..lazy import device_name
 from .losses import Losses
 
 __all__ = ["Casting"]
+
+_Size = int | Sequence[int]
+_UNSIGNED = {8: dtypes.uint8, 16: dtypes.uint16, 32: dtypes.uint32, 64: dtypes.uint64}
 
 
 class Casting(Losses):
@@ -50,24 +54,50 @@ class Casting(Losses):
         return self.cast(dtypes.bool)
 
     def bitcast(self, dtype: DTypeLike) -> Self:
-        """The same bits as another dtype.
+        """The same bytes as another dtype; the last axis gets longer or shorter where the sizes of the dtypes differ.
 
         Raises:
-            DTypeError: the sizes differ.
+            DTypeError: a bool, whose bits are not defined.
+            ShapeError: a last axis that does not divide evenly.
         """
-        dtype = as_dtype(dtype)
-        if dtype.bits != self.dtype.bits or dtype.is_bool or self.dtype.is_bool:
-            raise DTypeError(
-                f"bitcast: {self.dtype.name} to {dtype.name}: the bits differ in number. Use cast to convert values."
+        dtype, own = as_dtype(dtype), self.dtype
+        if dtype.is_bool is not own.is_bool:
+            raise DTypeError(f"bitcast: {own.name} to {dtype.name}: a bool has no defined bits. Use cast.")
+        if dtype.bits == own.bits:
+            return self._result(self.uop.bitcast(dtype))
+        ratio, size = max(dtype.bits, own.bits) // min(dtype.bits, own.bits), self.node_shape[-1] if self.ndim else 1
+        if dtype.bits > own.bits and (not self.ndim or size % ratio):
+            raise ShapeError(
+                f"bitcast: {own.name} of shape {show_shape(self.uop.shape)} to {dtype.name}: the last axis must be a "
+                f"multiple of {ratio}. Slice or pad it."
             )
-        return self._result(self.uop.bitcast(dtype))
+        wide, narrow = (_UNSIGNED[bits] for bits in (max(dtype.bits, own.bits), min(dtype.bits, own.bits)))
+        shifts = self._make(iota(ratio)).mul(narrow.bits).cast(wide)  # the lowest byte is first in memory
+        lead = self.node_shape[:-1]
+        if dtype.bits < own.bits:
+            parts = self._result(self.uop.bitcast(wide)).unsqueeze(-1).bitwise_right_shift(shifts).cast(narrow)
+            found = parts.reshape((*lead, size * ratio))
+        else:
+            parts = self._result(self.uop.bitcast(narrow)).reshape((*lead, size // ratio, ratio)).cast(wide)
+            found = parts.bitwise_left_shift(shifts)._reduce(Ops.ADD, -1, False, "bitcast")
+        return found._result(found.uop.bitcast(dtype))
 
-    def to(self, target: DTypeLike | None) -> Self:
-        """The tensor on another device (by name), or in another dtype.
+    def view(self, *shape: _Size | DTypeLike) -> Self:
+        """`reshape`; of a dtype `bitcast`, as in PyTorch and NumPy."""
+        if len(shape) == 1 and isinstance(shape[0], (DType, str, type)):
+            return self.bitcast(shape[0])
+        return self.reshape(*shape)  # type: ignore[arg-type]
+
+    def to(self, target: DTypeLike | None = None, dtype: DTypeLike | None = None, *, device: str | None = None) -> Self:
+        """The tensor on another device (by name), or in another dtype, or both.
 
         Raises:
             DeviceError: there is no such device.
         """
+        if dtype is not None or device is not None:
+            x = self if device is None else self.to(device)
+            x = x if dtype is None else x.cast(dtype)
+            return x if target is None else x.to(target)
         if not isinstance(target, (str, NoneType)):
             return self.cast(target)
         place = device_name(target)

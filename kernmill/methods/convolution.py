@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Self, TypeVar
+from typing import Literal, Self, TypeVar, overload
 
 from kernmill.ir import (
     Ops,
@@ -29,14 +29,14 @@ from kernmill.ir import (
 
 from ..lazy import accumulator
 from ..size import as_node
-from .contraction import Contraction
+from .matrices import Matrices
 
 __all__ = ["Convolution"]
 
 _MOST_BETWEEN = 1 << 27  # places of an axis: the host computes a table of 8 bytes for each, 1 GiB
 
 Each = int | Sequence[int]
-C = TypeVar("C", bound=Contraction)
+C = TypeVar("C", bound=Matrices)
 
 
 def each(value: Each, count: int, name: str) -> tuple[int, ...]:
@@ -55,7 +55,7 @@ def each(value: Each, count: int, name: str) -> tuple[int, ...]:
     return values
 
 
-class Convolution(Contraction):
+class Convolution(Matrices):
     """Convolutions, pooling, resizing."""
 
     def _windows(self, sizes: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> Self:
@@ -170,6 +170,14 @@ class Convolution(Contraction):
     conv_transpose1d = conv_transpose3d = conv_transpose2d
 
     # --- pooling
+    @overload
+    def max_pool2d(self, kernel_size: Each = ..., stride: Each | None = ..., padding: Each = ..., dilation: Each = ...,
+                   ceil_mode: bool = ..., *, return_indices: Literal[False] = ...) -> Self: ...  # fmt: skip
+
+    @overload
+    def max_pool2d(self, kernel_size: Each = ..., stride: Each | None = ..., padding: Each = ..., dilation: Each = ...,
+                   ceil_mode: bool = ..., *, return_indices: Literal[True]) -> tuple[Self, Self]: ...  # fmt: skip
+
     def max_pool2d(
         self,
         kernel_size: Each = 2,
@@ -177,12 +185,49 @@ class Convolution(Contraction):
         padding: Each = 0,
         dilation: Each = 1,
         ceil_mode: bool = False,
-    ) -> Self:
-        """The largest value of each window; with one number, windows over the last two axes."""
+        *,
+        return_indices: bool = False,
+    ) -> Self | tuple[Self, Self]:
+        """The largest value of each window; with one number, windows over the last two axes.
+
+        `return_indices` gives its index in the flattened spatial axes as well, for `max_unpool2d`.
+        """
         pool = Pool(self.node_shape, kernel_size, stride, padding, dilation, ceil_mode)
         low = -math.inf if self.dtype.is_float else int(self.dtype.min)
         seen = self.pad(pool.around(pool.pads, pool.rests), value=low)._windows(pool.kernel, pool.steps, pool.gaps)
-        return seen.max(tuple(range(-pool.rank, 0)))
+        largest = seen.max(tuple(range(-pool.rank, 0)))
+        return (largest, self._spatial_index(seen, pool)) if return_indices else largest
+
+    def _spatial_index(self, seen: Self, pool: Pool) -> Self:
+        """The index of the first largest value of each window in the flattened spatial axes."""
+        local = seen.flatten(-pool.rank).argmax(-1)
+        found = local._filled(0)
+        for n in range(pool.rank):
+            axis = local.ndim - pool.rank + n
+            entry = local.floor_divide(math.prod(pool.kernel[n + 1 :])).remainder(pool.kernel[n])
+            start = local._positions(axis).mul(pool.steps[n]).sub(pool.pads[n])
+            start = start.reshape([-1 if a == axis else 1 for a in range(local.ndim)])
+            found = found.mul(self.node_shape[axis]).add(start.add(entry.mul(pool.gaps[n])))
+        return found
+
+    def max_unpool2d(
+        self,
+        indices: Self,
+        kernel_size: Each = 2,
+        stride: Each | None = None,
+        padding: Each = 0,
+        output_size: Sequence[int] | None = None,
+    ) -> Self:
+        """The inverse of `max_pool2d`: each value at its index in the flattened spatial axes, zeros elsewhere."""
+        rank = 2 if isinstance(kernel_size, int) else len(kernel_size)
+        if output_size is None:
+            kernel, pads = each(kernel_size, rank, "kernel_size"), each(padding, rank, "padding")
+            steps = each(kernel_size if stride is None else stride, rank, "stride")
+            before = self.node_shape[-rank:]
+            output_size = [(n - 1) * s - 2 * p + k for n, s, p, k in zip(before, steps, pads, kernel, strict=True)]
+        shape = (*self.node_shape[:-rank], *output_size[-rank:])
+        flat = self.zeros((*shape[:-rank], math.prod(shape[-rank:])), dtype=self.dtype)
+        return flat.scatter(-1, indices.flatten(-rank), self.flatten(-rank)).reshape(shape)
 
     def avg_pool2d(
         self,

@@ -221,18 +221,20 @@ class Creation(Lazy):
         stop: float,
         steps: int,
         *,
+        endpoint: bool = True,
         dtype: DTypeLike = dtypes.default_float,
         device: str | None = None,
         requires_grad: bool = False,
     ) -> Self:
-        """`steps` values from start to stop, both included, evenly spaced."""
+        """`steps` values from start to stop, both included, evenly spaced; without stop if `endpoint` is False."""
         steps = operator.index(steps)
         if steps < 0:
             raise ShapeError(f"linspace: {steps} steps. Ask for 0 or more.")
         work = promote(as_dtype(dtype), dtypes.float32)
         place = iota(steps)
-        node = place.cast(work) * ((stop - start) / max(1, steps - 1)) + float(start)
-        node = place.eq(steps - 1).where(float(stop if steps > 1 else start), node)
+        node = place.cast(work) * ((stop - start) / max(1, steps - bool(endpoint))) + float(start)
+        if endpoint:
+            node = place.eq(steps - 1).where(float(stop if steps > 1 else start), node)
         return cls._new(node.cast(as_dtype(dtype)), device, requires_grad)
 
     @classmethod
@@ -241,17 +243,18 @@ class Creation(Lazy):
         n: int,
         m: int | None = None,
         *,
+        k: int = 0,
         dtype: DTypeLike = dtypes.default_float,
         device: str | None = None,
         requires_grad: bool = False,
     ) -> Self:
-        """The n by m (or n by n) matrix with ones on the diagonal."""
+        """The n by m (or n by n) matrix with ones on the diagonal, or on the k-th one above it."""
         n, columns = (v if isinstance(v, SymbolicSize) else operator.index(v) for v in (n, n if m is None else m))
         if n < 0 or columns < 0:
             raise ShapeError(f"eye: {n} by {columns}. Sizes are 0 or more.")
         n, columns = as_node(n), as_node(columns)
         rows = expand(reshape(iota(n), (n, 1)), (n, columns))
-        same = rows.eq(expand(reshape(iota(columns), (1, columns)), (n, columns)))
+        same = (rows + operator.index(k)).eq(expand(reshape(iota(columns), (1, columns)), (n, columns)))
         return cls._new(same.cast(as_dtype(dtype)), device, requires_grad)
 
     # --- like another

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from kernmill.ir import DType, DTypeError, Op, Ops, UOp, dtypes, promote
+from kernmill.ir import DType, DTypeError, Op, Ops, SettingError, UOp, dtypes, promote
 
 from ..arguments import with_sentences
 from ..lazy import KNOWN, Lazy, constant, fits, weak
@@ -115,9 +115,13 @@ class Comparison(Lazy):
         """Whether the value is nan."""
         return self.ne(self)
 
-    def isinf(self) -> Self:
-        """Whether the value is inf or -inf."""
-        return self.eq(math.inf).logical_or(self.eq(-math.inf)) if self.dtype.is_float else self.ne(self)
+    def isinf(self, *, detect_positive: bool = True, detect_negative: bool = True) -> Self:
+        """Whether the value is inf or -inf, or only one of them."""
+        ends = [end for end, wanted in ((math.inf, detect_positive), (-math.inf, detect_negative)) if wanted]
+        if not (self.dtype.is_float and ends):
+            return self._filled(0).ne(0)
+        first, *others = (self.eq(end) for end in ends)
+        return first.logical_or(others[0]) if others else first
 
     def isfinite(self) -> Self:
         """Whether the value is neither nan nor infinite."""
@@ -225,13 +229,27 @@ class Arithmetic(Bitwise):
         """self * other; ints wrap, bools: and."""
         return self._binary(Ops.MUL, other)
 
-    def div(self, other: Operand, *, reverse: bool = False) -> Self:
-        """True division; ints give float32. x/0 is inf, 0/0 nan."""
+    def div(self, other: Operand, *, rounding_mode: str | None = None, reverse: bool = False) -> Self:
+        """True division; ints give float32. x/0 is inf, 0/0 nan.
+
+        `rounding_mode` "trunc" rounds the quotient towards 0, "floor" towards -inf; ints stay ints.
+        """
+        if rounding_mode is not None:
+            return self._rounded_quotient(other, rounding_mode, reverse)
         if isinstance(other, (bool, int, float)):  # it need not fit the dtype of ints
             return self._floating()._binary(Ops.DIV, other, reverse)
         a, b = self._join(other)
         a, b = a._floating(), b._floating()
         return b._apply(Ops.DIV, a) if reverse else a._apply(Ops.DIV, b)
+
+    def _rounded_quotient(self, other: Operand, mode: str, reverse: bool) -> Self:
+        if mode not in ("trunc", "floor"):
+            raise SettingError(f"div: rounding_mode={mode!r}: must be None, 'trunc' or 'floor'.")
+        a, b = self._whole(other)
+        a, b = (b, a) if reverse else (a, b)
+        if mode == "floor":
+            return a.floor_divide(b)
+        return a.div(b)._apply(Ops.TRUNC) if a.dtype.is_float else a.sub(a.fmod(b)).floor_divide(b)
 
     def floor_divide(self, other: Operand, *, reverse: bool = False) -> Self:
         """floor(self / other); ints by 0 give 0, as in NumPy."""

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from kernmill.ir import Op, Ops, dtypes, promote
 
 from ..lazy import Lazy, accumulator
-from .elementwise import Arithmetic, choose
+from .elementwise import choose
+from .float_bits import FloatBits
 
 if TYPE_CHECKING:
     from ..lazy import Operand
@@ -56,7 +57,7 @@ def _wide(value: Any) -> Any:
     return value.cast(accumulator(value.dtype)) if isinstance(value, Lazy) else value
 
 
-class Rounding(Arithmetic):
+class Rounding(FloatBits):
     """Rounding to whole numbers; ints stay as they are."""
 
     def _rounded(self, op: Op) -> Self:
@@ -207,17 +208,13 @@ class Functions(Rounding):
         is_steep = y.abs().gt(x.abs())
         top, bottom = choose(is_steep, x, y), choose(is_steep, y, x)
         has_no_slope = y.eq(0).logical_and(x.eq(0)).logical_or(y.isinf().logical_and(x.isinf()))
-        ends = choose(y.isinf(), choose(y._is_negative().ne(x._is_negative()), y._filled(-1), y._filled(1)), y.detach())
+        ends = choose(y.isinf(), choose(y.signbit().ne(x.signbit()), y._filled(-1), y._filled(1)), y.detach())
         slope = choose(has_no_slope, ends, top.div(choose(has_no_slope, bottom._filled(1), bottom)))
         angle = slope.atan()
-        half = choose(y._is_negative(), y._filled(-math.pi / 2), y._filled(math.pi / 2))
-        behind = choose(x._is_negative(), half.mul(2), half._filled(0))
-        flat = choose(x._is_negative(), angle.add(behind), angle)
+        half = choose(y.signbit(), y._filled(-math.pi / 2), y._filled(math.pi / 2))
+        behind = choose(x.signbit(), half.mul(2), half._filled(0))
+        flat = choose(x.signbit(), angle.add(behind), angle)
         return choose(is_steep, half.sub(angle), flat).cast(dtype)
-
-    def _is_negative(self) -> Self:
-        """Whether the sign is set, that of zeros too."""
-        return self._result(self.detach().uop.bitcast(dtypes.int64 if self.dtype.bits == 64 else dtypes.int32)).lt(0)
 
     def _polynomial(self, coefficients: tuple[float, ...]) -> Self:
         """Horner's scheme, highest power first."""

@@ -16,7 +16,6 @@ from kernmill.ir import (
     DTypeError,
     IndexRangeError,
     Ops,
-    SettingError,
     ShapeError,
     Size,
     UOp,
@@ -392,7 +391,7 @@ class Indexing(Sortable):
     def scatter(self, axis: int, index: Self, value: Operand, reduce: str | None = None) -> Self:
         """self with self[i][index[i][j]] = value[i][j] (axis 1); an index that comes twice: the last counts.
 
-        `reduce` is None, "add" or "multiply": what is there and every value are combined.
+        `reduce` is None, or the name of a reduction as in `scatter_reduce`: what is there and every value are combined.
         """
         axis = self._axis(axis, "scatter")
         self._check_axes("scatter", axis, index)
@@ -404,6 +403,8 @@ class Indexing(Sortable):
             self._check_source("scatter", index, source)
         source = source._result(expand_value(source.uop, index.uop.shape) if not source.ndim else
                                 shrink(source.uop, [(0, s) for s in index.uop.shape]))  # fmt: skip
+        if reduce not in (None, "add", "multiply"):
+            return self._combined(axis, index, source, reduce)
         places = self._index(index, axis, self.uop.shape[axis])
         shape, size = index.uop.shape, self.node_shape[axis]
         rows, named = source._as_rows(axis).unsqueeze(-1), places._as_rows(axis)
@@ -412,14 +413,16 @@ class Indexing(Sortable):
             total = added(rows, named, size, op).squeeze(-1)._from_rows(axis, shape)
             total = total.pad(self._missing(total), value=unit)
             return self.add(total) if op is Ops.ADD else self.mul(total)
-        if reduce is not None:
-            raise SettingError(f"scatter: reduce={reduce!r} is none of None, 'add', 'multiply'.")
         if any(isinstance(length, int) and length == 0 for length in shape):
             return with_empty(self._own_box(), source)
         found, values = last_named(rows, named, size)
         found, last = found._from_rows(axis, shape), values.squeeze(-1)._from_rows(axis, shape)
         missing = self._missing(last)
         return choose(found.pad(missing), last.pad(missing), self)
+
+    def _combined(self, axis: int, index: Self, value: Self, reduce: str) -> Self:
+        """`scatter_reduce`."""
+        raise NotImplementedError
 
     def _missing(self, part: Self) -> list[tuple[int, int]]:
         return [(0, whole - own) for whole, own in zip(self.node_shape, part.node_shape, strict=True)]

@@ -144,6 +144,13 @@ class Losses(Attention):
         places = self._positions(axis).reshape([size if a == axis else 1 for a in range(self.ndim)])
         return classes._classes(call, self.uop.shape[axis], axis).unsqueeze(axis).eq(places)
 
+    def sparse_categorical_crossentropy(
+        self, target: Self, ignore_index: int = -1, label_smoothing: float = 0.0, reduction: str = "mean"
+    ) -> Self:
+        """The cross entropy of softmax(self) over the last axis against classes, as in tinygrad."""
+        x = self.movedim(-1, 1) if self.ndim > 1 else self
+        return x.cross_entropy(target, None, ignore_index, reduction, label_smoothing)
+
     @in_float32
     def cross_entropy(
         self,

@@ -7,7 +7,7 @@ import itertools
 import operator
 from collections.abc import Iterable, Sequence
 from math import prod
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kernmill.ir import (
     DTypeError,
@@ -37,6 +37,9 @@ from ..arguments import with_sentences
 from ..lazy import Lazy
 from ..size import SymbolicSize, as_node, shown
 from .elementwise import Arithmetic, choose
+
+if TYPE_CHECKING:
+    from ..lazy import Operand
 
 __all__ = ["Joining", "Movement", "cat", "meshgrid", "stack"]
 
@@ -185,14 +188,19 @@ class Movement(Arithmetic):
         return self.expand(shape)
 
     def pad(
-        self, padding: Sequence[int] | Sequence[tuple[int, int] | None], mode: str = "constant", value: float = 0
+        self,
+        padding: Sequence[int] | Sequence[tuple[int, int] | None],
+        mode: str = "constant",
+        value: float | Sequence[tuple[float, float]] = 0,
     ) -> Self:
         """Borders around the tensor; a negative size cuts.
 
         `padding` is PyTorch's flat form, last axis first, `(left, right, top, bottom, ..)`, or one pair (or None) per
-        axis. `mode` is constant, reflect, replicate or circular.
+        axis. `mode` is constant, reflect, replicate or circular. `value` is a number, or as in NumPy a pair per axis.
         """
         pairs = self._pairs(padding)
+        if isinstance(value, Sequence):
+            return self._pad_sides(pairs, mode, value)
         if mode != "constant":
             if isinstance(value, (int, float)) and value != 0:
                 raise SettingError(f"pad: value={value!r} with mode={mode!r}: only the constant mode has a value.")
@@ -205,6 +213,21 @@ class Movement(Arithmetic):
             return padded
         inside = self._make(pad_node(self._filled(0).eq(0).uop, pairs))
         return choose(inside, padded, self._own(value))
+
+    def _pad_sides(self, pairs: list[tuple[int, int]], mode: str, values: Sequence[tuple[float, float]]) -> Self:
+        """Borders with a value for each side, one axis after the other."""
+        if len(values) != self.ndim or not all(isinstance(v, Sequence) and len(v) == 2 for v in values):
+            raise ShapeError(
+                f"pad: value={values!r} for shape {show_shape(self.uop.shape)}: must be a number, or (before, after) "
+                "for each axis."
+            )
+        if mode != "constant":
+            return self.pad(pairs, mode)
+        result = self._own_box()
+        for axis, (sizes, sides) in enumerate(zip(pairs, values, strict=True)):
+            for only, fill in (((sizes[0], 0), sides[0]), ((0, sizes[1]), sides[1])):
+                result = result.pad([only if a == axis else (0, 0) for a in range(self.ndim)], value=fill)
+        return result
 
     def _pairs(self, padding: Sequence[int] | Sequence[tuple[int, int] | None]) -> list[tuple[int, int]]:
         if not isinstance(padding, Iterable):
@@ -283,25 +306,6 @@ class Movement(Arithmetic):
         if k % 2:
             return (self.flip(second) if k % 4 == 1 else self.flip(first)).transpose(first, second)
         return self.flip(first, second) if k % 4 else self._own_box()
-
-    def diff(self, n: int = 1, axis: int = -1) -> Self:
-        """Each entry of an axis minus the one before it, n times; bools: whether they differ."""
-        axis = self._axis(axis, "diff")
-        if not self.ndim:
-            raise ShapeError("diff: a 0-d tensor has no entries. Unsqueeze it first.")
-        if n < 0:
-            raise SettingError(f"diff: n={n} times. Give 0 or more.")
-        result = self._own_box()
-        for _ in range(n):
-            size = result.node_shape[axis]
-            if isinstance(size, int) and not size:
-                break
-            before, after = (
-                result.shrink([bounds if a == axis else None for a in range(self.ndim)])
-                for bounds in ((0, size - 1), (1, size))
-            )
-            result = after.ne(before) if self.dtype.is_bool else after.sub(before)
-        return result
 
     def roll(self, shifts: int | Sequence[int], axis: Axes = None) -> Self:
         """Elements shifted along axes, those that leave come in at the other end; no axis: the flat tensor."""
@@ -483,6 +487,7 @@ class Joining(Movement):
         tensors = (self, *others)
         if indexing not in ("ij", "xy"):
             raise SettingError(f"meshgrid: indexing={indexing!r} is neither 'ij' nor 'xy'.")
+        tensors = tuple(t if t.ndim else t.reshape(1) for t in tensors)  # a number is a vector of one, as in NumPy
         bad = next((t for t in tensors if t.ndim != 1), None)
         if bad is not None:
             raise ShapeError(f"meshgrid: a tensor of shape {show_shape(bad.uop.shape)}. Give vectors; flatten it.")
@@ -494,6 +499,39 @@ class Joining(Movement):
         if indexing == "xy" and len(tensors) > 1:
             grids = [grid.transpose(0, 1) for grid in grids]
         return tuple(grids)
+
+    def diff(self, n: int = 1, axis: int = -1, prepend: Operand | None = None, append: Operand | None = None) -> Self:
+        """Each entry of an axis minus the one before it, n times; bools: whether they differ.
+
+        `prepend` and `append` are joined to the axis first; a number, or a tensor of this one's other sizes.
+        """
+        if prepend is not None or append is not None:
+            return self._with_ends(axis, prepend, append).diff(n, axis)
+        axis = self._axis(axis, "diff")
+        if not self.ndim:
+            raise ShapeError("diff: a 0-d tensor has no entries. Unsqueeze it first.")
+        if n < 0:
+            raise SettingError(f"diff: n={n} times. Give 0 or more.")
+        result = self._own_box()
+        for _ in range(n):
+            size = result.node_shape[axis]
+            if isinstance(size, int) and not size:
+                break
+            before, after = (
+                result.shrink([bounds if a == axis else None for a in range(self.ndim)])
+                for bounds in ((0, size - 1), (1, size))
+            )
+            result = after.ne(before) if self.dtype.is_bool else after.sub(before)
+        return result
+
+    def _with_ends(self, axis: int, before: Operand | None, after: Operand | None) -> Self:
+        """This tensor with values in front of and behind the entries of an axis."""
+        axis = self._there(axis, "diff")
+        one = tuple(1 if a == axis else size for a, size in enumerate(self.node_shape))
+        ends = [None if v is None else self._tensor(v) for v in (before, after)]
+        parts = [end if end is None or end.ndim else end.expand(one) for end in (ends[0], self, ends[1])]
+        first, *others = (part for part in parts if part is not None)
+        return first.cat(*others, axis=axis)
 
     # --- triangles and diagonals
     def _below(self, diagonal: int) -> Self:

@@ -42,7 +42,7 @@ from ..lazy import device_name
 from .convolution import Convolution
 from .elementwise import choose
 from .movement import flat_sizes
-from .scan import Scan
+from .searching import Searching
 from .segments import looked_up
 
 __all__ = ["Random", "manual_seed", "threefry"]
@@ -140,7 +140,7 @@ def _is_finite(value: object) -> bool:
     return not _is_number(value) or math.isfinite(value)
 
 
-class Random(Convolution, Scan):
+class Random(Convolution, Searching):
     """Random tensors."""
 
     manual_seed = staticmethod(manual_seed)
@@ -331,6 +331,31 @@ class Random(Convolution, Scan):
         """He's initialization for weights of shape (out, in, *kernel) before a leaky ReLU of slope a."""
         sizes = flat_sizes(shape)
         bound = math.sqrt(6.0 / ((1 + a * a) * max(1, prod(sizes[1:]))))
+        return cls.uniform(*shape, low=-bound, high=bound, dtype=dtype, device=device, requires_grad=requires_grad)
+
+    @classmethod
+    def kaiming_normal(
+        cls,
+        *shape: int | Sequence[int],
+        a: float = 0.0,
+        dtype: DTypeLike = dtypes.default_float,
+        device: str | None = None,
+        requires_grad: bool = False,
+    ) -> Self:
+        """He's initialization by normal numbers, for weights of shape (out, in, *kernel)."""
+        std = math.sqrt(2.0 / ((1 + a * a) * max(1, prod(flat_sizes(shape)[1:]))))
+        return cls.normal(*shape, std=std, dtype=dtype, device=device, requires_grad=requires_grad)
+
+    @classmethod
+    def scaled_uniform(
+        cls,
+        *shape: int | Sequence[int],
+        dtype: DTypeLike = dtypes.default_float,
+        device: str | None = None,
+        requires_grad: bool = False,
+    ) -> Self:
+        """Even numbers from -1 to 1, divided by the root of the number of elements."""
+        bound = 1 / math.sqrt(max(1, prod(flat_sizes(shape))))
         return cls.uniform(*shape, low=-bound, high=bound, dtype=dtype, device=device, requires_grad=requires_grad)
 
     @classmethod

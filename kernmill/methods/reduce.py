@@ -59,8 +59,11 @@ class Reduce(Activations, Joining):
             return self.cast(_wide(self.dtype))._reduce(Ops.ADD, axis, keepdim, "sum")
         return self._as(accumulator(self.dtype))._reduce(Ops.ADD, axis, keepdim, "sum")._as(self.dtype)
 
-    def prod(self, axis: Axes = None, keepdim: bool = False) -> Self:
+    def prod(self, axis: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None) -> Self:
         """The product; ints and bools in int64."""
+        if dtype is not None:
+            x = self.cast(dtype)
+            return x.prod(axis, keepdim) if x.dtype.is_float else x._reduce(Ops.MUL, axis, keepdim, "prod")
         wide = accumulator(self.dtype) if self.dtype.is_float else _wide(self.dtype)
         result = self.cast(wide)._reduce(Ops.MUL, axis, keepdim, "prod")
         return result.cast(self.dtype) if self.dtype.is_float else result
@@ -208,6 +211,10 @@ class Reduce(Activations, Joining):
     def var_mean(self, axis: Axes = None, keepdim: bool = False, *, correction: float = 1) -> tuple[Self, Self]:
         """The variance and the mean."""
         return self.var(axis, keepdim, correction=correction), self.mean(axis, keepdim)
+
+    def std_mean(self, axis: Axes = None, keepdim: bool = False, *, correction: float = 1) -> tuple[Self, Self]:
+        """The standard deviation and the mean."""
+        return self.std(axis, keepdim, correction=correction), self.mean(axis, keepdim)
 
     def norm(self, p: float = 2.0, axis: Axes = None, keepdim: bool = False) -> Self:
         """The p-norm of the entries: p a number, inf (largest size) or -inf (smallest size). Its gradient at 0 is 0.

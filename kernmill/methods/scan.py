@@ -48,13 +48,15 @@ class Scan(Indexing):
     """Running sums and sorting."""
 
     # --- running values
-    def cumsum(self, axis: int = 0) -> Self:
-        """Running sums along an axis; ints in int64, half types added in float32."""
-        return self._running(Ops.ADD, axis, "cumsum")
+    def cumsum(self, axis: int = 0, *, include_initial: bool = False) -> Self:
+        """Running sums along an axis; ints in int64, half types added in float32. `include_initial` puts 0 in front."""
+        found = self._running(Ops.ADD, axis, "cumsum")
+        return found._extended(found._there(axis, "cumsum"), (1, 0), 0) if include_initial else found
 
-    def cumprod(self, axis: int = 0) -> Self:
-        """Running products along an axis; ints in int64, half types multiplied in float32."""
-        return self._running(Ops.MUL, axis, "cumprod")
+    def cumprod(self, axis: int = 0, *, include_initial: bool = False) -> Self:
+        """Running products along an axis; ints in int64, half types in float32. `include_initial` puts 1 in front."""
+        found = self._running(Ops.MUL, axis, "cumprod")
+        return found._extended(found._there(axis, "cumprod"), (1, 0), 1) if include_initial else found
 
     def _running(self, op: Op, axis: int, call: str) -> Self:
         kind = _kind(op, 0 if op is Ops.ADD else 1)

@@ -90,7 +90,7 @@ def looked_up(x: Rows, index: Rows) -> Rows:
 def added(x: Rows, index: Rows, places: Size, op: Op = Ops.ADD) -> Rows:
     """out[b, p] = the sum of x[b, n] where index[b, n] = p, 0 where there is none; half types added in float32.
 
-    MUL multiplies them, 1 where there is none: no sum, so it always compares.
+    MUL, MAX and MIN give 1, the least and the greatest value where there is none. They always compare.
     Shapes: (rows, count, depth), (rows, count) -> (rows, places, depth).
     """
     rows, count, depth = x.node_shape
@@ -160,7 +160,7 @@ def _compared(op: Op, x: Rows, index: Sortable, places: Size) -> Rows:
     several threads, and for sums that are not too long; how many depends on the shape alone.
     """
     rows, count, depth = x.node_shape
-    unit = {Ops.ADD: 0, Ops.MUL: 1}.get(op, x.dtype.min)
+    unit = {Ops.ADD: 0, Ops.MUL: 1, Ops.MIN: x.dtype.max}.get(op, x.dtype.min)
     tables = None
     if is_long(count, places, depth, rows):
         rows, count, depth = x.shape

@@ -19,13 +19,22 @@ __all__ = [
     "BatchNorm",
     "BatchNorm1d",
     "BatchNorm2d",
+    "BatchNorm3d",
     "Conv1d",
     "Conv2d",
+    "Conv3d",
+    "ConvTranspose1d",
     "ConvTranspose2d",
+    "ConvTranspose3d",
     "Dropout",
     "Embedding",
     "GroupNorm",
+    "InstanceNorm",
+    "InstanceNorm1d",
+    "InstanceNorm2d",
+    "InstanceNorm3d",
     "LayerNorm",
+    "LayerNorm2d",
     "Linear",
     "MultiHeadAttention",
     "RMSNorm",
@@ -109,20 +118,29 @@ class Conv2d(_Conv):
     """A convolution over the last two axes."""
 
 
+class Conv3d(_Conv):
+    """A convolution over the last three axes."""
+
+    rank = 3
+
+
 class ConvTranspose2d(Module):
     """The adjoint of Conv2d; weight of shape (in, out / groups, *kernel)."""
+
+    rank = 2
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Each, stride: Each = 1, padding: Each = 0,
                  output_padding: Each = 0, groups: int = 1, *, bias: bool = True, dilation: Each = 1,
                  dtype: DType = dtypes.default_float) -> None:  # fmt: skip
-        _sizes("ConvTranspose2d", in_channels=in_channels, out_channels=out_channels, groups=groups)
+        name = type(self).__name__
+        _sizes(name, in_channels=in_channels, out_channels=out_channels, groups=groups)
         if in_channels % groups or out_channels % groups:
             raise ShapeError(
-                f"ConvTranspose2d: {in_channels} to {out_channels} channels in {groups} groups: they do not divide."
+                f"{name}: {in_channels} to {out_channels} channels in {groups} groups: they do not divide."
             )
-        kernel = _kernel("ConvTranspose2d", kernel_size, 2)
-        check_windows("ConvTranspose2d", 2, stride, each(padding, 2, "padding"), dilation)
-        check_output_padding("ConvTranspose2d", 2, stride, dilation, output_padding)
+        kernel = _kernel(name, kernel_size, self.rank)
+        check_windows(name, self.rank, stride, each(padding, self.rank, "padding"), dilation)
+        check_output_padding(name, self.rank, stride, dilation, output_padding)
         fan_in = out_channels // groups * math.prod(kernel)
         self.weight = _even((in_channels, out_channels // groups, *kernel), fan_in, dtype)
         self.bias = _even((out_channels,), fan_in, dtype) if bias else None
@@ -134,6 +152,18 @@ class ConvTranspose2d(Module):
         return x.conv_transpose2d(
             self.weight, self.bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation
         )
+
+
+class ConvTranspose1d(ConvTranspose2d):
+    """The adjoint of Conv1d."""
+
+    rank = 1
+
+
+class ConvTranspose3d(ConvTranspose2d):
+    """The adjoint of Conv3d."""
+
+    rank = 3
 
 
 def _kernel(layer: str, size: Each, rank: int) -> tuple[int, ...]:
@@ -198,7 +228,7 @@ class BatchNorm(Module):
             self._update(state, (state.cast(new.dtype) * keep + new * self.momentum).cast(state.dtype))
 
 
-BatchNorm1d = BatchNorm2d = BatchNorm
+BatchNorm1d = BatchNorm2d = BatchNorm3d = BatchNorm
 
 
 class LayerNorm(Module):
@@ -219,6 +249,14 @@ class LayerNorm(Module):
         result = centred * (centred.square().mean(axes, keepdim=True) + self.eps).rsqrt()
         result = result if self.weight is None else result * self.weight
         return (result if self.bias is None else result + self.bias).cast(dtype)
+
+
+class LayerNorm2d(LayerNorm):
+    """Axis 1 of (batch, channels, height, width) to mean 0 and variance 1, then weight and bias."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shapes: (batch, channels, ...) -> the same."""
+        return super().forward(x.movedim(1, -1)).movedim(-1, 1)
 
 
 class RMSNorm(Module):
@@ -290,6 +328,19 @@ class GroupNorm(Module):
         shape = (1, self.num_channels, *(1 for _ in x.shape[2:]))
         result = result if self.weight is None else result * self.weight.reshape(shape)
         return (result if self.bias is None else result + self.bias.reshape(shape)).cast(dtype)
+
+
+class InstanceNorm(GroupNorm):
+    """Each channel (axis 1) of each example to mean 0 and variance 1 over its spatial axes; no running statistics."""
+
+    def __init__(
+        self, num_features: int, eps: float = 1e-5, *, affine: bool = False, dtype: DType = dtypes.default_float
+    ) -> None:
+        _sizes("InstanceNorm", num_features=num_features)
+        super().__init__(num_features, num_features, eps, affine, dtype=dtype)
+
+
+InstanceNorm1d = InstanceNorm2d = InstanceNorm3d = InstanceNorm
 
 
 class Embedding(Module):

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 from kernmill.ir import DType, SettingError, ShapeError, dtypes, show_shape
 
-from ..arguments import with_sentences
+from ..arguments import is_whole, with_sentences
 from ..methods.movement import cat, stack
 from ..tensor import Tensor
 from .module import Module
 
-__all__ = ["GRU", "LSTM", "RNN"]
+__all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
 
 
 class Recurrent(Module):
@@ -102,7 +102,8 @@ class Recurrent(Module):
             found.append(states[0])
         return stack(found[::-1] if is_reverse else found), states
 
-    def _place(self, now: Tensor, before: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    @staticmethod
+    def _place(now: Tensor, before: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The states after a place: `now` is what its input gives to the gates, `before` what the last state does."""
         raise NotImplementedError
 
@@ -122,7 +123,8 @@ class Recurrent(Module):
 class RNN(Recurrent):
     """h = tanh(W x + b + V h + c)."""
 
-    def _place(self, now: Tensor, before: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    @staticmethod
+    def _place(now: Tensor, before: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return ((now + before).tanh(),)
 
 
@@ -144,7 +146,8 @@ class LSTM(Recurrent):
         values, (hidden, cell) = self._run(x, hx)
         return values, (hidden, cell)
 
-    def _place(self, now: Tensor, before: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    @staticmethod
+    def _place(now: Tensor, before: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         enter, keep, new, show = (now + before).chunk(4, -1)
         cell = keep.sigmoid() * states[1] + enter.sigmoid() * new.tanh()
         return show.sigmoid() * cell.tanh(), cell
@@ -159,8 +162,72 @@ class GRU(Recurrent):
 
     gates = 3
 
-    def _place(self, now: Tensor, before: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    @staticmethod
+    def _place(now: Tensor, before: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         reset, update, new = now.chunk(3, -1)
         old_reset, old_update, old = before.chunk(3, -1)
         keep = (update + old_update).sigmoid()
         return (((1 - keep) * (new + (reset + old_reset).sigmoid() * old).tanh() + keep * states[0]),)
+
+
+class RNNCell(Module):
+    """One step of RNN: x of shape (batch, input_size) or (input_size,), and the state after the step before."""
+
+    layer: type[Recurrent] = RNN
+
+    @with_sentences
+    def __init__(
+        self, input_size: int, hidden_size: int, bias: bool = True, *, dtype: DType = dtypes.default_float
+    ) -> None:
+        for word, size in (("input_size", input_size), ("hidden_size", hidden_size)):
+            if not is_whole(size, 1):
+                raise ShapeError(f"{type(self).__name__}: {word}={size!r}. Give an integer, 1 or more.")
+        self.input_size, self.hidden_size = input_size, hidden_size
+        rows, bound = self.layer.gates * hidden_size, 1 / math.sqrt(hidden_size)
+        shapes = {"weight_ih": (rows, input_size), "weight_hh": (rows, hidden_size)}
+        biases = {"bias_ih": (rows,), "bias_hh": (rows,)}
+        for name, shape in (shapes | biases).items():
+            used = bias or name in shapes
+            start = Tensor.uniform(shape, low=-bound, high=bound, dtype=dtype, requires_grad=True) if used else None
+            setattr(self, name, start)
+
+    def _step(self, x: Tensor, given: Sequence[Tensor] | None) -> tuple[Tensor, ...]:
+        tensors, name = vars(self), type(self).__name__
+        if x.ndim not in (1, 2) or x.uop.shape[-1] != self.input_size:
+            raise ShapeError(
+                f"{name}: x of shape {show_shape(x.uop.shape)}: give (batch, {self.input_size}) or "
+                f"({self.input_size},)."
+            )
+        shape = (*x.shape[:-1], self.hidden_size)
+        states = [Tensor.zeros(shape, dtype=x.dtype)] * self.layer.states if given is None else list(given)
+        if len(states) != self.layer.states or any(state.uop.shape != shape for state in states):
+            raise ShapeError(f"{name}: hx must be {self.layer.states} of shape {show_shape(shape)}.")
+        now = x.linear(tensors["weight_ih"], tensors["bias_ih"])
+        before = states[0].linear(tensors["weight_hh"], tensors["bias_hh"])
+        return self.layer._place(now, before, tuple(states))
+
+    def forward(self, x: Tensor, hx: Tensor | None = None) -> Tensor:
+        """The state after the step, of shape (batch, hidden_size); hx is zero where it is not given."""
+        return self._step(x, None if hx is None else [hx])[0]
+
+    def _shown(self) -> str:
+        return f"{self.input_size}, {self.hidden_size}"
+
+
+class GRUCell(RNNCell):
+    """One step of GRU, as RNNCell."""
+
+    layer = GRU
+
+
+class LSTMCell(RNNCell):
+    """One step of LSTM, as RNNCell; the state is a pair (h, c)."""
+
+    layer = LSTM
+
+    def forward(  # type: ignore[override]
+        self, x: Tensor, hx: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The states (h, c) after the step, each of shape (batch, hidden_size)."""
+        hidden, cell = self._step(x, hx)
+        return hidden, cell

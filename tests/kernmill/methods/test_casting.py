@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
 
-from kernmill import Context, DeviceError, DTypeError, Tensor, dtypes
+from kernmill import Context, DeviceError, DTypeError, ShapeError, Tensor, dtypes
 from tests.kernmill.against import same
 
 
@@ -63,3 +64,28 @@ def test_a_device_that_is_not_there_is_told_at_once() -> None:
             Tensor([1.0], device=name)
     with pytest.raises(DeviceError, match="device 'NOWHERE': there is no such device"):
         Tensor([1.0]).to("nowhere")
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "float16", "int32", "float32", "uint64", "float64"])
+@pytest.mark.parametrize("other", ["uint8", "int16", "float16", "int32", "float32", "uint64", "float64"])
+def test_a_view_of_another_dtype_is_numpys(dtype: str, other: str) -> None:
+    raw = np.random.default_rng(1).integers(1, 60, (2, 16)).astype(np.uint8)  # no nan among the floats
+    x = raw.view(dtype)
+    got, want = Tensor(x).view(getattr(dtypes, other)), x.view(other)
+    assert got.dtype.name == other
+    np.testing.assert_array_equal(got.numpy(), want)
+
+
+def test_bytes_of_a_file_are_read_as_floats() -> None:
+    raw = np.arange(8, dtype=np.float32).tobytes()
+    assert Tensor(raw).view(dtypes.float32).tolist() == list(range(8))
+    assert Tensor(raw).bitcast("bfloat16").shape == (16,)
+    with pytest.raises(ShapeError, match=r"bitcast: uint8 of shape \(3,\) to float32: the last axis must"):
+        Tensor(raw[:3]).view(dtypes.float32)
+
+
+def test_to_takes_a_dtype_and_a_device_by_name() -> None:
+    x: Any = Tensor([1, 2])
+    assert x.to(dtype="float32").dtype is dtypes.float32
+    assert x.to("PYTHON", dtypes.int8).device == "PYTHON"
+    assert x.to(device="PYTHON", dtype="half").dtype is dtypes.float16
