@@ -1,4 +1,9 @@
-"""Train a small convolutional network on the MNIST digits: `python examples/mnist.py --data ../shared/data/mnist`."""
+"""Train a small convolutional network on digits: `python examples/mnist.py [--data folder]`.
+
+`--data` is a folder with the four files of MNIST, as Yann LeCun and others published them. PyTorch's torchvision leaves
+them in `MNIST/raw` of the folder that `torchvision.datasets.MNIST(folder, download=True)` gets. Without `--data` the
+digits are made up: a font, turned, scaled, moved and with noise.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +26,13 @@ FILES = (
     "t10k-images-idx3-ubyte.gz",
     "t10k-labels-idx1-ubyte.gz",
 )
+
+
+FONT = (  # rows of 5 pixels for each digit, the left pixel is the highest bit
+    (14, 17, 19, 21, 25, 17, 14), (4, 12, 4, 4, 4, 4, 14), (14, 17, 1, 2, 4, 8, 31), (31, 2, 4, 2, 1, 17, 14),
+    (2, 6, 10, 18, 31, 2, 2), (31, 16, 30, 1, 1, 17, 14), (6, 8, 16, 30, 17, 17, 14), (31, 1, 2, 4, 8, 8, 8),
+    (14, 17, 17, 14, 17, 17, 14), (14, 17, 17, 15, 1, 2, 12),
+)  # fmt: skip
 
 
 class Network(nn.Module):
@@ -62,11 +74,34 @@ def read_data(folder: Path) -> list[np.ndarray]:
     """Images as float32 of mean 0, labels as int32."""
     missing = [name for name in FILES if not (folder / name).is_file()]
     if missing:
-        sys.exit(f"mnist: {folder} lacks {', '.join(missing)}. Give the folder of the four MNIST files with --data.")
+        sys.exit(f"mnist: {folder} lacks {', '.join(missing)}. Give the folder of the four MNIST files with --data, or "
+                 "leave it out for digits that are made up.")  # fmt: skip
     train_x, train_y, test_x, test_y = (read_idx(folder / name) for name in FILES)
     for x, y in ((train_x, train_y), (test_x, test_y)):
         if x.shape[1:] != (28, 28) or y.shape != x.shape[:1] or not len(x):
             sys.exit(f"mnist: images of shape {x.shape} with labels of shape {y.shape}. Fetch the files again.")
+    return [scaled(train_x), train_y.astype(np.int32), scaled(test_x), test_y.astype(np.int32)]
+
+
+def make_up(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Images like those of the set, and their labels: digits of a font, each turned, scaled and moved, with noise."""
+    glyphs = np.array([[[row >> bit & 1 for bit in (4, 3, 2, 1, 0)] for row in rows] for rows in FONT])
+    labels = rng.integers(0, 10, count)
+    y, x = np.mgrid[:28, :28] - 13.5
+    angle, shift = rng.uniform(-0.25, 0.25, (count, 1, 1)), rng.uniform(-3, 3, (2, count, 1, 1))
+    zoom = rng.uniform(2.2, 3.2, (2, count, 1, 1))  # pixels for each one of the font
+    down, right = y - shift[0], x - shift[1]
+    row = np.floor((np.cos(angle) * down - np.sin(angle) * right) / zoom[0] + 3.5).astype(int)
+    column = np.floor((np.sin(angle) * down + np.cos(angle) * right) / zoom[1] + 2.5).astype(int)
+    is_inside = (row >= 0) & (row < 7) & (column >= 0) & (column < 5)
+    ink = glyphs[labels[:, None, None], row.clip(0, 6), column.clip(0, 4)] * is_inside
+    return (ink * 200 + rng.integers(0, 56, ink.shape)).astype(np.uint8), labels
+
+
+def make_up_data(seed: int) -> list[np.ndarray]:
+    """6,000 images to train with and 1,000 to test, as `read_data` gives them."""
+    rng = np.random.default_rng(seed)
+    (train_x, train_y), (test_x, test_y) = make_up(6000, rng), make_up(1000, rng)
     return [scaled(train_x), train_y.astype(np.int32), scaled(test_x), test_y.astype(np.int32)]
 
 
@@ -82,13 +117,16 @@ def moved(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 # --- training --------------------------------------------------------------------------------------------------------
 class Progress:
-    """A bar on the terminal; nothing where stderr is a file."""
+    """A bar on the terminal; a line every ten seconds where stderr is a file."""
 
     def __init__(self, label: str, total: int) -> None:
         self.label, self.total, self.start = label, total, time.perf_counter()
-        self.is_shown = sys.stderr.isatty()
+        self.is_shown, self.next_line = sys.stderr.isatty(), self.start
 
     def show(self, done: int, text: str) -> None:
+        if not self.is_shown and time.perf_counter() >= self.next_line:
+            self.next_line = time.perf_counter() + 10
+            print(f"{self.label}: step {done} of {self.total}, {text}", file=sys.stderr, flush=True)
         if self.is_shown:
             full = 30 * done // self.total
             left = (time.perf_counter() - self.start) / done * (self.total - done)
@@ -153,20 +191,23 @@ def run(data: list[np.ndarray], epochs: int, batch: int, seed: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="folder of the four MNIST files (idx, gzip)")
-    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--data", type=Path, help="folder of the four MNIST files (idx, gzip); default: made-up digits")
+    parser.add_argument("--epochs", type=int, help="passes over the images (default: 5, of made-up digits 2)")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default=None, help="such as LLVM; default: the setting DEVICE")
     parser.add_argument("--limit", type=int, default=None, help="use so many training images only")
     given = parser.parse_args()
-    if given.epochs < 1 or given.batch < 1:
+    epochs = given.epochs if given.epochs is not None else 5 if given.data else 2
+    if epochs < 1 or given.batch < 1:
         parser.error("--epochs and --batch are 1 or more")
-    data = read_data(given.data)
+    if given.data is None:
+        print("mnist: no --data, so the digits are made up (6,000 to train, 1,000 to test)", flush=True)
+    data = read_data(given.data) if given.data else make_up_data(given.seed)
     data[:2] = [part[: given.limit] for part in data[:2]]
     try:
         with Context(**({"DEVICE": given.device} if given.device else {})):
-            print(f"accuracy {100 * run(data, given.epochs, min(given.batch, len(data[0])), given.seed):.2f} %")
+            print(f"accuracy {100 * run(data, epochs, min(given.batch, len(data[0])), given.seed):.2f} %")
     except KernmillError as error:
         sys.exit(f"mnist: {error}")
     except KeyboardInterrupt:

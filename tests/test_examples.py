@@ -27,7 +27,22 @@ def test_mnist_on_a_part(shared_data: Callable[[str], Path]) -> None:
     assert done.returncode == 0, done.stderr
     (accuracy,) = re.findall(r"^accuracy (\S+) %$", done.stdout, re.MULTILINE)
     assert float(accuracy) > 75
-    assert done.stderr == ""  # no bar where there is no terminal
+    only_progress(done.stderr)
+
+
+def only_progress(text: str) -> None:
+    """Lines instead of a bar where there is no terminal."""
+    assert all(re.fullmatch(r"epoch \d+/\d+: step \d+ of \d+, loss \d+\.\d+", line) for line in text.splitlines()), text
+
+
+def test_mnist_without_data_makes_digits_up() -> None:
+    """Named regression: somebody without the files could not run the README's line."""
+    done = run("examples/mnist.py", "--epochs", "1", "--limit", "1600", "--batch", "32")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("mnist: no --data, so the digits are made up (6,000 to train, 1,000 to test)\n")
+    (accuracy,) = re.findall(r"^accuracy (\S+) %$", done.stdout, re.MULTILINE)
+    assert float(accuracy) > 75
+    only_progress(done.stderr)
 
 
 def test_mnist_without_its_files(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def _parser() -> argparse.ArgumentParser:
         "bench", help="tokens per second of a GGUF file; without one kernmill against its peers", add_help=False
     )
     conformance = commands.add_parser("conformance", help="run every op on a device and compare with the evaluator")
-    conformance.add_argument("--device", required=True, help="such as LLVM, or the device that you are writing")
+    conformance.add_argument("--device", help="such as LLVM, or the device that you are writing (default: DEVICE)")
     conformance.add_argument("--failures", type=int, default=20, metavar="N", help="show so many failures (default 20)")
     conformance.set_defaults(command=run_conformance)
     return parser
@@ -377,4 +377,4 @@ def run_conformance(given: argparse.Namespace) -> int:
     """The op table on a device; 1 when something differs."""
     from .conformance import run
 
-    return 0 if run(canonical_name(given.device), given.failures) else 1
+    return 0 if run(canonical_name(given.device or setting("DEVICE")), given.failures) else 1

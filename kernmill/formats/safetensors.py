@@ -21,6 +21,7 @@ from typing import Any
 from kernmill.ir import DType, FormatError, dtypes
 
 from .disk import mapped, replacing
+from .kinds import other_kind
 from .quoting import quoted
 
 __all__ = ["MAX_HEADER_BYTES", "Entry", "File", "parse", "read", "write"]
@@ -79,6 +80,8 @@ def parse(data: memoryview, where: str = "safetensors") -> File:
     Raises:
         FormatError: naming the field and its place.
     """
+    if bytes(data[8:9]) != b"{" and (kind := other_kind(data)):
+        raise FormatError(f"{where}: {kind}")
     if len(data) < _LENGTH.size:
         raise _fault(where, 0, f"{len(data)} bytes are too few for the length of the header, which takes 8")
     (length,) = _LENGTH.unpack_from(data)

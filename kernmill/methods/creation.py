@@ -60,7 +60,7 @@ class Creation(Lazy):
         """A tensor of NumPy data; scalars become constants."""
         import numpy as np
 
-        array = np.asarray(value)
+        array = np.asarray(_detached(value))
         if array.ndim == 0 and array.dtype.kind in "biuf":
             return cls._make(const(as_dtype(array.dtype), array.item()))
         return cls._upload(array, None, device)
@@ -95,7 +95,7 @@ class Creation(Lazy):
 
         if not hasattr(x, "__dlpack__"):
             raise DTypeError(f"from_dlpack: a {type(x).__name__} does not speak DLPack. Use Tensor(..) for a copy.")
-        given = _Given(x)
+        given = _Given(_detached(x))
         try:
             array = np.from_dlpack(given)
         except RuntimeError as error:
@@ -396,6 +396,11 @@ class _Given:
         return self.x.__dlpack_device__()
 
 
+def _detached(data: Any) -> Any:
+    """Another library's tensor without its gradient: PyTorch gives none that has one to NumPy."""
+    return data.detach() if getattr(data, "requires_grad", False) is True and hasattr(data, "detach") else data
+
+
 def host_array(data: Any, dtype: DType | None) -> tuple[Array, DType | None]:
     """Python data as an array, and the dtype it shall have: ints int64, floats float32.
 
@@ -408,7 +413,7 @@ def host_array(data: Any, dtype: DType | None) -> tuple[Array, DType | None]:
     if isinstance(data, (bytes, bytearray, memoryview)):
         return np.frombuffer(data, np.uint8), dtype or dtypes.uint8
     if hasattr(data, "dtype") or hasattr(data, "__array__") or hasattr(data, "__array_interface__"):
-        return np.asarray(data), dtype
+        return np.asarray(_detached(data)), dtype
     try:
         array = np.array(data)
     except ValueError:

@@ -123,7 +123,8 @@ class Functions(Rounding):
         u = x.add(1.0)
         is_usual = u.gt(0.0).logical_and(u.lt(math.inf))
         rest = x.sub(u.sub(1.0)).div(choose(is_usual, u, u._filled(1.0)))
-        return u.log().add(choose(is_usual, rest, u._filled(0.0)).detach())
+        rest = choose(is_usual, rest, u._filled(0.0)).detach()
+        return u.log().neg().sub(rest).neg()  # not their sum, which is 0.0 for -0.0
 
     @in_float32
     def expm1(self) -> Self:
@@ -272,7 +273,7 @@ class Functions(Rounding):
         close = near.add(square.div(square.add(1.0).sqrt().add(1.0))).log1p()
         far = choose(is_far, size, x._filled(1.0)).log().add(math.log(2.0))  # chosen first: log has no gradient at 0
         result = choose(is_far, far, close)
-        return choose(is_negative, result.neg(), result)
+        return choose(x.eq(0.0), x, choose(is_negative, result.neg(), result))  # -0.0 is itself
 
     @in_float32
     def acosh(self) -> Self:

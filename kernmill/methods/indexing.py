@@ -463,10 +463,15 @@ class Indexing(Sortable):
 
         Unlike PyTorch's the result has no more entries than minlength: a number beyond it fails when realized.
         """
-        if self.ndim != 1 or not self.dtype.is_int or minlength < 1:
+        if self.ndim != 1 or not self.dtype.is_int:
             raise ShapeError(
-                f"bincount: of a {self.dtype.name} tensor of shape {show_shape(self.uop.shape)}, below {minlength}: "
-                "give a vector of ints, and as minlength a number above all of them."
+                f"bincount: of a {self.dtype.name} tensor of shape {show_shape(self.uop.shape)}: must be a vector of "
+                "ints."
+            )
+        if minlength < 1:
+            raise ShapeError(
+                f"bincount: minlength={minlength}: the size of the result must be known before the values are. Give "
+                "minlength= a number above all of them."
             )
         values = self._filled(1).cast(dtypes.int64) if weights is None else weights
         return self.zeros(minlength, dtype=values.dtype).index_add(0, self._classes("bincount", minlength), values)

@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from kernmill import dtypes
-from kernmill.commands import conformance
+from kernmill import Context, dtypes
+from kernmill.commands import cli, conformance
 from kernmill.ir import Ops, UOp, elementwise
 
 
@@ -38,3 +38,12 @@ def test_a_sample_is_right(device: str) -> None:
     ]
     for case in itertools.islice(plain, 12):
         assert conformance.check(case, device) == "", case.name
+
+
+def test_the_default_device_is_that_of_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named regression: `kernmill conformance` without --device was refused."""
+    seen: list[str] = []
+    monkeypatch.setattr(conformance, "run", lambda device, failures: not seen.append(device))
+    with Context(DEVICE="PYTHON"):
+        assert cli.main(["conformance"]) == 0
+    assert seen == ["PYTHON"]

@@ -129,3 +129,12 @@ def test_pillow_takes_a_tensor() -> None:
     image = pytest.importorskip("PIL.Image")
     x = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
     np.testing.assert_array_equal(np.asarray(image.fromarray(Tensor(x))), x)
+
+
+def test_a_parameter_of_torch_is_taken_without_its_gradient() -> None:
+    """Named regression: torch's "Can't call numpy() on Tensor that requires grad"."""
+    for dtype in (torch.float32, torch.bfloat16):
+        parameter = torch.nn.Parameter(torch.ones(2, dtype=dtype))
+        for made in (Tensor(parameter), Tensor.from_dlpack(parameter), Tensor([1.0, 1.0]) * Tensor(parameter)):
+            assert (made.tolist(), made.requires_grad) == ([1.0, 1.0], False)
+    assert (Tensor([2.0, 3.0]) * torch.nn.Parameter(torch.ones(2))).tolist() == [2.0, 3.0]
