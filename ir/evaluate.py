@@ -251,9 +251,8 @@ class _Evaluator:
     def _convert(self, u: UOp, src: list[Array]) -> Any:
         if u.op is Ops.CAST:
             x = src[0]
-            if u.dtype.is_int and u.src[0].dtype.is_float:  # as the devices do, not as the machine under NumPy likes
-                x = x.astype(np.float64)
-                x = (x - (x >= 2.0**63) * 2.0**64).astype(np.int64)
+            if u.dtype.is_int and u.src[0].dtype.is_float:
+                x = _cut(x.astype(np.float64), u.dtype.scalar)
             return x != 0 if u.dtype.is_bool else x.astype(_numpy_name(u.dtype))
         if u.src[0].dtype.scalar is dtypes.bfloat16:
             return (src[0].view(np.uint32) >> 16).astype(np.uint16).view(_numpy_name(u.dtype))
@@ -335,3 +334,12 @@ class _Evaluator:
         shape = [1] * len(self.axes)
         shape[self.axes[u]] = -1
         return np.arange(self.size(u.src[0])).reshape(shape)
+
+
+def _cut(x: Array, dtype: DType) -> Array:
+    """`float_to_int` of all elements, not yet wrapped to a narrow dtype."""
+    limit = 2.0 ** (63 if dtype.bits == 64 else 31)
+    if not dtype.is_signed and dtype.bits >= 32:
+        x = np.where(x < limit, x, x - 2 * limit)
+    is_held = (x > -limit - 1) & (x < limit)
+    return np.where(is_held | (x == -limit), x, -limit).astype(np.int64)

@@ -6,7 +6,7 @@ from typing import Any
 
 from .ops import Ops
 from .uop import UOp, const
-from .values import bits_of, from_bits, to_dtype
+from .values import bits_of, float_to_int, from_bits, to_dtype
 
 __all__ = ["apply_op", "fold_constant"]
 
@@ -14,7 +14,8 @@ __all__ = ["apply_op", "fold_constant"]
 def apply_op(u: UOp, values: tuple[Any, ...]) -> Any:
     """The op of `u` on one Python number per source, in the dtype of `u`."""
     if u.op is Ops.CAST:
-        return to_dtype(u.dtype, values[0])
+        is_cut = u.src[0].dtype.is_float and u.dtype.is_int and not u.dtype.is_index
+        return float_to_int(u.dtype.scalar, values[0]) if is_cut else to_dtype(u.dtype, values[0])
     if u.op is Ops.BITCAST:
         return from_bits(u.dtype.scalar, bits_of(u.src[0].dtype.scalar, values[0]))
     assert u.op.py is not None

@@ -247,7 +247,8 @@ class Ops:
 
     # --- conversions
     CAST     = Op(Group.CONVERT, "to the dtype: floats truncate to ints, ints wrap, floats round to nearest even. Floats that "
-                                "neither the int nor int32 holds (64 bits: int64): any value; what that one holds wraps", 1, cost=0)
+                                "neither the int nor int32 holds (64 bits: int64), and nan, are its least value, wrapped; "
+                                "CPUs other than x86 and GPUs give any value there", 1, cost=0)
     BITCAST  = Op(Group.CONVERT, "the same bits read as the dtype (of equal size)", 1, cost=0)
 
     # --- over an axis

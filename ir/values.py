@@ -8,7 +8,7 @@ from typing import Any
 
 from .dtype import DType, dtypes, round_float
 
-__all__ = ["bits_of", "from_bits", "to_dtype"]
+__all__ = ["bits_of", "float_to_int", "from_bits", "to_dtype"]
 
 _CODES = {16: "<e", 32: "<f", 64: "<d"}  # of floats, to `struct`
 
@@ -27,6 +27,19 @@ def to_dtype(dtype: DType, value: Any) -> Any:
         value = int(value)
     wrapped = int(value) & ((1 << dtype.bits) - 1)
     return wrapped - (1 << dtype.bits) if wrapped > dtype.max else wrapped
+
+
+def float_to_int(dtype: DType, value: float) -> int:
+    """CAST of a float to an int dtype: truncated in int32 (64 bits: int64), then wrapped.
+
+    nan and what that dtype does not hold give its least value, as the instructions of x86 do. The compiler writes the
+    same steps (compiler/lower/decompose.py: `_float_to_int`), and `evaluate.py` has them for arrays.
+    """
+    limit = 2.0 ** (63 if dtype.bits == 64 else 31)
+    if not dtype.is_signed and dtype.bits >= 32 and not value < limit:
+        value -= 2 * limit
+    whole = int(value) if -limit - 1 < value < limit else -int(limit)
+    return int(to_dtype(dtype, whole))
 
 
 def bits_of(dtype: DType, value: Any) -> int:

@@ -363,7 +363,7 @@ class Lazy(AnyTensor):
         """The values in another dtype: floats truncate to ints, ints wrap, floats round to nearest even.
 
         A float that the int dtype cannot hold, but int32 (int64 for ints of 64 bits), wraps: -1.0 in uint32 is
-        2**32 - 1. What neither holds gives any value.
+        2**32 - 1. What neither holds, and nan, give the least value of that one, wrapped, on x86 and on PYTHON.
         """
         return self._as(as_dtype(dtype))
 

@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from itertools import chain
 from typing import Any
 
-from kernmill.ir import DType, InternalError, Ops, Target, bits_of, dtypes, from_bits, setting, to_dtype
+from kernmill.ir import DType, InternalError, Ops, Target, bits_of, dtypes, float_to_int, from_bits, setting, to_dtype
 from kernmill.renderers import AMX_UNITS, MMA_UNITS, PYTHON_OPS, PythonRenderer, Renderer, function_name, rounder_name
 
 from .buffer import Buffer
@@ -100,7 +100,13 @@ def _rounder(dtype: DType) -> Callable[[Any], Any]:
     if dtype.is_float:
         return lambda value: to_dtype(dtype, value)
     all_bits, lowest = (1 << dtype.bits) - 1, int(dtype.min)
-    return lambda value: (value - lowest & all_bits) + lowest if type(value) is int else to_dtype(dtype, value)
+    return lambda value: (
+        (value - lowest & all_bits) + lowest
+        if type(value) is int
+        else float_to_int(dtype, value)
+        if type(value) is float
+        else to_dtype(dtype, value)
+    )
 
 
 def _bitcast(a: DType, b: DType) -> Callable[[Any], Any]:
