@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextvars
 import os
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 from .errors import SettingError
@@ -132,14 +132,17 @@ def debug() -> int:
     return int(setting("DEBUG"))
 
 
-@contextmanager
-def Context(**values: Value) -> Generator[None]:  # reads as a noun in `with Context(DEBUG=2):`
-    """Override settings for a block: `with Context(DEBUG=2, THREADS=1): ...`.
+def Context(**values: Value) -> AbstractContextManager[None]:  # reads as a noun in `with Context(DEBUG=2):`
+    """Override settings for a block: `with Context(DEBUG=2, THREADS=1): ...`. Alone, without `with`, it does nothing.
 
     Raises:
-        SettingError: an unknown name, or a value that the setting does not take.
+        SettingError: an unknown name, or a value that the setting does not take; at once, not when it is entered.
     """
-    parsed = {name: _parse(_known(name, "Context"), str(value), "Context") for name, value in values.items()}
+    return _overriding({name: _parse(_known(name, "Context"), str(v), "Context") for name, v in values.items()})
+
+
+@contextmanager
+def _overriding(parsed: dict[str, Value]) -> Generator[None]:
     token = _overrides.set({**(_overrides.get() or {}), **parsed})
     try:
         yield

@@ -90,6 +90,8 @@ class Conversions(Casting):
         """The bytes of all elements, row-major."""
         return self._on_host().tobytes()
 
+    __bytes__ = tobytes
+
     @property
     def is_leaf(self) -> bool:
         """True if backward() gives this tensor a gradient, or none leads through it."""

@@ -377,4 +377,4 @@ def run_conformance(given: argparse.Namespace) -> int:
     """The op table on a device; 1 when something differs."""
     from .conformance import run
 
-    return 0 if run(canonical_name(given.device or setting("DEVICE")), given.failures) else 1
+    return 0 if run(canonical_name(given.device or str(setting("DEVICE"))), given.failures) else 1

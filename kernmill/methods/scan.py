@@ -38,7 +38,7 @@ Values = TypeVar("Values")
 
 
 class Ordered(NamedTuple, Generic[Values]):
-    """What sort and topk give."""
+    """What sort, topk, cummax and cummin give."""
 
     values: Values
     indices: Values
@@ -65,13 +65,23 @@ class Scan(Indexing):
         wide = dtypes.uint64 if self.dtype is dtypes.uint64 else dtypes.int64
         return self.cast(wide)._scan(kind, axis, call)
 
-    def cummax(self, axis: int = 0) -> Self:
-        """The largest value so far along an axis; nan from the first nan on. Values only."""
-        return self._scan(self._extreme(Ops.MAX), axis, "cummax")
+    def cummax(self, axis: int = 0) -> Ordered[Self]:
+        """The largest value so far along an axis, nan from the first nan on; and the last index that has it."""
+        return self._with_last(self._scan(self._extreme(Ops.MAX), axis, "cummax"), axis)
 
-    def cummin(self, axis: int = 0) -> Self:
-        """The smallest value so far along an axis; nan from the first nan on. Values only."""
-        return self._scan(self._extreme(Ops.MIN), axis, "cummin")
+    def cummin(self, axis: int = 0) -> Ordered[Self]:
+        """The smallest value so far along an axis, nan from the first nan on; and the last index that has it."""
+        return self._with_last(self._scan(self._extreme(Ops.MIN), axis, "cummin"), axis)
+
+    def _with_last(self, values: Self, axis: int) -> Ordered[Self]:
+        """Values so far, with the last index of each."""
+        axis, x, best = self._axis(axis, "cummax"), self.detach(), values.detach()
+        has_it = x.eq(best).logical_or(x.isnan())
+        if not self.ndim:
+            return Ordered(values, has_it._filled(0).cast(dtypes.int64))
+        entry = self._positions(axis).reshape([self.node_shape[axis] if a == axis else 1 for a in range(self.ndim)])
+        entry = choose(has_it, entry, entry._filled(0))
+        return Ordered(values, entry._scan(entry._extreme(Ops.MAX), axis, "cummax"))
 
     def logcumsumexp(self, axis: int = 0) -> Self:
         """log(cumsum(exp(x))) along an axis, without overflow; half types added in float32."""

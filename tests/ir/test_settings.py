@@ -82,3 +82,11 @@ def test_defaults_are_values_of_their_rows() -> None:
 def test_what_shapes_code_or_results_is_captured() -> None:
     captured = {name for name, row in SETTINGS.items() if row.is_captured}
     assert captured == {"DEVICE", "OVERRIDE", "BEAM", "THREADS", "CHECK", "QUANT_ACT", "QUANT_FORM", "TARGET"}
+
+
+def test_a_wrong_name_is_refused_where_it_is_written() -> None:
+    """Named regression: `Context(DEFAULT_FLOAT=..)` without `with` did nothing, and said nothing."""
+    with pytest.raises(SettingError, match=r"^Context: there is no setting 'DEFAULT_FLOAT'"):
+        Context(DEFAULT_FLOAT="float64")
+    with pytest.raises(SettingError, match=r"^Context: 'x' is not a value of DEBUG"):
+        Context(DEBUG="x")

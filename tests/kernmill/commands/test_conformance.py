@@ -43,7 +43,12 @@ def test_a_sample_is_right(device: str) -> None:
 def test_the_default_device_is_that_of_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Named regression: `kernmill conformance` without --device was refused."""
     seen: list[str] = []
-    monkeypatch.setattr(conformance, "run", lambda device, failures: not seen.append(device))
+
+    def run(device: str, shown: int) -> bool:
+        seen.append(device)
+        return shown == 20
+
+    monkeypatch.setattr(conformance, "run", run)
     with Context(DEVICE="PYTHON"):
         assert cli.main(["conformance"]) == 0
     assert seen == ["PYTHON"]

@@ -114,7 +114,7 @@ def test_initial_values() -> None:
 
 def test_bytes_and_the_interface_of_numpy() -> None:
     x = Tensor(values(3, 4))
-    assert (x.nbytes, x.tobytes()) == (48, values(3, 4).tobytes())
+    assert (x.nbytes, x.tobytes(), bytes(x)) == (48, values(3, 4).tobytes(), values(3, 4).tobytes())
 
     class Only:
         __array_interface__ = x.__array_interface__

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -29,8 +31,22 @@ def test_a_running_logarithm_of_a_sum_has_scalars_infinities_and_long_rows() -> 
 def test_running_extremes(name: str) -> None:
     x = np.array([1, 3, 2, np.nan, 5], np.float32)
     numpy = np.maximum if name == "cummax" else np.minimum
-    same(getattr(Tensor(x), name)(), numpy.accumulate(x))
-    same(getattr(Tensor(X), name)(1), numpy.accumulate(X, 1))
+    same(getattr(Tensor(x), name)().values, numpy.accumulate(x))
+    same(getattr(Tensor(X), name)(1).values, numpy.accumulate(X, 1))
+
+
+@pytest.mark.parametrize("name", ["cummax", "cummin"])
+def test_running_extremes_with_indices_are_torchs(name: str) -> None:
+    """Named regression: `x.cummax(0)[0]` was the first element, where torch gives the values."""
+    torch: Any = pytest.importorskip("torch")
+    ties = np.random.default_rng(1).integers(0, 4, (3, 40))
+    for x in (ties, ties.astype(np.float32), np.array([1, 3, 3, np.nan, 5, np.nan], np.float32), np.array(2.0)):
+        for axis in range(-x.ndim, x.ndim or 1):
+            extremes, indices = getattr(Tensor(x), name)(axis)
+            want = getattr(torch.tensor(x), name)(axis)
+            same(extremes, want.values.numpy())
+            same(indices, want.indices.numpy())
+    with_torch(lambda a: getattr(a, name)(1)[0], lambda a: getattr(torch, name)(a, 1)[0], [values(3, 20)])
 
 
 @pytest.mark.parametrize(("length", "copies"), [(160, 0), (100, 0), (1000, 0), (169, 0), (251, 1)])
@@ -55,7 +71,7 @@ def test_running_sums_along_any_axis(dtype: str, target: str) -> None:
             for axis in range(ndim):
                 got = Tensor(x).cumsum(axis)
                 same(got, np.cumsum(x, axis, dtype=got.numpy().dtype))
-                same(Tensor(x).cummax(axis), np.maximum.accumulate(x, axis))
+                same(Tensor(x).cummax(axis).values, np.maximum.accumulate(x, axis))
 
 
 def test_running_sums_of_columns_are_stored_as_they_lie() -> None:
@@ -83,7 +99,7 @@ def test_long_running_sums(length: int) -> None:
     x = np.arange(length) % 7 - 3
     same(Tensor(x).cumsum(), np.cumsum(x))
     close(Tensor(x.astype(np.float32)).cumsum(), np.cumsum(x).astype(np.float32))
-    same(Tensor(x).cummax(), np.maximum.accumulate(x) if length else x)
+    same(Tensor(x).cummax().values, np.maximum.accumulate(x) if length else x)
 
 
 def test_infinity_in_a_running_sum() -> None:
