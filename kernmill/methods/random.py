@@ -423,7 +423,7 @@ class Random(Convolution, Searching):
         lead, classes = self.node_shape[:-1], self.node_shape[-1]
         sums = self.reshape((prod(lead), classes)).cumsum(-1)
         # a class of weight 0 has the sum of the class before it, so that no draw ends there
-        sums = choose(self.reshape(sums.node_shape).gt(0), sums, sums._filled(0)).cummax(-1)._stored()
+        sums = choose(self.reshape(sums.node_shape).gt(0), sums, sums._filled(0)).cummax(-1).values._stored()
         total = sums.shrink([None, (classes - 1, classes)])
         drawn = self.rand(*lead, count, dtype=self.dtype, device=self._device).reshape((prod(lead), count)).mul(total)
         place = self._make(iota(1)).expand((prod(lead), count))
