@@ -43,7 +43,7 @@ __all__ = ["Model", "ModelMemory", "arena_for", "config_in", "config_of", "namin
 Weights = Callable[[str], Weight | None]
 Array = np.ndarray[Any, Any]
 Tokens = Tensor | tuple[Any, ...]  # of a block, or a variable for each sequence
-_OF_LAYER = re.compile(r"blk\.(\d+)\.attn_norm\.weight")
+_OF_LAYER = re.compile(r"blk\.(\d+)\.\w+\.weight")
 _BESIDE_MODELS = {
     "adapter": "an adapter to a model", "imatrix": "an importance matrix", "mmproj": "the part of a model for images",
 }  # fmt: skip
@@ -526,21 +526,23 @@ def config_in(file: gguf.File) -> Config:
     Raises:
         FormatError: it holds no model, or one of another number of layers; as `config_of`.
     """
-    kind = file.metadata.get("general.type")
-    if isinstance(kind, str) and kind in _BESIDE_MODELS:
-        raise FormatError(f"it is {_BESIDE_MODELS[kind]} (general.type {kind!r}), no model. Give the model's own file.")
+    what = file.metadata.get("general.type")
+    if isinstance(what, str) and what in _BESIDE_MODELS:
+        raise FormatError(f"it is {_BESIDE_MODELS[what]} (general.type {what!r}), no model. Give the model's own file.")
     if not file.entries:
         raise FormatError("it has no tensors, only metadata, such as a vocabulary. Give the model's own file.")
     config = config_of(file.metadata)
-    layers = max((int(m[1]) + 1 for name in file.entries if (m := _OF_LAYER.fullmatch(name))), default=0)
-    if not layers:
-        raise FormatError(f"the file has no tensor blk.0.attn_norm.weight, which a {config.name} model needs.")
+    kind = ARCHITECTURES[config.name]
+    first = next(name for name in ("attn_norm.weight", "attn_output.weight") if name in kind.needed_names())
+    if f"blk.0.{first}" not in file.entries:
+        raise FormatError(f"the file has no tensor blk.0.{first}, which a {config.name} model needs.")
+    layers = max(int(m[1]) + 1 for name in file.entries if (m := _OF_LAYER.fullmatch(name)))
     if layers != config.layers:
         raise FormatError(
             f"{config.name}.block_count is {config.layers}, and blk.{layers - 1} is the last layer that it has tensors "
             "of. The file's metadata and its tensors do not belong together."
         )
-    ARCHITECTURES[config.name].check(config, {name: entry.shape for name, entry in file.entries.items()})
+    kind.check(config, {name: entry.shape for name, entry in file.entries.items()})
     return config
 
 

@@ -55,8 +55,9 @@ class Architecture:
     has_layer_norm = False  # a norm subtracts the mean, and may have a bias
     has_gate = True  # the feed-forward part multiplies `ffn_up` with an activated `ffn_gate`
     is_parallel = False  # attention and feed-forward part read the same x
+    norms_rotated = False  # heads are normed after they are rotated, not before
     period = 0  # the last of so many layers has no window, the others have one; 0: no layer has one
-    before_attention, after_attention = "attn_norm", "post_attention_norm"
+    before_attention, after_attention = "attn_norm", "post_attention_norm"  # names of norms; "": none
     before_feed_forward, after_feed_forward = "ffn_norm", "post_ffw_norm"
     needs_always = (
         "attn_norm.weight", "attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_output.weight",
@@ -136,6 +137,8 @@ class Architecture:
         return {
             "attn_norm.weight": (c.width,),
             "attn_norm.bias": (c.width,),
+            "attn_norm_2.weight": (c.width,),
+            "attn_norm_2.bias": (c.width,),
             "attn_q.weight": (queries, c.width),
             "attn_k.weight": (keys, c.width),
             "attn_v.weight": (values, c.width),
@@ -269,13 +272,18 @@ class Architecture:
 
     def layer(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
         """One layer. Shapes: (sequences, tokens, width) to the same."""
-        part = self.attention(n, self.normed(n, x, self.before_attention), places, around, cache)
+        before_attention, before_feed_forward = self.norms_before(n)
+        part = self.attention(n, self.normed(n, x, before_attention), places, around, cache)
         part = self.normed(n, part, self.after_attention)
         if self.is_parallel_in(n):
-            return x + part + self.feed_forward(n, self.normed(n, x, self.before_feed_forward))
+            return x + part + self.feed_forward(n, self.normed(n, x, before_feed_forward))
         x = x + self._scaled(part)
-        part = self.feed_forward(n, self.normed(n, x, self.before_feed_forward))
+        part = self.feed_forward(n, self.normed(n, x, before_feed_forward))
         return x + self._scaled(self.normed(n, part, self.after_feed_forward))
+
+    def norms_before(self, n: int) -> tuple[str, str]:
+        """The names of the norms before attention and before the feed-forward part of a layer."""
+        return self.before_attention, self.before_feed_forward
 
     def is_parallel_in(self, n: int) -> bool:
         """True if attention and feed-forward part of a layer read the same x."""
@@ -336,6 +344,8 @@ class Architecture:
         v = v.unflatten(-1, (-1, c.value_width)).transpose(1, 2)
         if self.is_rotated[n]:
             q, k = (rotate(part, cosine, sine, by_halves=self.by_halves) for part in (q, k))
+        if self.norms_rotated:
+            q, k = self.normed(n, q, "attn_q_norm"), self.normed(n, k, "attn_k_norm")
         has_many = x.shape[1] > 1
         q, k, v = (part.contiguous() if has_many else part for part in (q, k, v))  # attention is a kernel by itself
         keys, values = (part.unsqueeze(2) for part in cache.write(n, places, k, v))
@@ -359,7 +369,7 @@ class Architecture:
         is_of_row = weight is not None and weight.shape != (width,)
         rows = self.normed(n, rows, norm) if is_of_row else rows
         split = rows.unflatten(-1, (-1, width)).transpose(1, 2)
-        return split if is_of_row else self.normed(n, split, norm)
+        return split if is_of_row or self.norms_rotated else self.normed(n, split, norm)
 
     def feed_forward(self, n: int, x: Tensor) -> Tensor:
         """Up, activated, and down again."""

@@ -10,4 +10,4 @@ __all__ = ["Qwen2"]
 class Qwen2(Architecture):
     """Queries, keys and values have biases."""
 
-    needs_besides = ("attn_q.bias", "attn_k.bias", "attn_v.bias")
+    needs_besides: tuple[str, ...] = ("attn_q.bias", "attn_k.bias", "attn_v.bias")

@@ -1,0 +1,14 @@
+"""hunyuan-dense: Hunyuan, dense."""
+
+from __future__ import annotations
+
+from .architecture import Architecture
+
+__all__ = ["HunyuanDense"]
+
+
+class HunyuanDense(Architecture):
+    """Heads are normed after they are rotated."""
+
+    norms_rotated = True
+    needs_besides = ("attn_q_norm.weight", "attn_k_norm.weight")
