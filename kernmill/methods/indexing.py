@@ -470,25 +470,25 @@ class Indexing(Sortable):
             )
         if minlength < 1:
             raise ShapeError(
-                f"bincount: minlength={minlength}: the size of the result must be known before the values are. Give "
-                "minlength= a number above all of them."
+                f"bincount: minlength={minlength}: the size of the result must be known before the values are. Pass "
+                "minlength=, a number above all values."
             )
         values = self._filled(1).cast(dtypes.int64) if weights is None else weights
         return self.zeros(minlength, dtype=values.dtype).index_add(0, self._classes("bincount", minlength), values)
 
     def masked_select(self, mask: Self) -> Self:
         """Refused: how many values a mask selects is not known before it is computed."""
-        raise _data_dependent("masked_select")
+        raise _data_dependent("masked_select", "Pass size=")
 
     def nonzero(self) -> Self:
         """Refused: how many values are not zero is not known before they are computed."""
-        raise _data_dependent("nonzero")
+        raise _data_dependent("nonzero", "Pass size=")
 
 
-def _data_dependent(call: str) -> ShapeError:
+def _data_dependent(call: str, remedy: str = "Use where(mask, t, 0)") -> ShapeError:
     return ShapeError(
         f"{call}: the shape of the result depends on the data, and shapes are fixed before anything is computed. "
-        "Use where(mask, t, 0), or NumPy: t.numpy()[mask.numpy()]."
+        f"{remedy}, or NumPy: t.numpy()[mask.numpy()]."
     )
 
 

@@ -107,7 +107,11 @@ _forks = 0  # children so far
 
 @with_sentences
 def manual_seed(seed: int) -> None:
-    """Start the random numbers of every device anew from a seed (its low 32 bits). Forked children get others."""
+    """Start the random numbers of every device anew from a seed (its low 32 bits). Forked children get others.
+
+    Uniform numbers, ints and permutations are the same bits everywhere. The last bits of normal numbers depend on the
+    instructions of the machine (docs/how-to/dtypes.md).
+    """
     global _seed, _forks
     with _lock:
         _seed, _forks = int(seed), 0

@@ -94,7 +94,7 @@ class Searching(Scan):
         What self has there is one of them, unless `include_self` is False. The mean of ints is rounded down.
         """
         if reduce not in _REDUCTIONS:
-            raise SettingError(f"scatter: reduce={reduce!r}: must be None, 'sum', 'prod', 'mean', 'amax' or 'amin'.")
+            raise SettingError(f"scatter_reduce: reduce={reduce!r}: must be 'sum', 'prod', 'mean', 'amax' or 'amin'.")
         op, join = _REDUCTIONS[reduce]
         axis = self._axis(axis, "scatter_reduce")
         self._check_axes("scatter_reduce", axis, index)

@@ -201,7 +201,8 @@ class RNNCell(Module):
         shape = (*x.shape[:-1], self.hidden_size)
         states = [Tensor.zeros(shape, dtype=x.dtype)] * self.layer.states if given is None else list(given)
         if len(states) != self.layer.states or any(state.uop.shape != shape for state in states):
-            raise ShapeError(f"{name}: hx must be {self.layer.states} of shape {show_shape(shape)}.")
+            wanted = "a pair of tensors" if self.layer.states == 2 else "a tensor"
+            raise ShapeError(f"{name}: hx must be {wanted} of shape {show_shape(shape)}.")
         now = x.linear(tensors["weight_ih"], tensors["bias_ih"])
         before = states[0].linear(tensors["weight_hh"], tensors["bias_hh"])
         return self.layer._place(now, before, tuple(states))

@@ -141,9 +141,6 @@ CASES: dict[str, Case] = {
     "mask": (lambda: ones(2, 2)[ones(2, 2) > 0], ShapeError,
              "t[mask] of shape (2, 2): the shape of the result depends on the data, and shapes are fixed before "
              "anything is computed. Use where(mask, t, 0), or NumPy: t.numpy()[mask.numpy()]."),
-    "nonzero": (lambda: ones(2).nonzero(), ShapeError,
-                "nonzero: the shape of the result depends on the data, and shapes are fixed before anything is "
-                "computed. Use where(mask, t, 0), or NumPy: t.numpy()[mask.numpy()]."),
     # indices
     "index": (lambda: ones(3)[5], IndexRangeError,
               "t[..]: index 5 is outside axis 0 of size 3. Valid are -3 to 2."),
@@ -202,8 +199,11 @@ CASES: dict[str, Case] = {
                        "pow: int64 ** -1 is no whole number. Cast to a float dtype first."),
     "in_place": (lambda: Tensor([1]).__iadd__(1.5), DTypeError,
                  "+=: the result is float32 and does not go into a int64 tensor. Write x = x + y, or cast."),
-    "bitcast": (lambda: ones(2).bitcast(dtypes.int16), DTypeError,
-                "bitcast: float32 to int16: the bits differ in number. Use cast to convert values."),
+    "bitcast": (lambda: ones(2).bitcast(dtypes.bool), DTypeError,
+                "bitcast: float32 to bool: a bool has no defined bits. Use cast."),
+    "wider_bitcast": (lambda: ones(3).bitcast(dtypes.float64), ShapeError,
+                      "bitcast: float32 of shape (3,) to float64: the last axis must be a multiple "
+                      "of 2. Slice or pad it."),
     "int_gradient": (lambda: Tensor([1], requires_grad=True), DTypeError,
                      "requires_grad: a int64 tensor has no gradient. Use a float dtype."),
     "norm": (lambda: Tensor([1]).norm(), DTypeError, "norm: of a int64 tensor. Use .float() first."),
