@@ -118,10 +118,14 @@ class Conversions(Casting):
     def realize(self, *others: Self) -> Self:
         """Compute this tensor and others now, together."""
         with _realizing:
-            tensors: list[Any] = [self, *others, *self._states()]
-            nodes = {id(t): (t, t.uop) for t in tensors}.values()
-            if lazy := [(t, node) for t, node in nodes if _stored(node) is None]:
-                _realize(lazy)
+            states = self._states()
+            if others or states:
+                tensors: list[Any] = [self, *others, *states]
+                nodes = {id(t): (t, t.uop) for t in tensors}.values()
+                if lazy := [(t, node) for t, node in nodes if _stored(node) is None]:
+                    _realize(lazy)
+            elif _stored(node := self.uop) is None:
+                _realize([(self, node)])
         return self
 
     @classmethod
@@ -394,6 +398,9 @@ def _register(leaf: Conversions) -> None:
 
 def _is_shared(node: UOp) -> bool:
     """Whether the expression is of constants only: then every other tensor of the same value has the same node."""
+    for s in node.src:
+        if s.storage is not None:
+            return False
     seen, stack = {node}, [node]
     while stack:  # until the first leaf that is data: asked of every tensor that a large graph writes
         u = stack.pop()

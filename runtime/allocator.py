@@ -26,6 +26,7 @@ ALIGNMENT_BYTES = 64
 LARGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", -1)  # -1: no system listens to that
 _LARGE_BYTES = 1 << 20
 SMALLER = "Use smaller batches or a smaller dtype, or drop tensors that are no longer needed."
+_MOST_CAPACITIES = 4096
 _STEPS_LOG2 = 3  # buckets per doubling: at most one eighth of a block is slack, and untouched slack costs no memory
 
 
@@ -97,6 +98,7 @@ class HostAllocator:
         self._lock = process_lock(threading.Lock)
         self._returned: collections.deque[Block] = collections.deque()
         self._free: dict[int, list[Block]] = {}  # capacity -> blocks, the most recently freed (still in cache) last
+        self._capacities: dict[int, int] = {}  # of sizes that were asked for before
         self._live_bytes = self._cached_bytes = self._clock = 0
 
     def alloc(self, nbytes: int) -> Block:
@@ -108,18 +110,22 @@ class HostAllocator:
         if nbytes < 0:
             raise InternalError(f"alloc: {nbytes} bytes. A size was computed wrongly; please report it.")
         take_back()
-        capacity = self.bucket_bytes(nbytes)
+        capacity = self._capacities.get(nbytes) or self.bucket_bytes(nbytes)
         with self._lock:
-            self._collect()
+            if self._returned:
+                self._collect()
             blocks = self._free.get(capacity)
             block = blocks.pop() if blocks else None
             if block is not None:
                 self._cached_bytes -= capacity
+                self._live_bytes += nbytes
         if block is None:
             block = self._map(nbytes, capacity)
+            with self._lock:
+                self._live_bytes += nbytes
+                if len(self._capacities) < _MOST_CAPACITIES:
+                    self._capacities[nbytes] = capacity
         block.nbytes, block.is_live, block.goes_at_once = nbytes, True, capacity > self.cache_limit_bytes
-        with self._lock:
-            self._live_bytes += nbytes
         return block
 
     def free(self, block: Block) -> None:

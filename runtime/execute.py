@@ -32,11 +32,11 @@ from .buffer import Buffer, buffer_node
 from .device import Call, canonical_name, get_device
 from .families import find_plan, wants_exact
 from .graph_key import STALE, GraphWalk
-from .plan import Plan, plans, settings_key
+from .plan import Plan, plans, runs_unseen, settings_key
 from .prepared import Prepared, prepare
 from .replay import check_values, copy_between, current_recording, download_scalar, is_to_be_recorded
 from .views import part_of, views
-from .watch import wants_report
+from .watch import is_watched, wants_report
 
 __all__ = ["STALE", "allocate_buffer", "download", "launched_ns", "realize", "take_over", "upload"]
 
@@ -45,6 +45,7 @@ _launched = [0]  # ns in kernels, outside of replays
 
 
 _NO_SLOTS: frozenset[int] = frozenset()
+_NO_VALUES: Mapping[str, int] = {}
 _CODES = {
     dtypes.float32: "f", dtypes.float64: "d", dtypes.int8: "b", dtypes.uint8: "B", dtypes.int16: "h",
     dtypes.uint16: "H", dtypes.int32: "i", dtypes.uint32: "I", dtypes.int64: "q", dtypes.uint64: "Q",
@@ -97,9 +98,11 @@ def realize(
         DeviceError, OutOfMemoryError, CompileError: as their names say.
     """
     with _lock:
-        pending = list(dict.fromkeys(root for root in roots if root.storage is None))
+        pending = [root for root in roots if root.storage is None]
         if pending:
-            run = _Run(pending, others, dict(variables or {}))
+            if len(pending) > 1:
+                pending = list(dict.fromkeys(pending))
+            run = _Run(pending, others, variables or _NO_VALUES)
             if run.walk.fresh and (parameters := run.parameters()):
                 _Run(parameters, others, run.variables).go()
                 run = _Run(pending, others, run.variables)
@@ -164,14 +167,15 @@ class _Run:
         if plan.numbers is not None and self.plain is not None:  # a plan for many graphs reads leaves as a whole
             self.walk, self.parts = self.plain, {}
         values = {**self.variables, **plan.values} if plan.values else self.variables
-        check_values(plan.bounds, values)
-        storages = self.storages(plan)
+        if plan.bounds:
+            check_values(plan.bounds, values)
+        storages = self.storages(plan) if self.walk.numbers or plan.numbers else self.walk.storages
         prepared = _prepared(plan)
+        self.own: dict[int, Buffer] = {}
         if prepared is not None and not self.parts:
             start = time.perf_counter_ns()
             found: Any = prepared.run(storages, plan.counts, values)
             _launched[0] += time.perf_counter_ns() - start
-            self.own: dict[int, Buffer] = {}
         else:
             found = self.memory(plan, storages)
             self.launch(plan, found, values)
@@ -300,9 +304,10 @@ def _prepared(plan: Plan) -> Prepared | None:
     """The launches of a plan in one table, unless something watches single kernels."""
     if not plan.prepared:
         plan.prepared.append(prepare(plan))
-    if plan.prepared[0] is None or current_recording() is not None or wants_report() or setting("CHECK"):
+    prepared: Prepared | None = plan.prepared[0]
+    if prepared is None or current_recording() is not None or is_watched() or not runs_unseen():
         return None
-    return plan.prepared[0]  # type: ignore[no-any-return]
+    return prepared
 
 
 def take_over(node: UOp) -> None:

@@ -44,9 +44,9 @@ from .device import Program, canonical_name, get_device
 from .graph_key import Structure, is_number
 from .replay import narrow
 from .schedules import stamp
-from .watch import wants_report
+from .watch import is_quiet, wants_report
 
-__all__ = ["Plan", "Plans", "closed", "new_plan", "plans", "settings_key"]
+__all__ = ["Plan", "Plans", "closed", "new_plan", "plans", "runs_unseen", "settings_key"]
 
 _ENTRY_BYTES = 400  # of an entry of a key, with what refers to it
 _KERNEL_BYTES = 12_000  # of a kernel's plan and its loaded code
@@ -105,15 +105,21 @@ class Plans:
 
 
 plans = Plans()
-_lately: list[Any] = [None, ()]  # the overrides of settings, and what a plan depends on of them
+_lately: list[Any] = [None, (), True]  # overrides of settings; what a plan depends on; nothing is printed or checked
 
 
 def settings_key() -> tuple[Any, ...]:
     """The values of the settings that plans depend on."""
     overrides = active_overrides()
     if _lately[0] is not overrides or not _lately[1]:
-        _lately[:] = overrides, tuple([setting(name) for name in _PART_OF_A_PLAN])
+        is_unseen = is_quiet() and not setting("CHECK")
+        _lately[:] = overrides, tuple([setting(name) for name in _PART_OF_A_PLAN]), is_unseen
     return _lately[1]  # type: ignore[no-any-return]
+
+
+def runs_unseen() -> bool:
+    """True if no setting asks for reports or checks of kernels, as of the last `settings_key` of this thread."""
+    return _lately[2]  # type: ignore[no-any-return]
 
 
 def new_plan(structure: Structure, nodes: Iterable[UOp], devices: tuple[str, ...], in_place: frozenset[int]) -> Plan:
