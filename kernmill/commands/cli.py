@@ -150,7 +150,9 @@ def _parser() -> argparse.ArgumentParser:
     tuning.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
     tuning.set_defaults(command=run_tune)
     commands.add_parser(
-        "bench", help="tokens per second of a GGUF file; without one kernmill against its peers", add_help=False
+        "bench",
+        help="tokens per second of a GGUF file; in a checkout without one: kernmill against its peers",
+        add_help=False,
     )
     conformance = commands.add_parser("conformance", help="run every op on a device and compare with the evaluator")
     conformance.add_argument("--device", help="such as LLVM, or the device that you are writing (default: DEVICE)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import runpy
 import sys
 import time
@@ -17,6 +18,8 @@ from kernmill.runtime import Tuned, Worker, collecting_kernels, compile_cache, g
 
 __all__ = ["Found", "ProgressLine", "collect", "run", "tune_all"]
 
+_FASTER = 1.01  # of the time of the heuristic's schedule: less is noise
+_BUSY = 1.5  # runnable threads for each core: this program's own kernels take one
 _LEAST_SHARE = 0.02  # of the time, for a kernel that takes next to none of the program's
 
 
@@ -157,6 +160,10 @@ def run(program: str, arguments: Sequence[str], seconds: float, width: int) -> i
         return 0 if ended_well else 1
     known = sum(found.is_known for found in kernels)
     before = f", {known} of them searched before" if known else ""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load > _BUSY * cores:
+        print(f"kernmill tune: the machine is busy (load {load:.1f} on {cores} cores), so that times may mislead. Stop "
+              "other programs, or tune again later.", file=sys.stderr)  # fmt: skip
     print(f"{len(kernels)} kernels in {program}{before}; {seconds:g} s to tune them", file=sys.stderr)
     done = tune_all(kernels, seconds, width, sys.stderr)
     shares = {f.kernel.ast: f.share for f in kernels}
@@ -174,4 +181,6 @@ def _kept(done: Sequence[Tuned]) -> str:
         return f"No schedule is stored ({why}); DEBUG=3 prints schedules, OVERRIDE uses written ones."
     if not done:
         return "No schedule is stored. Give more --seconds."
+    if not any(found.speedup >= _FASTER for found in done):
+        return "No schedule was faster by 1 % or more."
     return "The schedules are stored and will be used from now on (BEAM=0: not)."

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import io
+import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from kernmill.commands import tuning
 from kernmill.commands.cli import main
 from kernmill.commands.tuning import ProgressLine, collect, tune_all
 from kernmill.compiler import parse_schedule
@@ -70,7 +74,29 @@ def test_the_command_stores_what_it_finds(program: str, tmp_path: Path, capsys: 
         assert any(schedules.stored_schedule(get_device(f.device), f.kernel) for f in kernels)
     text = capsys.readouterr().err
     assert "[1/" in text
-    assert "The schedules are stored" in text
+    assert "The schedules are stored" in text or "No schedule was faster by 1 % or more." in text
+
+
+def test_schedules_that_are_not_faster_are_not_announced(tmp_path: Path) -> None:
+    """Named regression: it said "stored" for schedules at 1.00x, and nothing of a busy machine."""
+    some: list[Any] = [SimpleNamespace(speedup=1.0), SimpleNamespace(speedup=1.004)]
+    with Context(CACHE_DIR=str(tmp_path / "cache")):
+        assert tuning._kept(some) == "No schedule was faster by 1 % or more."
+        some.append(SimpleNamespace(speedup=1.2))
+        assert tuning._kept(some).startswith("The schedules are stored")
+
+
+def test_a_busy_machine_is_named(
+    program: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (40.0, 0.0, 0.0))
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    with Context(CACHE="0"):
+        main(["tune", "--seconds", "1", program, "0"])
+    assert capsys.readouterr().err.startswith(
+        "kernmill tune: the machine is busy (load 40.0 on 4 cores), so that times may mislead. Stop other programs, or "
+        "tune again later.\n"
+    )
 
 
 @pytest.mark.parametrize(("cache", "why"), [("0", "CACHE=0"), ("ro", "CACHE=ro")])
