@@ -19,4 +19,5 @@ from .plan_kernels import *
 from .read_parts import *
 from .reduce_loops import *
 from .share_work import *
+from .split_loops import *
 from .trim_loops import *

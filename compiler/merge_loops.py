@@ -12,12 +12,14 @@ from itertools import pairwise
 from kernmill.ir import Ops, UOp, closed_ranges, from_linear, linear, make_range, simplify, with_sources
 
 from .kernel import order_of, output_loops, reordered
+from .split_loops import split_loops
 
 __all__ = ["merge_loops"]
 
 
 def merge_loops(ast: UOp) -> UOp:
-    """The kernel with as few loops as its indices allow."""
+    """The kernel with as few loops as its indices allow, after loops whose digits are used apart were split."""
+    ast = split_loops(ast)
     while pair := next((p for p in _neighbours(ast) if _mergeable(ast, *p)), None):
         ast = _merge(ast, *pair)
     return ast
