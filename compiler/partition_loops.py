@@ -9,7 +9,7 @@ Guarantees: the same places are written, each once, with the same values. Tests:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import prod
 
@@ -21,6 +21,8 @@ from .trim_loops import asked
 __all__ = ["partition_loops"]
 
 _MOST_NODES = 4000  # of all parts, copies included
+_LANES = 16  # elements of the widest vector: of many pieces, each has at least as many
+_SHARED = 1.25  # nodes of both halves of a joined tensor, in nodes of the whole: only indices are copied
 
 
 def partition_loops(ast: UOp) -> UOp:
@@ -38,23 +40,49 @@ def partition_loops(ast: UOp) -> UOp:
 
 def _in_parts(stores: tuple[UOp, ...], loops: Sequence[UOp], names: list[str], most: int) -> tuple[UOp, ...]:
     """The stores once for each part of these loops, outermost first, but no more than so many times; the names of new
-    loops go behind the others."""
+    loops go behind the others. A tensor joined from more pieces is halved, and its halves again."""
     for place, loop in enumerate(loops):
-        ends, inner = _ends(stores, loop), loops[place + 1 :]
-        if not 0 < len(ends) < most:
+        ends, left = _ends(stores, loop), most
+        if not ends or most < 1:
             continue
+        if len(ends) >= most:
+            if prod(map(iterations, stores[0].ranges.difference(loops[:place]))) < _LANES * (len(ends) + 1):
+                continue
+            ends, left = [ends[len(ends) // 2]], 4 * most  # a half of a joined tensor has half the nodes
+            halves = [_part(stores, loops[place:], [*names], bounds)[0] for bounds in _pairs(ends, loop)]
+            if sum(map(_nodes, halves)) > _SHARED * _nodes(stores):
+                continue
         parts: list[UOp] = []
-        for first, last in pairwise((0, *ends, iterations(loop))):
-            begin = (sum(loop.arg[2:]) + first,) if loop.arg[1] == AxisKind.THREAD else ()
-            own = _named(loop, names, index_const(last - first), *begin)  # before those inside it
-            table = {r: _named(r, names, r.src[0]) for r in inner}
-            places = table | {loop: own + first}
-            values = table | {loop: index_const(first)} if last - first == 1 else places
-            part = stored(simplify(_moved(store, places, values)) for store in stores)
+        for bounds in _pairs(ends, loop):
+            part, inner = _part(stores, loops[place:], names, bounds)
             # without the last block, numbers of blocks are no longer clamped, and the same loop may have more ends
-            parts += _in_parts(part, [own, *table.values()], names, most // (len(ends) + 1))
+            parts += _in_parts(part, inner, names, left // (len(ends) + 1))
         return tuple(parts)
     return stores
+
+
+def _pairs(ends: Sequence[int], loop: UOp) -> Iterable[tuple[int, int]]:
+    """The first iteration of each part, and that of the part behind it."""
+    return pairwise((0, *ends, iterations(loop)))
+
+
+def _part(
+    stores: tuple[UOp, ...], loops: Sequence[UOp], names: list[str], bounds: tuple[int, int]
+) -> tuple[tuple[UOp, ...], list[UOp]]:
+    """The stores for iterations from the first to before the last of the outermost of these loops, and its loops."""
+    (loop, *inner), (first, last) = loops, bounds
+    begin = (sum(loop.arg[2:]) + first,) if loop.arg[1] == AxisKind.THREAD else ()
+    own = _named(loop, names, index_const(last - first), *begin)  # before those inside it
+    table = {r: _named(r, names, r.src[0]) for r in inner}
+    places = table | {loop: own + first}
+    values = table | {loop: index_const(first)} if last - first == 1 else places
+    part = stored(simplify(_moved(store, places, values)) for store in stores)
+    return part, [own, *table.values()]
+
+
+def _nodes(stores: Sequence[UOp]) -> int:
+    """Nodes of the stores that are no constants."""
+    return len({u for store in stores for u in store.toposort() if u.op is not Ops.CONST})
 
 
 def _moved(store: UOp, places: Mapping[UOp, UOp], values: Mapping[UOp, UOp]) -> UOp:

@@ -17,6 +17,17 @@ def joined(rows: int, left: int, right: int) -> UOp:
     return elementwise(Ops.WHERE, ours, first, second)
 
 
+def stacked(pieces: int, columns: int) -> UOp:
+    """Vectors, from here and there, as the rows of a matrix."""
+    rows, whole = reshape(iota(pieces), (pieces, 1)), const(F32, 0.0)
+    for i in range(pieces):
+        place = 7 * i % pieces
+        vector = shrink(data(0, pieces, columns), ((place, place + 1), (0, columns)))
+        piece = pad(vector, ((i, pieces - 1 - i), (0, 0)))
+        whole = elementwise(Ops.WHERE, elementwise(Ops.LT, rows, const(iota(1).dtype, i)), whole, piece)
+    return whole
+
+
 def rolled(rows: int, columns: int) -> UOp:
     x = data(0, rows, columns)
     last, rest = shrink(x, ((rows - 1, rows), (0, columns))), shrink(x, ((0, rows - 1), (0, columns)))
@@ -38,6 +49,7 @@ def gates(ast: UOp) -> list[UOp]:
 
 KERNELS = {
     "joined": joined(5, 17, 20),
+    "stacked": stacked(40, 24),
     "rolled": rolled(6, 19),
     "two rows": rolled(2, 40),
     "many rows": rolled(81, 9),
@@ -70,6 +82,14 @@ def test_between_the_parts_nothing_is_asked() -> None:
     assert not gates(parted(KERNELS["joined"]))
     assert not gates(parted(KERNELS["border"]))
     assert not gates(parted(KERNELS["two rows"], "thread i0"))
+
+
+def test_each_of_many_joined_pieces_is_a_copy() -> None:
+    """A stack of 32 states asked each element for its piece, 31 times."""
+    ast = parted(stacked(100, 24), "vectorize i1 8; thread i0")
+    assert len(ast.src) == 100
+    assert not gates(ast)
+    assert all(sum(n.op is Ops.LOAD for n in store.toposort()) == 1 for store in ast.src)
 
 
 def test_a_block_in_which_an_answer_changes_keeps_its_masks() -> None:
