@@ -112,6 +112,11 @@ class Walk:
             self.scope[self._names[id(value)]] = value
         return self._names[id(value)]
 
+    def forget_tensors(self) -> None:
+        """Let go of the tensors: gradients of the call before a capture would keep their memory as long as it."""
+        self.tensors.clear()
+        self.containers.clear()
+
     @property
     def unwatched(self) -> dict[str, str]:
         """Of what the user calls so: why changes of it are not noticed."""

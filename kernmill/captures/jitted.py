@@ -256,7 +256,9 @@ class Jit(Generic[P, R]):
             _without_history(tensor)
         self._warn_of_numbers(args, kwargs, call)
         with suppress(OutOfMemoryError, OvertakenError):  # no entry is kept; this call is done
-            self._keep(call.key, Capture(recorded, known, Guard(before), after, holders).entry(result, renewed), after)
+            entry = Capture(recorded, known, Guard(before), after, holders).entry(result, renewed)
+            before.forget_tensors()
+            self._keep(call.key, entry, after)
         return _with_numbers(result, found, call.values)  # type: ignore[no-any-return]
 
     def _held(self, call: _Call) -> list[Lazy]:
