@@ -267,6 +267,15 @@ def grad_same(u: UOp, g: UOp) -> Grads:
     return (g,)
 
 
+def grad_stored(u: UOp, g: UOp) -> Grads:
+    """The gradient of a stored tensor. If it is a sum in another order of axes, it is stored in this one: its readers
+    then read it as they read the tensor."""
+    below = g
+    while below.op is Ops.RESHAPE or below.op is Ops.PERMUTE:
+        below = below.src[0]
+    return (UOp(Ops.CONTIGUOUS, g.dtype, (g,)) if below.op is Ops.REDUCE and below is not g else g,)
+
+
 # --- movement --------------------------------------------------------------------------------------------------------
 def grad_reshape(u: UOp, g: UOp) -> Grads:
     return (reshape(g, u.src[0].shape),)
@@ -416,5 +425,5 @@ RULES: dict[Op, Callable[[UOp, UOp], Grads]] = {
     Ops.CAST: grad_cast, Ops.RESHAPE: grad_reshape, Ops.EXPAND: grad_expand, Ops.PERMUTE: grad_permute,
     Ops.PAD: grad_pad, Ops.SHRINK: grad_shrink, Ops.STRIDE: grad_stride, Ops.WINDOW: grad_window,
     Ops.UNWINDOW: grad_unwindow, Ops.REDUCE: grad_reduce, Ops.TAKE: grad_take, Ops.ASSIGN: grad_assign,
-    Ops.CONTIGUOUS: grad_same, Ops.COPY: grad_copy, Ops.CHECK: grad_first,
+    Ops.CONTIGUOUS: grad_stored, Ops.COPY: grad_copy, Ops.CHECK: grad_first,
 }  # fmt: skip

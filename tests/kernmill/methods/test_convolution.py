@@ -7,6 +7,7 @@ import pytest
 
 from kernmill import Context, Tensor, Variable, jit
 from kernmill.compiler import estimate
+from kernmill.ir import Ops
 from kernmill.runtime import collecting_kernels
 from tests.kernmill.against import close, same, values, with_torch
 
@@ -252,3 +253,12 @@ def test_resizing_to_any_size_is_pytorchs() -> None:
         for options in ({"size": size}, {"scale_factor": factor}):
             right = functional.interpolate(theirs, **options).numpy()
             np.testing.assert_array_equal(ours.interpolate(**options).numpy(), right, err_msg=str(options))
+
+
+def test_the_gradient_of_a_transposed_convolution_has_the_order_of_its_products() -> None:
+    """It was stored with a phase of the taps as its last axis: the weight's gradient read every second element."""
+    x, weight = Tensor.rand(2, 3, 5, 5), Tensor.rand(3, 4, 4, 4, requires_grad=True)
+    loss = (x.conv_transpose2d(weight, stride=2, padding=1) * Tensor.rand(2, 4, 10, 10)).sum()
+    (grad,) = loss.gradient(weight)
+    stored = [node.shape for node in grad.uop.toposort() if node.op is Ops.CONTIGUOUS]
+    assert (2, 1, 4, 4, 4, 5, 5) in stored
