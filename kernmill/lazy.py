@@ -52,6 +52,7 @@ from kernmill.runtime import canonical_name, device_names
 from .arguments import AnyTensor, name_call, refuse
 from .size import SymbolicSize, as_node, shown
 from .synonyms import renamed
+from .views import link
 
 if TYPE_CHECKING:
     import numpy as np
@@ -165,8 +166,8 @@ def tracked_tensors() -> list[tuple[weakref.ref[Lazy], Lazy]]:
 
 
 def expressions() -> list[UOp]:
-    """The nodes of all tensors that are alive: what an assignment must leave readable."""
-    return [tensor.uop for _, tensor in tracked_tensors()]
+    """The nodes of all tensors that are alive: what an assignment must leave readable. Stale views have none."""
+    return [node for _, tensor in tracked_tensors() if (node := tensor.__dict__.get("uop")) is not None]
 
 
 def changes() -> int:
@@ -186,6 +187,9 @@ class Lazy(AnyTensor):
     _requires_grad: bool
     grad: Self | None
     _device: str | None  # None: made of constants only, at home everywhere
+    _link: Any = None  # views.py: of a view, or of a tensor that has views
+    _pin: UOp | None = None  # of a tensor that has views: its node
+    _owner: Lazy | None = None  # of a view whose node is to be made anew
 
     @classmethod
     def _make(cls, uop: UOp, device: str | None = None, requires_grad: bool = False) -> Self:
@@ -324,6 +328,15 @@ class Lazy(AnyTensor):
             self._make(checked_const(dtype, v, dtype)) if isinstance(v, (bool, int, float)) else t._as(dtype)
             for t, v in zip(tensors, (self, *values), strict=True)
         ]
+
+    def _view(self, *changes: tuple[Callable[[UOp, Any], UOp], Any]) -> Self:
+        """A tensor that shows elements of this one, by these changes of its node: a write to either changes both."""
+        node = self.uop
+        for change, argument in changes:
+            node = change(node, argument)
+        new = self._result(node)
+        link(new, self, changes)
+        return new
 
     def _own_box(self) -> Self:
         """The same values in a tensor of its own: what a method gives is none of those it was given."""

@@ -33,7 +33,7 @@ from kernmill.runtime import buffer_node, download, realize
 
 from .autograd import filled
 from .autograd import gradient as gradient_of
-from .lazy import Lazy, constant, expressions, fits, grad_state, is_grad_enabled, keep_track, trace_origins
+from .lazy import Lazy, constant, expressions, fits, grad_state, is_grad_enabled, keep_track, no_grad, trace_origins
 from .methods.casting import Casting
 from .methods.creation import DLPACK_BFLOAT, DLPACK_UINT, host_array, recode
 from .methods.movement import expand_whole
@@ -41,6 +41,7 @@ from .methods.other_names import instead_of
 from .size import as_node, shown
 from .synonyms import with_other_names
 from .variable import given_values
+from .views import renew, separate, write
 
 if TYPE_CHECKING:
     import numpy as np
@@ -104,7 +105,9 @@ class Conversions(Casting):
     if not TYPE_CHECKING:  # to a checker it would be every name that there could be
 
         def __getattr__(self, name: str) -> Any:
-            """No such method: what is written here for one of another library."""
+            """The node of a stale view; of another name what is written here for one of another library."""
+            if name == "uop" and self._owner is not None:
+                return renew(self)
             text = f"{type(self).__name__!r} object has no attribute {name!r}"
             hint = instead_of(name, type(self))
             raise AttributeError(f"{text}.{hint}" if hint else text, name=name, obj=self)
@@ -359,6 +362,7 @@ class Conversions(Casting):
         if requires_grad and not self.dtype.is_float:
             raise DTypeError(f"requires_grad: a {self.dtype.name} tensor has no gradient. Use a float dtype.")
         if requires_grad and not self.requires_grad:
+            separate(self)  # a leaf is nobody's view
             # a node of its own: equal constants share a node, leaves must not
             self._put(UOp(Ops.DETACH, self.dtype, (self.uop,), next(_leaf_numbers)))
             _register(self)
@@ -551,7 +555,7 @@ class Tensor(Conversions):
         return self.__copy__()
 
     def assign(self, value: Operand) -> Self:
-        """This tensor with new values of the same shape and dtype. Other tensors made from the old ones keep those."""
+        """This tensor with new values of the same shape and dtype; its views show them, what was computed stays."""
         new = value if isinstance(value, Lazy) else self._own(value)
         self._keeps_history_of(new)
         if broadcast_shapes("assign", self.uop.shape, new.uop.shape) != self.uop.shape:
@@ -583,6 +587,13 @@ class Tensor(Conversions):
             )
 
     def _become(self, other: Lazy) -> None:
+        """Take the values of another tensor; so do the tensor that this is a view of, and all views."""
+        if self._link is None:
+            self._take(other)
+        else:
+            write(self, other, no_grad)
+
+    def _take(self, other: Lazy) -> None:
         """Take the node of another tensor; a leaf stays a leaf, what it is given is a constant to it."""
         if self.requires_grad and self._is_leaf():
             node = other.uop  # in no_grad() with a DETACH around it, which a leaf has no need of

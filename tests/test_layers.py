@@ -24,11 +24,12 @@ USES: dict[str, tuple[str, ...]] = {  # inside kernmill/, from the bottom up; wh
     "variable": (),
     "synonyms": (),
     "arguments": ("size", "synonyms"),
-    "lazy": ("arguments", "size", "synonyms"),
-    "methods": ("arguments", "lazy", "size"),
+    "views": (),
+    "lazy": ("arguments", "size", "synonyms", "views"),
+    "methods": ("arguments", "lazy", "size", "views"),
     "autograd": ("lazy", "methods"),
-    "tensor": ("autograd", "lazy", "methods", "size", "synonyms", "variable"),
-    "captures": ("lazy", "methods", "size", "tensor", "variable"),
+    "tensor": ("autograd", "lazy", "methods", "size", "synonyms", "variable", "views"),
+    "captures": ("lazy", "methods", "size", "tensor", "variable", "views"),
 }
 FOR_ARCHITECTURES = ("kernmill", "kernmill.quant", "kernmill.formats.quoting")  # the last words their sentences
 OUTSIDE = ("tests", "tools", "bench")  # anything, but through the faces

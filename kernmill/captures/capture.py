@@ -66,7 +66,7 @@ class Capture:
         known = self._known
         mine = {id(known.buffers.get(id(tensor))) for tensor in self._tensors}
         found = []
-        for tensor in known.others:
+        for tensor in (t for t in known.others if "uop" in t.__dict__):  # not of stale views
             node, before = stored(tensor.uop), known.buffers.get(id(tensor))
             is_written = node is not None and node.storage is not before and id(node.storage) in self._written
             if is_written or (id(before) in self._touched and id(before) not in mine):

@@ -21,6 +21,7 @@ from kernmill.runtime import Buffer, Replay, allocate_buffer, buffer_node
 
 from ..lazy import Lazy, changes
 from ..tensor import Tensor
+from ..views import mark
 from .guards import Guard
 from .pytree import Kind, contents
 from .tensor_memory import buffer_of, chain, hold, make_real, own, shared_memory, stored
@@ -496,6 +497,7 @@ class Entry:
             node = stored(self._node(value, spares, old))
             assert node is not None
             hold(now[number], node)
+            mark(now[number])
         changed = {id(now[number]) for number, _ in self.effects.rebound}
         for place, tensor in enumerate(self._state):
             if id(tensor) in changed:

@@ -32,6 +32,7 @@ from ..methods.random import _generators
 from ..size import SymbolicSize
 from ..tensor import Tensor
 from ..variable import given_values, values_of, variables_below, with_values
+from ..views import made_before
 from .capture import Capture, OvertakenError
 from .entry import Entry
 from .fast_path import write_fast_path
@@ -178,7 +179,7 @@ class Jit(Generic[P, R]):
             named: Any = {name: opened(value) for name, value in kwargs.items()}
             args, kwargs = opened(args), named
             with _turn(), with_values(call.values):  # equal nodes of two threads would have two values
-                before = {ref: tensor.uop for ref, tensor in tracked_tensors()}
+                before = {ref: tensor.uop for ref, tensor in tracked_tensors() if "uop" in tensor.__dict__}
                 try:
                     result = self._anew(args, kwargs, call)
                     self._refuse_what_depends(before)
@@ -239,7 +240,7 @@ class Jit(Generic[P, R]):
         known = Tensors(call.tensors, before.tensors.values(), everything)
         holders = Holders(call.parts)
         renewed = known.renew()
-        with recording() as recorded:
+        with recording() as recorded, made_before(everything):
             plain: Callable[..., R] = self.__kernmill_captured__
             states = _random_states(before)
             result = plain(*args, **kwargs)
@@ -420,6 +421,8 @@ def _without_history(tensor: Lazy) -> None:
 def _dependent(before: Mapping[weakref.ref[Lazy], UOp]) -> Iterator[tuple[list[str], Lazy, UOp | None]]:
     """Tensors with another node than before, or new ones, that name variables: which, and the node they had."""
     for ref, tensor in tracked_tensors():
+        if "uop" not in tensor.__dict__:
+            continue
         old = before.get(ref)
         if tensor.uop is not old and (names := variables_below(tensor.uop)):
             yield names, tensor, old

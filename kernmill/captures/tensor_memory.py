@@ -12,6 +12,7 @@ from kernmill.runtime import STALE, Buffer, Recording, allocate_buffer, buffer_n
 
 from ..lazy import Lazy, tracked_tensors
 from ..tensor import Tensor, _leaf_numbers, _leaves, _register, _stored
+from ..views import mark
 from .pytree import Kind, Parts, contents, kind_of
 
 __all__ = [
@@ -35,8 +36,8 @@ stored = _stored
 
 
 def alive_tensors() -> list[Lazy]:
-    """Every tensor there is."""
-    return [tensor for _, tensor in tracked_tensors()]
+    """Every tensor there is, but for views that are stale: they are made anew from their tensor when they are read."""
+    return [tensor for _, tensor in tracked_tensors() if "uop" in tensor.__dict__]
 
 
 def assigned_tensors() -> list[Lazy]:
@@ -151,6 +152,7 @@ def own(tensor: Lazy, shared: Container[int]) -> Buffer:
         new = allocate_buffer(buffer.device, buffer.dtype, buffer.numel)
         copy_between(new, buffer)
     hold(tensor, buffer_node(new))
+    mark(tensor)
     if is_taken:
         take_over(node)  # last: another thread may read the tensor meanwhile
     return new
@@ -202,7 +204,8 @@ class Tensors:
 
     def changed(self, recorded: Recording) -> list[Lazy]:
         """Tensors that were assigned since: arguments, those at places, and others whose values come from ours."""
-        lazy = [t for t in self.others if t.uop is not self.nodes[id(t)] and stored(t.uop) is None]
+        alive = [t for t in self.others if "uop" in t.__dict__]  # a stale view is made from its tensor
+        lazy = [t for t in alive if t.uop is not self.nodes[id(t)] and stored(t.uop) is None]
         return [
             *[t for t in self.reachable() if stored(t.uop) is None and t.uop is not self.constants.get(id(t))],
             *self.coming_from(lazy, recorded),

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from kernmill.ir import DType, DTypeError, Op, Ops, SettingError, UOp, dtypes, promote
 
 from ..arguments import with_sentences
-from ..lazy import KNOWN, Lazy, constant, fits, weak
+from ..lazy import KNOWN, Lazy, fits, weak
+from ..views import detached, link
 
 if TYPE_CHECKING:
     from ..lazy import Operand
@@ -75,8 +76,10 @@ class Comparison(Lazy):
         return self._binary(Ops.MIN, other)
 
     def detach(self) -> Self:
-        """The same values in a tensor of its own, a constant to gradients."""
-        return self._make(constant(self.uop), self._device)
+        """The same values as a constant to gradients. As in PyTorch a write to either tensor changes both."""
+        new = self._make(detached(self.uop), self._device)
+        link(new, self, ((detached, None),))
+        return new
 
     def clamp(self, min: Operand | None = None, max: Operand | None = None) -> Self:
         """Values below `min` become `min`, then values above `max` become `max`; nan stays nan, as a bound too."""

@@ -57,12 +57,21 @@ class Indexing(Sortable):
     def __getitem__(self, index: Index) -> Self:
         """NumPy's indexing: ints, slices, None, `...`, int tensors and lists, and masks known on the host.
 
-        Every result is a tensor of its own.
+        As in NumPy ints and slices give a view: a write to it changes this tensor. Lists, tensors and masks copy.
         """
         source, known = self._unmasked(index)
-        items, region, _ = source._parse(known)
-        basic = source._region(region)
-        return basic._arranged(items)
+        items, region, kept = source._parse(known)
+        if kept:
+            return source._region(region)._arranged(items)
+        changes: list[tuple[Any, Any]] = [(shrink, [(start, stop) for start, stop, _ in region])]
+        if any(step != 1 for _, _, step in region):
+            changes.append((strided, [step for _, _, step in region]))
+        if not all(isinstance(item, slice) for item in items):  # ints drop their axes, None makes new ones
+            shape = [
+                1 if item is None else _length(region[axis]) for item, axis in _with_axes(items) if not _is_int(item)
+            ]
+            changes.append((reshape, shape))
+        return source._view(*changes)
 
     def _unmasked(self, index: Index) -> tuple[Self, Index]:
         """Masks known on the host as the int arrays of their places; True and False index an axis of their own."""

@@ -36,6 +36,7 @@ from kernmill.ir import shrink as shrink_node
 from ..arguments import with_sentences
 from ..lazy import Lazy
 from ..size import SymbolicSize, as_node, shown
+from ..views import diagonal as diagonal_node
 from .elementwise import Arithmetic, choose
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class Movement(Arithmetic):
     # --- rearranging
     def reshape(self, *shape: int | Sequence[int]) -> Self:
         """The same elements in row-major order; one size may be -1."""
-        return self._result(reshape_node(self.uop, flat_sizes(shape)))
+        return self._view((reshape_node, flat_sizes(shape)))
 
     view = reshape
 
@@ -127,7 +128,7 @@ class Movement(Arithmetic):
     def permute(self, *axes: int | Sequence[int]) -> Self:
         """Axis i of the result is axis axes[i]."""
         order = tuple(a % self.ndim if -self.ndim <= a < self.ndim else a for a in flat_sizes(axes))
-        return self._result(permute_node(self.uop, order))
+        return self._view((permute_node, order))
 
     def transpose(self, axis0: int = 1, axis1: int = 0) -> Self:
         """Two axes exchanged."""
@@ -181,7 +182,7 @@ class Movement(Arithmetic):
             )
         own = (1,) * new + self.node_shape
         wanted = tuple(own[i] if isinstance(s, int) and s == -1 else s for i, s in enumerate(shape))
-        return self._result(expand_node(reshape_node(self.uop, own), wanted))
+        return self._view((reshape_node, own), (expand_node, wanted))
 
     def broadcast_to(self, shape: int | Sequence[int]) -> Self:
         """NumPy's broadcasting to a shape."""
@@ -291,7 +292,7 @@ class Movement(Arithmetic):
         for bound, size in itertools.zip_longest(bounds, self.node_shape):
             start, stop = (0, size) if bound is None else bound
             given.append((as_node(start), as_node(stop)))
-        return self._result(shrink_node(self.uop, given))
+        return self._view((shrink_node, given))
 
     def flip(self, *axes: int | Sequence[int]) -> Self:
         """Axes in reverse order."""
@@ -343,7 +344,7 @@ class Movement(Arithmetic):
         shape = (1,) * (len(counts) - self.ndim) + self.node_shape
         wide = self.reshape([size for s in shape for size in (1, s)])
         wide = wide.expand([size for c, s in zip(counts, shape, strict=True) for size in (c, s)])
-        return wide.reshape([c * s for c, s in zip(counts, shape, strict=True)])
+        return wide.reshape([c * s for c, s in zip(counts, shape, strict=True)])._own_box()
 
     def tile(self, *repeats: int | Sequence[int]) -> Self:
         """As repeat; missing counts are 1."""
@@ -357,7 +358,7 @@ class Movement(Arithmetic):
         axis, (repeats,) = self._axis(axis, "repeat_interleave"), _counts("repeat_interleave", flat_sizes((repeats,)))
         shape = self.node_shape
         wide = self.unsqueeze(axis + 1).expand((*shape[: axis + 1], repeats, *shape[axis + 1 :]))
-        return wide.reshape((*shape[:axis], shape[axis] * repeats, *shape[axis + 1 :]))
+        return wide.reshape((*shape[:axis], shape[axis] * repeats, *shape[axis + 1 :]))._own_box()
 
     def unfold(self, axis: int, size: int, step: int) -> Self:
         """Sliding windows: the axis counts windows, a new last axis runs over each."""
@@ -562,18 +563,17 @@ class Joining(Movement):
         top, left = max(0, -offset), max(0, offset)
         length = max(0, min(rows - top, columns - left))
         others = x.node_shape[:-2]
-        keep, still = [None] * len(others), [(0, 0)] * len(others)
+        keep = [None] * len(others)
         rows_from, columns_from = min(top, rows), min(left, columns)
         square = x.shrink([*keep, (rows_from, rows_from + length), (columns_from, columns_from + length)])
         if not length:
             return square.reshape((*others, 0))
-        padded = square.reshape((*others, length * length)).pad([*still, (0, length)])
-        return padded.reshape((*others, length, length + 1)).shrink([*keep, None, (0, 1)]).reshape((*others, length))
+        return square._view((diagonal_node, length))
 
     def diag(self, diagonal: int = 0) -> Self:
         """A vector as the diagonal of a matrix, or the diagonal of a matrix."""
         if self.ndim != 1:
-            return self.diagonal(diagonal)
+            return self.diagonal(diagonal)._own_box()
         n, k = self.node_shape[0], abs(diagonal)
         square = self.unsqueeze(1).pad([(0, 0), (0, n)]).flatten().shrink([(0, n * n)]).reshape((n, n))
         return square.pad([(k, 0) if diagonal < 0 else (0, k), (k, 0) if diagonal > 0 else (0, k)])
@@ -582,7 +582,7 @@ class Joining(Movement):
         """This tensor and others expanded to their common shape."""
         tensors = (self, *others)
         shape = broadcast_shapes("broadcast_tensors", *(t.uop.shape for t in tensors))
-        return tuple(t._result(expand_whole(t.uop, shape)) for t in tensors)
+        return tuple(t.expand(shape) for t in tensors)
 
 
 def expand_whole(node: UOp, shape: Sequence[Size]) -> UOp:
