@@ -45,7 +45,9 @@ if TYPE_CHECKING:
     Region: TypeAlias = list[tuple[Size, Size, int]]
     Layout: TypeAlias = tuple[Any, list[tuple[Any, Any]]]  # offset; size and stride of each axis
 
-__all__ = ["Memory", "detached", "diagonal", "link", "made_before", "mark", "renew", "separate", "write"]
+__all__ = [
+    "Memory", "check_replay", "detached", "diagonal", "link", "made_before", "mark", "renew", "separate", "write",
+]  # fmt: skip
 
 _LEAST = 16  # views of one owner, before the dead ones among them are dropped
 _WORK = 100_000  # steps in which NumPy is to find whether two views overlap
@@ -259,14 +261,42 @@ def renew(view: Lazy) -> UOp:
         if node is not None or owner is None:
             return node  # type: ignore[return-value]
         if id(view) in _before.get():
-            raise KernmillError(
-                "jit: the captured function reads a view that was made before it, after a write to the tensor of the "
-                f"view, of shape {show_shape(view._link[0].shape)}. Make the view inside of the function."
-            )
-        view.uop = node = _node(view._link, owner.uop)
-        view._owner, owner._pin = None, owner.uop
+            raise _read_by_capture(view._link[0].shape)
+        node = _node(view._link, owner.uop)
+        view.__dict__.update(uop=node, _owner=None)  # `_put` has told of the write to the owner already
+        owner._pin = owner.uop
         view._link[0].note(view)
         return node
+
+
+# --- captured functions: what they do is replayed for one tensor, not for those that share its elements ---------------
+def _read_by_capture(shape: Sequence[Size]) -> KernmillError:
+    return KernmillError(
+        "jit: the captured function reads a view that was made before it, and writes to the tensor of the view, of "
+        f"shape {show_shape(tuple(shape))}. Make the view inside of the function."
+    )
+
+
+def _written_by_capture(view: Lazy) -> KernmillError:
+    return KernmillError(
+        f"jit: the captured function writes to a view of shape {show_shape(view.uop.shape)} that was made before it. "
+        "Write to the tensor itself, or make the view inside of the function."
+    )
+
+
+def check_replay(tensor: Lazy, used: Iterable[Lazy]) -> None:
+    """Before a replay that writes to a tensor.
+
+    Raises:
+        KernmillError: it is a view of another tensor, or one of the tensors that are used is a view of it.
+    """
+    if type(tensor._link) is tuple:
+        if _owner(tensor) is not tensor:
+            raise _written_by_capture(tensor)
+    elif type(tensor._link) is Memory:
+        views = set(map(id, tensor._link.others(tensor)))
+        if views and any(id(one) in views for one in used):
+            raise _read_by_capture(tensor.uop.shape)
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -277,10 +307,7 @@ def write(tensor: Lazy, other: Lazy, no_grad: Callable[[], AbstractContextManage
         tensor._take(other)
         return mark(tensor)
     if id(tensor) in _before.get():
-        raise KernmillError(
-            f"jit: the captured function writes to a view of shape {show_shape(tensor.uop.shape)} that was made before "
-            "it. Write to the tensor itself, or make the view inside of the function."
-        )
+        raise _written_by_capture(tensor)
     is_constant = _is_constant(tensor._link)
     if is_constant and other._requires_grad:
         raise GradientError(

@@ -21,7 +21,7 @@ from kernmill.runtime import Buffer, Replay, allocate_buffer, buffer_node
 
 from ..lazy import Lazy, changes
 from ..tensor import Tensor
-from ..views import mark
+from ..views import check_replay, mark
 from .guards import Guard
 from .pytree import Kind, contents
 from .tensor_memory import buffer_of, chain, hold, make_real, own, shared_memory, stored
@@ -171,6 +171,8 @@ class Entry:
         made = [*plan.made, *(value for _, value in plan.effects.rebound)]
         self._goes_on = [value for value in made if value.kind == "source"]
         self._written = [slot for slot, source in enumerate(self.sources) if source.is_written]
+        written = {self.sources[slot].members[0] for slot in self._written}
+        self._changed = sorted(written.union(number for number, _ in plan.effects.rebound))  # tensors that it writes to
         self._of_arguments = [slot for slot, s in enumerate(self.sources) if min(s.members) < self.count]
         self._together = [slot for slot in self._of_arguments if len(self.sources[slot].members) > 1]
         self._alone = [slot for slot in self._of_arguments if len(self.sources[slot].members) == 1]
@@ -334,6 +336,9 @@ class Entry:
     # --- the replay
     def run(self, holders: Sequence[Any], now: list[Lazy], values: Mapping[str, int]) -> Any:
         """Launch, and leave everything as plain execution would. `now`: what `matches` gave."""
+        for number in self._changed:
+            if now[number]._link is not None:
+                check_replay(now[number], now)
         try:
             if self._written:
                 self._claim(now)

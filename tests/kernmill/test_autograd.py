@@ -114,15 +114,15 @@ def test_a_deep_graph_does_not_recurse() -> None:
     assert len(grad.uop.toposort()) > 0
 
 
-def test_detach_gives_a_tensor_of_its_own() -> None:
-    """Once it was the tensor itself where nothing asked for gradients: a switch or a write changed both."""
+def test_detach_gives_a_view() -> None:
+    """As in PyTorch a write changes both. Once it was the tensor itself where nothing asked for gradients."""
     x = Tensor([1.0, 2.0, 3.0])
     y = x.detach()
     y.requires_grad = True
     assert not x.requires_grad
     z = x.detach()
     z[0] = 9.0
-    assert (x.tolist(), z.tolist()) == ([1.0, 2.0, 3.0], [9.0, 2.0, 3.0])
+    assert (x.tolist(), z.tolist(), y.tolist()) == ([9.0, 2.0, 3.0], [9.0, 2.0, 3.0], [1.0, 2.0, 3.0])
 
 
 def test_detach_stops() -> None:

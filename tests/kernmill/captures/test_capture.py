@@ -378,7 +378,7 @@ def test_a_tensor_that_is_given_the_memory_it_shares_is_given_it_by_replays(orde
 
         def share(x: Tensor) -> Tensor:
             m.b = x * 2
-            m.c = m.b.reshape(3, 1).reshape(3)
+            m.c = m.b.reshape(3, 1).clone().reshape(3)
             return x * 3
 
         calls, found = {"f": wrap(give), "g": wrap(share)}, []
