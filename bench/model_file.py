@@ -56,7 +56,8 @@ def write_model(
     """Write a file with tied embeddings; an old one is replaced.
 
     `mix`: as `kernmill quantize` makes them, or "all Q2_K": every matrix of that type. `vocabulary`: metadata whose
-    `tokenizer.` keys are taken over; without it the file has none.
+    `tokenizer.` keys are copied, and the embedding has a row for each token: llama.cpp refuses more. Without it the
+    file has no vocabulary.
     """
     from kernmill.formats.gguf_types import tensor_type
     from kernmill.formats.gguf_write import NewTensor, write
@@ -67,9 +68,9 @@ def write_model(
     single = mix.removeprefix("all ")
     recipe = mix_named(mix) if single == mix else Mix(mix, 0, single, output=single)
     keys = dict(SHAPES[shape])
-    (rows,) = (value for key, value in keys.items() if key.endswith(".vocab_size"))
+    (size_key,) = (key for key in keys if key.endswith(".vocab_size"))
     words = {key: value for key, value in (vocabulary or {}).items() if key.startswith("tokenizer.") and value != ()}
-    rows = max(rows, len(words.get("tokenizer.ggml.tokens", ())))
+    rows = keys[size_key] = len(words.get("tokenizer.ggml.tokens", ())) or keys[size_key]
     config = Config.of(keys)
     tensors = {}
     for number, (name, size) in enumerate(shapes_of(config, rows).items()):

@@ -35,6 +35,14 @@ def test_a_random_file_is_a_model(mix: str, tmp_path: Path) -> None:
     assert logits.std() > 0.01
 
 
+def test_the_embedding_is_as_long_as_the_vocabulary(tmp_path: Path) -> None:
+    """llama.cpp refuses a file with more rows than tokens."""
+    words = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a", "b", "c"], "general.name": "x"}
+    write_model(tmp_path / "a.gguf", "tiny", "Q4_0", words)
+    file = gguf.read(tmp_path / "a.gguf")
+    assert file.entries["token_embd.weight"].shape[0] == file.metadata["llama.vocab_size"] == 3
+
+
 @pytest.mark.parametrize("kind", ["Q3_K", "IQ1_M", "IQ2_XXS", "NVFP4"])
 def test_a_file_of_one_type_holds_values_of_the_usual_size(kind: str, tmp_path: Path) -> None:
     if kind.startswith("IQ"):

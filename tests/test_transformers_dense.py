@@ -74,6 +74,8 @@ CASES = {
     "gptneox in turn": Case("gptneox", "GPTNeoX", NEOX | {"use_parallel_residual": False},
                             LAYER_NORM | PARTIAL | {"use_parallel_residual": False}),
     "gpt2": Case("gpt2", "GPT2", GPT2, LAYER_NORM),
+    "starcoder": Case("starcoder", "GPTBigCode", GPT2 | {"multi_query": True},
+                      LAYER_NORM | {"attention.head_count_kv": 1}),
     "phi2": Case("phi2", "Phi", HALF, LAYER_NORM | PARTIAL),
     "falcon 7": Case("falcon", "Falcon", ROPE | OLD_FALCON, LAYER_NORM | {"attention.head_count_kv": 1}),
     "falcon 40": Case("falcon", "Falcon", ROPE | NEW_FALCON, LAYER_NORM),
@@ -198,6 +200,7 @@ def test_the_logits_are_theirs(name: str) -> None:
 
 
 def test_what_is_not_compared_here() -> None:
-    """Transformers has no InternLM 2 and EXAONE 3 of its own; others are in test_transformers.py."""
-    apart = {"llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "internlm2", "exaone"}
+    """Transformers lacks some; others are in test_transformers.py; the text part of qwen2vl and qwen3vl is a Qwen."""
+    missing = {"internlm2", "exaone", "xverse", "baichuan", "orion"}
+    apart = {"llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "qwen2vl", "qwen3vl"} | missing
     assert set(ARCHITECTURES) - {case.arch for case in CASES.values()} == apart

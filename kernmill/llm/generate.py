@@ -502,8 +502,12 @@ def _context_size(path: str | os.PathLike[str], capacity: int | None, cache_type
 
 def _check_known(name: str) -> None:
     if name not in ARCHITECTURES:
+        import difflib  # nothing else needs it
+
+        close = difflib.get_close_matches(name[:100], ARCHITECTURES, 1, 0.7)
+        nearest = f"The nearest name is {close[0]}. " if close else ""
         raise FormatError(
-            f"general.architecture is {quoted(name)}, which kernmill cannot run yet. "
+            f"general.architecture is {quoted(name)}, which kernmill cannot run yet. {nearest}"
             f"It runs {', '.join(sorted(ARCHITECTURES))}."
         )
 

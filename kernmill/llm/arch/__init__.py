@@ -2,6 +2,7 @@
 
 from .arcee import Arcee
 from .architecture import Architecture
+from .baichuan import Baichuan
 from .cache import CACHE_TYPES, Cache, Places
 from .chatglm import ChatGLM
 from .cohere2 import Cohere2
@@ -23,6 +24,7 @@ from .internlm2 import InternLM2
 from .llama import Llama
 from .nemotron import Nemotron
 from .olmo2 import Olmo2
+from .orion import Orion
 from .phi2 import Phi2
 from .phi3 import Phi3
 from .qwen2 import Qwen2
@@ -30,13 +32,16 @@ from .qwen3 import Qwen3
 from .seed_oss import SeedOss
 from .smollm3 import SmolLM3
 from .stablelm import StableLM
+from .starcoder import StarCoder
 from .starcoder2 import StarCoder2
 from .weight import Matrix, Weight
+from .xverse import Xverse
 
 __all__ = ["ARCHITECTURES", "CACHE_TYPES", "Architecture", "Cache", "Config", "Matrix", "Places", "Weight"]
 
 ARCHITECTURES: dict[str, type[Architecture]] = {  # general.architecture of a GGUF file
     "arcee": Arcee,
+    "baichuan": Baichuan,
     "chatglm": ChatGLM,
     "cohere2": Cohere2,
     "command-r": CommandR,
@@ -56,12 +61,17 @@ ARCHITECTURES: dict[str, type[Architecture]] = {  # general.architecture of a GG
     "llama": Llama,
     "nemotron": Nemotron,
     "olmo2": Olmo2,
+    "orion": Orion,
     "phi2": Phi2,
     "phi3": Phi3,
     "qwen2": Qwen2,
+    "qwen2vl": Qwen2,
     "qwen3": Qwen3,
+    "qwen3vl": Qwen3,
     "seed_oss": SeedOss,
     "smollm3": SmolLM3,
     "stablelm": StableLM,
+    "starcoder": StarCoder,
     "starcoder2": StarCoder2,
+    "xverse": Xverse,
 }

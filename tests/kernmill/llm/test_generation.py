@@ -237,3 +237,12 @@ def test_a_model_runs_on_its_device(made: Callable[..., Path]) -> None:
     expected = Model.from_gguf(made(), capacity=4, block=2).logits([1, 50]).numpy()
     np.testing.assert_allclose(model.logits([1, 50]).numpy(), expected, rtol=1e-4, atol=1e-5)
     assert model.embed([1]).device == "PYTHON"
+
+
+def test_an_unknown_architecture_names_the_nearest() -> None:
+    weights, keys = random_parts()
+    with pytest.raises(FormatError) as caught:
+        Model.of(keys | {"general.architecture": "qwen2moe"}, weights.get)
+    assert str(caught.value).startswith(
+        "general.architecture is 'qwen2moe', which kernmill cannot run yet. The nearest name is qwen2. It runs arcee, "
+    )

@@ -121,6 +121,16 @@ ROWS = {
     "nemotron": Row(layer=biases("attn_norm", "ffn_norm") | NO_GATE, keys=PARTIAL, layer_norm=True, extra=END,
                     activation=relu_squared),
     "stablelm": Row(layer=biases("attn_norm", "ffn_norm") | QKV, keys=PARTIAL, layer_norm=True, extra=END),
+    "starcoder": Row(layer=ALL_BIASES | NO_GATE | {"attn_k.weight": (HEAD, W), "attn_v.weight": (HEAD, W)}
+                     | {"attn_k.bias": (HEAD,), "attn_v.bias": (HEAD,)}, keys={"attention__head_count_kv": 1},
+                     has_rope=lambda n: False, layer_norm=True, activation=gelu,
+                     extra=END | {"position_embd.weight": (64, W)}),
+    "orion": Row(layer=biases("attn_norm", "ffn_norm"), layer_norm=True, extra=END, keys=EPSILON),
+    "xverse": Row(pairs=True),
+    "baichuan": Row(pairs=True),
+    "qwen2vl": Row(layer=QKV, keys={"rope__dimension_sections": [1, 1, 1, 0]}),
+    "qwen3vl": Row(layer=OF_HEADS, heads_normed="head",
+                   keys={"rope__dimension_sections": [1, 1, 1, 0], "n_deepstack_layers": 0}),
     "stablelm parallel": Row(layer=biases("attn_norm") | NO_FFN_NORM, parallel=True, norms=("attn_norm", "attn_norm"),
                              layer_norm=True, extra=END, keys=PARTIAL, arch="stablelm"),
     "command-r": Row(pairs=True, layer=NO_FFN_NORM, parallel=True, norms=("attn_norm", "attn_norm"), layer_norm=True,
@@ -171,13 +181,13 @@ class Plain:
             q, k = self.rotated(q), self.rotated(k)
         if row.heads_normed == "after":
             q, k = self.norm(q, f"{b}attn_q_norm"), self.norm(k, f"{b}attn_k_norm")
-        mixed, window = np.zeros((count, HEADS, HEAD)), row.window(n) or count
+        mixed, window, group = np.zeros((count, HEADS, HEAD)), row.window(n) or count, HEADS // k.shape[1]
         for t in range(count):
             for h in range(HEADS):
                 seen = slice(max(0, t - window + 1), t + 1)
-                scores = k[seen, h // (HEADS // KV)] @ q[t, h] * self.tiny.key("attention.scale", HEAD**-0.5)
+                scores = k[seen, h // group] @ q[t, h] * self.tiny.key("attention.scale", HEAD**-0.5)
                 chances = np.exp(scores - scores.max())
-                mixed[t, h] = chances / chances.sum() @ v[seen, h // (HEADS // KV)]
+                mixed[t, h] = chances / chances.sum() @ v[seen, h // group]
         return self.product(mixed.reshape(count, -1), f"{b}attn_output")
 
     def feed_forward(self, n: int, x: Array) -> Array:
@@ -262,6 +272,14 @@ def test_positions_that_gpt2_has_not_learned(tiny: Any) -> None:
         made(tiny, "gpt2").model(capacity=65)
     assert str(caught.value) == (
         "Model: capacity=65: must be at most 64, the number of positions that this model has learned."
+    )
+
+
+def test_a_baichuan_with_alibi_is_refused(tiny: Any) -> None:
+    with pytest.raises(FormatError) as caught:
+        tiny.make("baichuan", {}, {}, block_count=40).model()
+    assert str(caught.value) == (
+        "baichuan: models of 40 layers (13B) have ALiBi, which is not supported. Use a 7B model."
     )
 
 
