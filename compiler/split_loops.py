@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count, pairwise
 
-from kernmill.ir import Ops, UOp, closed_ranges, linear, make_range, simplify, with_sources
+from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, linear, make_range, simplify, with_sources
 
 from .kernel import loops_of, order_of, reordered
 
@@ -50,8 +50,8 @@ def _is_splittable(order: list[UOp], loop: UOp, length: int) -> bool:
             terms, _ = linear(node.src[1])
             if not all(atom is loop or _is_digit(atom, loop) for atom in terms if loop in atom.ranges):
                 return False
-            if abs(terms.get(loop, 0)) == 1 and length < _LANES:
-                return False
+            if abs(terms.get(loop, 0)) == 1 and (length < _LANES or loop.arg[1] == AxisKind.REDUCE):
+                return False  # lanes of neighbours; of terms, partial sums, or indices that name where each one goes
             if node.gate is not None and loop in node.gate.ranges:
                 return False
         elif node.op in (Ops.LOCAL, Ops.RANGE):

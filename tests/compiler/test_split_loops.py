@@ -33,6 +33,10 @@ def digits() -> dict[str, tuple[UOp, list[int]]]:
             total(elementwise(Ops.MUL, data(0, 5, 6), reshape(expand(data(1, 5, 3, 1), (5, 3, 2)), (5, 6))), 1),
             [5, 6],
         ),
+        "not terms that are neighbours": (
+            total(elementwise(Ops.MUL, data(0, 5, 60), reshape(expand(data(1, 5, 3, 1), (5, 3, 20)), (5, 60))), 1),
+            [5, 60],
+        ),
     }
 
 
