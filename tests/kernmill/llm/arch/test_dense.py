@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from kernmill import Context, FormatError, SettingError, Tensor
 from kernmill.llm.arch import ARCHITECTURES
 from kernmill.llm.generate import Model
+from kernmill.quant import save
 
 Array = np.ndarray[Any, Any]
 Shapes = dict[str, tuple[int, ...]]
@@ -256,6 +258,17 @@ def test_every_tensor_counts(tiny: Any, name: str) -> None:
     del tensors[missing]
     with pytest.raises(FormatError, match=rf"^the file has no tensor {missing}, which a {model.arch} model needs\.$"):
         Model.of(model.metadata, find, capacity=16)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "olmo2", "falcon 40", "phi2", "stablelm parallel", "chatglm"])
+def test_a_file_is_the_model(tiny: Any, name: str, tmp_path: Path) -> None:
+    """Every tensor of the file is used, and matrices are interleaved as they are loaded."""
+    model = made(tiny, name)
+    save(tmp_path / "a.gguf", {key: Tensor(w.astype(np.float32)) for key, w in model.weights.items()}, model.metadata)
+    found = Model.from_gguf(tmp_path / "a.gguf", capacity=16, block=4)
+    expected = Plain(model, ROWS[name]).logits(tiny.IDS)
+    np.testing.assert_allclose(found.logits(tiny.IDS).numpy(), expected, rtol=2e-4, atol=3e-5)
+    np.testing.assert_allclose(found.next_logits(tiny.IDS[:3]), expected[2], rtol=2e-4, atol=3e-5)
 
 
 @pytest.mark.parametrize("name", ["olmo2", "gpt2", "command-r"])
