@@ -6,17 +6,18 @@ a warm start neither optimizes nor renders anything, and never imports LLVM or t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
-from kernmill.ir import Kernel, Ops, UOp, no_collection, setting
+from kernmill.ir import CompileError, FormatError, Kernel, Ops, UOp, no_collection, setting
 
 from . import later
 from .compile_cache import cache_key, default_cache
-from .device import Device, Program, get_device
+from .device import Device, GroupTooLarge, Program, get_device
 from .schedules import given_schedule, stamp, symbol, written_schedule
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Counters:
 counters = Counters()
 _MemoryKey: TypeAlias = "tuple[str, str, bytes, str, int | str]"
 _programs: WeakValueDictionary[_MemoryKey, Program] = WeakValueDictionary()  # plans and captures keep them alive
+_MOST_THREADS = (1 << 62) - 1  # iterations of a parallel loop
 _MANY = 4  # new kernels at once: fewer are compiled before another process has started
 _MANY_SUMS = 8  # of a graph that becomes as many
 
@@ -66,14 +68,12 @@ def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
             continue
         given = _schedule_text(device, kernel)
         disk_key = cache_key(kernel.key, device.cache_tag(), stamp(), given or "")
-        entry = default_cache().get(disk_key)
-        if entry is None:
+        program = _stored_program(device, kernel, disk_key)
+        if program is None:
             new[key] = later.compiling.Unfinished(device, kernel, disk_key, given)
             continue
         counters.from_disk += 1
-        found[key] = program = device.load(symbol(kernel), entry.payload)
-        program.threads, program.work_ns = int(str(entry.header["threads"])), float(str(entry.header["work_ns"]))
-        program.touched = str(entry.header["touched"])
+        found[key] = program
         program.smaller = partial(_smaller, device, kernel, disk_key, given)
     is_many = len(new) >= (1 if setting("COMPILER_PROCESS") == 2 else _MANY)
     for device in {unfinished.device for unfinished in new.values()} if is_many else ():
@@ -85,6 +85,42 @@ def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
         found[key] = unfinished.finish()
     _programs.update(found)
     return [found[key] for key in keys]
+
+
+def _stored_program(device: Device, kernel: Kernel, disk_key: str) -> Program | None:
+    """The program of an entry on disk; None if there is no such entry, or its content is wrong."""
+    entry = default_cache().get(disk_key)
+    facts = None if entry is None else _Facts.of(entry.header, len(kernel.buffers))
+    if entry is None or facts is None:
+        return None
+    try:
+        program = device.load(symbol(kernel), entry.payload)
+    except GroupTooLarge:
+        raise
+    except (FormatError, CompileError, ValueError, SyntaxError, LookupError):
+        return None
+    program.threads, program.work_ns, program.touched = facts
+    return program
+
+
+class _Facts(NamedTuple):
+    """What the header of a stored program says."""
+
+    threads: int
+    work_ns: float
+    touched: str
+
+    @classmethod
+    def of(cls, header: Mapping[str, object], buffers: int) -> _Facts | None:
+        """None if a field is absent, of another type or out of range."""
+        threads, work_ns, touched = (header.get(name) for name in cls._fields)
+        if type(threads) is not int or not 0 <= threads <= _MOST_THREADS:
+            return None
+        if type(work_ns) not in (int, float) or not 0 <= (work_ns := float(str(work_ns))) < math.inf:
+            return None
+        if type(touched) is not str or not {*touched} <= {*"rsw"} or len(touched) not in (0, buffers):
+            return None
+        return cls(threads, work_ns, touched)
 
 
 def expect(graph: UOp, devices: Iterable[str]) -> None:

@@ -3,8 +3,9 @@
 One file an entry, `<folder>/v2/<device>/<ab>/<key>`: magic, format version, sizes, JSON header, payload, BLAKE2 over
 all of it. No pickle, no index, no lock: a file appears whole by `os.replace` or not at all, so a killed process leaves
 at worst a temporary file. Damage is a miss and deletes the file; a disk that is full or read-only means no cache, never
-an error. What a hash cannot do is stop someone who may write the folder: it must be ours and closed to others (0700),
-or it is ignored.
+an error. A hash does not stop someone who may write here, and an entry is machine code. So the folder, each folder
+inside and each entry must be ours, and nobody else may write them, or they are ignored. An entry is opened as a regular
+file of limited size: a pipe, a device or a link is a miss.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ _digest = functools.partial(blake2b, digest_size=_DIGEST_BYTES)
 _TEMPORARY = ".tmp-"
 _TOUCH_S = 3600  # a hit renews the time stamp at most this often: a write per read would cost more than the read
 _STALE_S = 3600  # a temporary file of this age has lost its writer
-_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+_MOST_BYTES = 128 << 20  # of an entry: no object that is loaded is as large
+_OPEN_TO_OTHERS = 0o022  # bits of a mode: who may write besides the owner
 
 _warned: set[str] = set()
 
@@ -69,11 +72,12 @@ class CompileCache:
         self.read_only = read_only
         self.hits = self.misses = self.puts = 0
         self._usable: bool | None = None if folder else False
+        self._private: set[str] = set()  # folders inside, that were found to be ours alone
 
     def get(self, key: str) -> Entry | None:
         """The entry, or None. A damaged file is deleted and counts as a miss."""
         path = self._path(key)
-        entry = None if path is None else self._entry_at(path, key)
+        entry = None if path is None or not self._is_private(os.path.dirname(path)) else self._entry_at(path, key)
         self.hits += entry is not None
         self.misses += entry is None
         return entry
@@ -93,7 +97,7 @@ class CompileCache:
     def put(self, key: str, payload: bytes, header: Mapping[str, object]) -> None:
         """Store an entry. A failure to write is not an error: the cache is then without it."""
         path = self._path(key)
-        if path is None or self.read_only:
+        if path is None or self.read_only or not self._is_private(os.path.dirname(path)):
             return
         raw = _encode(key, payload, header)
         folder = os.path.dirname(path)
@@ -102,7 +106,7 @@ class CompileCache:
             try:
                 _write_file(temporary, raw)
             except FileNotFoundError:
-                os.makedirs(folder, 0o700, exist_ok=True)
+                self._make_folders(folder)
                 _write_file(temporary, raw)
             os.replace(temporary, path)
         except OSError as error:
@@ -160,6 +164,34 @@ class CompileCache:
         if self._usable is None:
             self._usable = _claim(str(self.folder), create=not self.read_only)
         return self._usable
+
+    def _inside(self, folder: str) -> list[str]:
+        """The folders from below the cache's own to this one."""
+        parts = folder[len(str(self.folder)) + 1 :].split("/")
+        return ["/".join([str(self.folder), *parts[: count + 1]]) for count in range(len(parts))]
+
+    def _make_folders(self, folder: str) -> None:
+        for path in self._inside(folder):  # os.makedirs gives the mode to the last one only
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path, 0o700)
+
+    def _is_private(self, folder: str) -> bool:
+        """True if nobody else may write this folder, or one between it and the cache's own; or if it does not exist.
+        Where nobody else can enter the cache's own folder, the modes of those inside do not matter."""
+        if folder in self._private:
+            return True
+        try:
+            if stat.S_IMODE(os.stat(str(self.folder)).st_mode) & 0o077:
+                for path in self._inside(folder):
+                    if not _is_ours(status := os.lstat(path)) or not stat.S_ISDIR(status.st_mode):
+                        _warn_of_writers(path)
+                        return False
+            else:
+                os.stat(folder)
+        except OSError:
+            return True  # it will be made, or nothing can be read there
+        self._private.add(folder)
+        return True
 
     def _try(self, action: Callable[[str], object], path: str) -> None:
         if not self.read_only:
@@ -257,9 +289,14 @@ def _read_file(path: str) -> tuple[bytes | None, float]:
     """Content and age in seconds; None when it is no regular file of ours."""
     with open(path, "rb", buffering=0, opener=_opened) as file:
         status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode) or (hasattr(os, "geteuid") and status.st_uid != os.geteuid()):
+        if not stat.S_ISREG(status.st_mode) or not _is_ours(status) or status.st_size > _MOST_BYTES:
             return None, 0.0
-        return file.read(), time.time() - status.st_mtime
+        return file.read(_MOST_BYTES + 1), time.time() - status.st_mtime
+
+
+def _is_ours(status: os.stat_result) -> bool:
+    """True if this user owns it and nobody else may write it."""
+    return not hasattr(os, "geteuid") or (status.st_uid == os.geteuid() and not status.st_mode & _OPEN_TO_OTHERS)
 
 
 def _write_file(path: str, raw: bytes) -> None:
@@ -268,8 +305,8 @@ def _write_file(path: str, raw: bytes) -> None:
 
 
 def _opened(path: str, flags: int) -> int:
-    """Links are not followed, and what is made is closed to others."""
-    return os.open(path, flags | _NOFOLLOW, 0o600)
+    """Links are not followed, pipes are not waited for, and what is made is closed to others."""
+    return os.open(path, flags | _FLAGS, 0o600)
 
 
 def _is_key(text: str) -> bool:
@@ -301,14 +338,18 @@ def _claim(folder: str, create: bool) -> bool:
     if not stat.S_ISDIR(status.st_mode):
         _warn(folder, f"no kernel cache: {folder} is no folder; set CACHE_DIR to one")
         return False
-    if hasattr(os, "geteuid") and (status.st_uid != os.geteuid() or status.st_mode & 0o022):
-        _warn(
-            folder,
-            f"no kernel cache: {folder} can be written by other users, who could plant code in it; "
-            f"run: chmod 700 {folder} (and own it), or set CACHE_DIR",
-        )
+    if not _is_ours(status):
+        _warn_of_writers(folder)
         return False
     return True
+
+
+def _warn_of_writers(folder: str) -> None:
+    _warn(
+        folder,
+        f"no kernel cache: {folder} can be written by other users, who could plant code in it; "
+        f"run: chmod 700 {folder} (and own it), or set CACHE_DIR",
+    )
 
 
 def _warn(folder: str, text: str) -> None:

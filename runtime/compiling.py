@@ -14,7 +14,7 @@ from kernmill.renderers import signature
 from .build import counters
 from .compile_cache import default_cache
 from .device import Device, GroupTooLarge, Program
-from .schedules import given_schedule, symbol
+from .schedules import given_schedule, symbol, written_schedule
 
 __all__ = [
     "Rendered", "Unfinished", "compile_with", "given_actions", "heuristic_schedule", "render", "schedule_of",
@@ -44,14 +44,18 @@ class Unfinished:
 
     def begin(self, *, is_one_of_many: bool) -> None:
         """Lower and render; hand the text to the compiler. Groups that need more memory than there is get smaller."""
-        actions = None if self.given is None else parse_schedule(self.given)
         while True:
             try:
+                actions = None if self.given is None else parse_schedule(self.given)
                 self.rendered = render(self.device, self.kernel, actions, self.target)
                 break
             except GroupTooLarge:
                 if not self.shrink():
                     raise
+            except CompileError:
+                if self.given is None or written_schedule(self.kernel) is not None:
+                    raise
+                self.given = None  # a stored schedule that does not fit: as if there were none
         begin = self.device.compile_later if is_one_of_many else partial(partial, self.device.compile)
         self.binary = begin(symbol(self.kernel), self.rendered.source)
 

@@ -44,6 +44,7 @@ from .device import Program, canonical_name, get_device
 from .graph_key import Structure, is_number
 from .replay import narrow
 from .schedules import stamp
+from .stored_plan import check_plan
 from .watch import is_quiet, wants_report
 
 __all__ = ["Plan", "Plans", "closed", "new_plan", "plans", "runs_unseen", "settings_key"]
@@ -216,8 +217,10 @@ def _scheduled(of: tuple[Any, ...], origins: list[str | None], default: str) -> 
     key = cache_key("plan", _text(structure), json.dumps([devices, sorted(in_place), default]), stamp())
     stored = default_cache("plans").get(key)
     if stored is not None:
-        with contextlib.suppress(ValueError, TypeError, LookupError, KernmillError):  # of another form: made anew
-            return _read(stored.payload, planned)
+        with contextlib.suppress(
+            ValueError, TypeError, LookupError, AttributeError, KernmillError
+        ):  # of another form: made anew
+            return _read(stored.payload, planned, of, default)
     expect(graph(), set(devices) or {default})
     default_cache("plans").put(key, _written(*planned()), {"name": "plan"})
     return planned()
@@ -232,8 +235,10 @@ def _written(graph: GraphPlan, memory: MemoryPlan) -> bytes:
     return json.dumps([items, buffers, graph.results, checks, [*memory.offsets.items()], *sizes]).encode()
 
 
-def _read(payload: bytes, planned: Callable[[], Any]) -> _Scheduled:
-    items, buffers, results, checks, offsets, *sizes = json.loads(payload)
+def _read(payload: bytes, planned: Callable[[], Any], of: tuple[Any, ...], default: str) -> _Scheduled:
+    plan = json.loads(payload)
+    check_plan(plan, of[1], default, sum(type(form) is int for form in of[0]))
+    items, buffers, results, checks, offsets, *sizes = plan
 
     def kernel(place: int, buffers: list[int], outputs: list[int], device: str, *facts: Any) -> Kernel:
         key, name, variables = facts

@@ -26,12 +26,12 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from kernmill.ir import active_overrides, at_fork, process_lock, setting
+from kernmill.ir import FormatError, active_overrides, at_fork, process_lock, setting
 
 from .compile_cache import default_cache
 from .elf import Module, libc
 from .host import this_host
-from .llvm_codegen import compile_cached
+from .llvm_codegen import compile_cached, compile_ir
 from .loader import load_object
 from .pool_ir import CPU_BYTES, MOST_CHUNKS, MOST_WORKERS, POOL_FUNCTIONS, RANGE_BYTES, STATE, pool_ir
 
@@ -76,7 +76,11 @@ def _native() -> _Native:
 @functools.cache
 def _loaded() -> _Native:
     code = _begun.pop() if _begun else _code(is_later=False)
-    module = load_object(code(), POOL_FUNCTIONS, _externs())
+    try:
+        module = load_object(code(), POOL_FUNCTIONS, _externs())
+    except FormatError:  # a stored object with wrong content
+        machine = this_host()
+        module = load_object(compile_ir(pool_ir(machine.arch, sys.platform), machine), POOL_FUNCTIONS, _externs())
     pointer = ctypes.c_void_p
     run = ctypes.CFUNCTYPE(None, pointer, pointer, ctypes.c_int64)
     timed = ctypes.CFUNCTYPE(None, pointer, pointer, ctypes.c_int64, pointer)

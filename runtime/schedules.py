@@ -8,6 +8,7 @@ part of the key: it must not change the bits of a result.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from functools import cache
 
@@ -17,6 +18,9 @@ from .compile_cache import cache_key, default_cache
 from .device import Device
 
 __all__ = ["given_schedule", "stamp", "store_schedule", "stored_schedule", "symbol"]
+
+
+_FORM = re.compile(r"(?:[a-z][a-z0-9_]*(?: [\w.-]+)*\n?)*")  # an action per line
 
 
 def symbol(kernel: Kernel) -> str:
@@ -54,7 +58,10 @@ def stored_schedule(device: Device, kernel: Kernel) -> str | None:
     if setting("BEAM") == 0:
         return None
     entry = default_cache("schedules").get(_key(device, kernel))
-    return None if entry is None else entry.payload.decode()
+    if entry is None:
+        return None
+    text = entry.payload.decode(errors="replace")
+    return text if _FORM.fullmatch(text) else None
 
 
 def store_schedule(device: Device, kernel: Kernel, schedule: str, facts: Mapping[str, object]) -> None:

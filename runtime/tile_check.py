@@ -25,6 +25,9 @@ from .unit_trial import unit_trial
 __all__ = ["matrix_unit", "trial"]
 
 
+_WRONG, _ENDED = "its products are wrong", "a process that tried it ended with "
+
+
 def matrix_unit(host: Host) -> tuple[tuple[Unit, ...], str]:
     """What can be multiplied, and a sentence about it for `kernmill info`; with TARGET=amx functions stand for all."""
     is_stood_for = setting("TARGET") == "amx"
@@ -43,11 +46,17 @@ def _fault(units: tuple[Unit, ...], host: Host) -> str:
     """Why they cannot be trusted; empty if they can."""
     key = cache_key("matrix unit", llvm_version(), host.cpu, ",".join(host.features), " ".join(os.uname()))
     entry = default_cache().get(key)
-    if entry is None:
+    stored = None if entry is None else entry.payload.decode(errors="replace")
+    if entry is None or stored is None or entry.header.get("fault") != stored or not _is_answer(stored):
         fault = _outcome([trial(unit, host, has_tiles=True) for unit in units])
         default_cache().put(key, fault.encode(), {"name": "what is wrong with the matrix unit", "fault": fault})
         return fault
-    return entry.payload.decode()
+    return stored
+
+
+def _is_answer(fault: str) -> bool:
+    """True if `_outcome` could have given this."""
+    return fault in ("", _WRONG) or (fault.startswith(_ENDED) and fault[len(_ENDED) :].lstrip("-").isdecimal())
 
 
 def _outcome(trials: Sequence[Callable[[], bool]]) -> str:
@@ -63,7 +72,7 @@ def _outcome(trials: Sequence[Callable[[], bool]]) -> str:
         finally:
             os._exit(wrong)
     code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    return ("", "its products are wrong")[code] if 0 <= code < 2 else f"a process that tried it ended with {code}"
+    return ("", _WRONG)[code] if 0 <= code < 2 else f"{_ENDED}{code}"
 
 
 def trial(unit: Unit, host: Host, *, has_tiles: bool) -> Callable[[], bool]:
