@@ -11,7 +11,51 @@ from typing import BinaryIO
 
 from kernmill.ir import FormatError
 
-__all__ = ["Output", "mapped", "release", "replacing"]
+__all__ = ["Output", "mapped", "opened", "read_into", "release", "replacing"]
+
+
+def _check_kind(where: str, kind: str) -> None:
+    if not where:
+        raise FormatError(f"the path is empty. Give the path of a {kind} file.")
+    if os.path.exists(where) and not os.path.isfile(where) and not os.path.isdir(where):  # a pipe would seem empty
+        raise FormatError(f"{where}: cannot be mapped: it is a pipe or a device. Write what comes from it to a file, "
+                          f"and give the path of that {kind} file.")  # fmt: skip
+
+
+@contextlib.contextmanager
+def opened(path: str | os.PathLike[str], kind: str) -> Generator[tuple[BinaryIO, int]]:
+    """A file of that kind and its size, to be read into memory.
+
+    Raises:
+        FormatError: the file is not there, or cannot be read, or is a pipe or a device.
+    """
+    where = os.fspath(path)
+    try:
+        _check_kind(where, kind)
+        with open(where, "rb") as file:
+            yield file, os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise FormatError(f"{where}: cannot be read: {error.strerror}. Give the path of a {kind} file.") from None
+    except ValueError as error:  # a name with a zero byte
+        if isinstance(error, FormatError):
+            raise
+        raise FormatError(f"{where}: cannot be read: {error}. Give the path of a {kind} file.") from None
+
+
+def read_into(file: BinaryIO, start: int, size: int) -> memoryview:
+    """These bytes of a file in new memory.
+
+    Raises:
+        FormatError: the file has become shorter.
+    """
+    memory = memoryview(bytearray(size))
+    file.seek(start)
+    if (count := file.readinto(memory)) != size:  # type: ignore[attr-defined]
+        raise FormatError(
+            f"{file.name}: at byte {start}: {size} bytes were expected and {count} could be read. The file became "
+            "shorter while it was read; load it again."
+        )
+    return memory
 
 
 def mapped(path: str | os.PathLike[str], kind: str) -> memoryview:
@@ -24,11 +68,7 @@ def mapped(path: str | os.PathLike[str], kind: str) -> memoryview:
         FormatError: the file is not there, or cannot be read, or is a pipe or a device.
     """
     where = os.fspath(path)
-    if not where:
-        raise FormatError(f"the path is empty. Give the path of a {kind} file.")
-    if os.path.exists(where) and not os.path.isfile(where) and not os.path.isdir(where):  # a pipe would seem empty
-        raise FormatError(f"{where}: cannot be mapped: it is a pipe or a device. Write what comes from it to a file, "
-                          f"and give the path of that {kind} file.")  # fmt: skip
+    _check_kind(where, kind)
     try:
         with open(where, "rb") as file:
             size = os.fstat(file.fileno()).st_size

@@ -20,7 +20,7 @@ from typing import Any
 
 from kernmill.ir import DType, FormatError, dtypes
 
-from .disk import mapped, replacing
+from .disk import mapped, opened, read_into, replacing
 from .kinds import other_kind
 from .quoting import quoted
 
@@ -51,49 +51,69 @@ class Entry:
 
 @dataclass(slots=True)
 class File:
-    """A file that was checked: its entries by name, its metadata, and its bytes."""
+    """A file that was checked: its entries by name, its metadata, and its bytes, mapped or in memory by tensor."""
 
     entries: dict[str, Entry]
     metadata: dict[str, str]
     data: memoryview = field(repr=False)
+    copies: dict[str, memoryview] | None = field(default=None, repr=False)
 
     def values(self, name: str) -> memoryview:
-        """The bytes of one tensor, without a copy."""
+        """The bytes of one tensor, without a further copy."""
+        if self.copies is not None:
+            return self.copies[name]
         entry = self.entries[name]
         return self.data[entry.start : entry.stop]
 
 
-def read(path: str | os.PathLike[str]) -> File:
-    """Open a file through the page cache and check all of its header. The bytes are read when they are touched.
+def read(path: str | os.PathLike[str], *, mmap: bool = False, has_values: bool = True) -> File:
+    """Open a file and check all of its header. The tensors are read into memory, each into its own.
 
-    The file must not be cut short while it is in use; one that `write` replaces stays whole for those who have it open.
+    `mmap` maps the file instead: its bytes are read when they are used. Then the file must not become shorter while a
+    tensor is alive: the system ends the program (SIGBUS) that reads what is missing. A file that is overwritten changes
+    the tensors. One that `write` replaces stays whole for those who have it open.
+    Without `has_values` the file is the header alone.
 
     Raises:
         FormatError: the file is not there, cannot be read, or is not what the format asks for.
     """
-    return parse(mapped(path, "safetensors"), os.fspath(path))
+    where = os.fspath(path)
+    if mmap:
+        return parse(mapped(path, "safetensors"), where)
+    with opened(path, "safetensors") as (file, size):
+        head = file.read(_LENGTH.size + 1)
+        if head[_LENGTH.size :] != b"{":
+            return parse(mapped(path, "safetensors"), where)  # which says what kind of file it is
+        (length,) = _LENGTH.unpack_from(head)
+        if length <= min(size, MAX_HEADER_BYTES):
+            head += file.read(length - 1)
+        found = parse(memoryview(head), where, size)
+        if has_values:
+            found.copies = {e.name: read_into(file, e.start, e.stop - e.start) for e in found.entries.values()}
+    return found
 
 
-def parse(data: memoryview, where: str = "safetensors") -> File:
-    """Check the bytes of a whole file.
+def parse(data: memoryview, where: str = "safetensors", size: int | None = None) -> File:
+    """Check the bytes of a whole file; with `size`, the first bytes of a file of that size, which hold its header.
 
     Raises:
         FormatError: naming the field and its place.
     """
     if bytes(data[8:9]) != b"{" and (kind := other_kind(data)):
         raise FormatError(f"{where}: {kind}")
-    if len(data) < _LENGTH.size:
-        raise _fault(where, 0, f"{len(data)} bytes are too few for the length of the header, which takes 8")
+    size = len(data) if size is None else size
+    if size < _LENGTH.size:
+        raise _fault(where, 0, f"{size} bytes are too few for the length of the header, which takes 8")
     (length,) = _LENGTH.unpack_from(data)
     if length > MAX_HEADER_BYTES:
         raise _fault(where, 0, f"the header length {length} is over {MAX_HEADER_BYTES}")
     begin = _LENGTH.size + length
-    if begin > len(data):
-        raise _fault(where, 0, f"the header length {length} does not fit a file of {len(data)} bytes")
+    if begin > size:
+        raise _fault(where, 0, f"the header length {length} does not fit a file of {size} bytes")
     header = _header(bytes(data[_LENGTH.size : begin]), where)
     metadata = _metadata(header.pop("__metadata__", {}), where)
     entries = {name: _entry(name, row, begin, where) for name, row in header.items()}
-    _covered(entries, begin, len(data), where)
+    _covered(entries, begin, size, where)
     return File(entries, metadata, data)
 
 

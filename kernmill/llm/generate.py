@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from kernmill import Context, DTypeError, FormatError, IndexRangeError, SettingError, Tensor, Variable, cat, no_grad
-from kernmill.ir import KernmillError, OutOfMemoryError, setting
+from kernmill.ir import KernmillError, OutOfMemoryError, process_lock, setting
 from kernmill.runtime import WeightArena, canonical_name, get_device, launched_ns
 
 from ..arguments import is_whole, name_call
@@ -77,7 +77,9 @@ class Model:
     A model is a context manager: `with Model.from_gguf(path) as model:` closes it at the end. `metadata` has the values
     of the file, except the lists of its vocabulary.
 
-    One call at a time: the cache is state. What a call has in common with the one before is not computed again.
+    Several threads may call one model, and another call may come while a generator is suspended: each step takes the
+    lock, and looks at what the cache holds. What a call has in common with the one before is not computed again, so
+    calls that alternate compute their texts again; `generate_all` is the fast way to make several texts.
 
     Raises:
         FormatError: an unknown architecture, or tensors and metadata that do not fit together.
@@ -116,6 +118,7 @@ class Model:
                 f"{self.architecture.vocabulary}. The file's vocabulary does not belong to its tensors."
             )
         self._seen: list[list[int]] = [[] for _ in range(sequences)]  # the tokens that the cache holds
+        self._stepping = process_lock()  # the cache and what it holds belong to one step at a time
         self._single = [Variable(f"token{n}", 0, self.architecture.vocabulary - 1) for n in range(sequences)]
         self.computed_tokens = 0  # by all calls so far
         self.builds = self.build_ns = 0  # calls that were no replay, and what they took besides running kernels
@@ -273,23 +276,25 @@ class Model:
 
     def _next(self, texts: Sequence[list[int]]) -> list[Array]:
         """The logits after each text. A text without new tokens since the last call gets an empty array."""
-        self._rewind(texts)
         found = [np.zeros(0, np.float32) for _ in texts]
-        for new, logits in self._run(texts, self._last):
-            for n, part in enumerate(new):
-                if part.stop > part.start:
-                    found[n] = logits[n]
+        with self._stepping:
+            self._rewind(texts)
+            for new, logits in self._run(texts, self._last):
+                for n, part in enumerate(new):
+                    if part.stop > part.start:
+                        found[n] = logits[n]
         return found
 
     def _states(self, ids: Sequence[int], call: str) -> Tensor:
         known = self._checked(ids, call)
-        self._seen[0] = []
-        with self._on_device():
+        with self._stepping, self._on_device():
+            self._seen[0] = []
             return Tensor(np.concatenate([states[0, new[0]] for new, states in self._run([known], self._all)]))
 
     def reset(self) -> None:
         """Forget the tokens of earlier calls."""
-        self._seen = [[] for _ in self._seen]
+        with self._stepping:
+            self._seen = [[] for _ in self._seen]
 
     def _on_device(self) -> AbstractContextManager[None]:
         """The model's device, which may differ from the setting of the caller."""
@@ -298,8 +303,9 @@ class Model:
     # --- its end
     def close(self) -> None:
         """Release weights, cache and captured graphs. Later calls raise an error; a second `close` does nothing."""
-        for name in _MEMORY:
-            self.__dict__.pop(name, None)
+        with self._stepping:
+            for name in _MEMORY:
+                self.__dict__.pop(name, None)
 
     def __enter__(self) -> Model:
         return self

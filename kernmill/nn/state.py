@@ -42,15 +42,17 @@ def save(
 
 
 @with_sentences
-def load(path: str | os.PathLike[str], device: str | None = None) -> dict[str, Tensor]:
-    """The tensors of a safetensors file by name.
+def load(path: str | os.PathLike[str], device: str | None = None, *, mmap: bool = False) -> dict[str, Tensor]:
+    """The tensors of a safetensors file by name. They are copies: what happens to the file later does not matter.
 
-    On a device that works on the host's memory they lie in the file's own pages, without a copy, read when used.
+    With `mmap=True`, tensors on a device that works on the host's memory use the file's own pages, which are read when
+    they are used. Then nobody may make the file shorter while a tensor is alive: the system ends Python (SIGBUS) where
+    it reads what is missing. A program that overwrites the file changes the tensors.
 
     Raises:
         FormatError: the file is not there, or its bytes are not what they claim; the message names the field.
     """
-    file = safetensors.read(path)
+    file = safetensors.read(path, mmap=mmap)
     return {name: _tensor(file, entry, device, os.fspath(path)) for name, entry in file.entries.items()}
 
 
@@ -60,7 +62,7 @@ def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     Raises:
         FormatError: as `load`.
     """
-    return safetensors.read(path).metadata
+    return safetensors.read(path, has_values=False).metadata
 
 
 def _tensor(file: safetensors.File, entry: safetensors.Entry, device: str | None, where: str) -> Tensor:

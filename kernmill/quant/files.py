@@ -1,4 +1,4 @@
-"""Tensors of GGUF files: from their bytes, without a copy, and back."""
+"""Tensors of GGUF files: from their bytes, as copies or mapped, and back."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def load_tensor(
 ) -> Tensor | QuantizedTensor:
     """One tensor of a file: plain values as a Tensor, blocks as a QuantizedTensor.
 
-    On a device that works on the host's memory it lies in the file's own pages, without a copy, read when used;
-    `copied` plain values lie in memory of their own.
+    On a device that works on the host's memory it uses the pages of the file, which `gguf.read` has mapped: they are
+    read when used, and the file must not become shorter meanwhile. With `copied` it has its own memory.
 
     Raises:
         FormatError: the file has no such tensor, or it is of a type that kernmill cannot read.
@@ -44,18 +44,27 @@ def load_tensor(
             f"{file.where}: tensor {quoted(name)} is of type {entry.type.name}, which no program keeps in files: it is "
             f"for values while they are computed with. kernmill reads {', '.join(BLOCKS)}."
         )
-    data = tensor_over(file.values(name), dtypes.uint8, (entry.stop - entry.start,), device)
+    data = tensor_over(file.values(name), dtypes.uint8, (entry.stop - entry.start,), device, borrow=not copied)
     return QuantizedTensor(data, entry.type.name, entry.shape)
 
 
-def load(path: str | os.PathLike[str], device: str | None = None) -> dict[str, Tensor | QuantizedTensor]:
-    """All tensors of a GGUF file, or of a split one, by name.
+def load(
+    path: str | os.PathLike[str], device: str | None = None, *, mmap: bool = False
+) -> dict[str, Tensor | QuantizedTensor]:
+    """All tensors of a GGUF file, or of a split one, by name. They are copies, unless `mmap=True`.
+
+    With `mmap=True` they use the pages of the file, which must not become shorter while a tensor is alive.
 
     Raises:
         FormatError: the file is not there, its bytes are not what they claim, or a type cannot be read.
     """
     file = gguf.read(path)
-    return {name: load_tensor(file, name, device) for name in file.entries}
+    found: dict[str, Tensor | QuantizedTensor] = {}
+    for name in file.entries:
+        found[name] = load_tensor(file, name, device, copied=not mmap)
+        if not mmap:
+            file.release(name)
+    return found
 
 
 def save(path: str | os.PathLike[str], tensors: Mapping[str, Tensor | QuantizedTensor],

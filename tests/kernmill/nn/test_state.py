@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from kernmill import DType, DTypeError, FormatError, Tensor, dtypes, nn
+from kernmill import DType, DTypeError, FormatError, Tensor, dtypes, nn, quant
+from kernmill.formats import safetensors
 
 safetensors_numpy = pytest.importorskip("safetensors.numpy")
 
@@ -75,3 +78,57 @@ def test_a_bool_is_0_or_1(tmp_path: Path) -> None:
 def test_saving_with_the_path_last_says_the_order(tmp_path: Path) -> None:
     with pytest.raises(DTypeError, match=r"save: str in place of tensors\. Write save\(path, state\)"):
         nn.state.save(nn.Linear(2, 2).state_dict(), str(tmp_path / "w.safetensors"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 4096, 50_000])
+@pytest.mark.parametrize("kind", ["safetensors", "gguf"])
+def test_a_file_that_is_cut_short_or_overwritten_changes_no_tensor(
+    kind: str, size: int, device: str, tmp_path: Path
+) -> None:
+    values = np.arange(1 << 14, dtype=np.float32)
+    path = tmp_path / f"state.{kind}"
+    state = {"a": Tensor(values), "b": Tensor(values.astype(np.int32)[:100])}
+    if kind == "gguf":
+        quant.save(path, state, {"general.architecture": "none"})
+        loaded: Any = quant.load(path)
+    else:
+        nn.state.save(path, state)
+        loaded = nn.state.load(path)
+    os.truncate(path, size)
+    with path.open("r+b") as file:
+        file.write(b"\xff" * size)
+    np.testing.assert_array_equal(loaded["a"].numpy(), values)
+    assert (loaded["a"] + 1).sum().item() == pytest.approx(float((values + 1).sum()))
+    np.testing.assert_array_equal(loaded["b"].numpy(), values.astype(np.int32)[:100])
+
+
+def test_mapping_a_file_is_an_option(tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+    nn.state.save(path, {"a": Tensor([1.0, 2.0, 3.0])})
+    mapped, copied = nn.state.load(path, mmap=True)["a"], nn.state.load(path)["a"]
+    with path.open("r+b") as file:
+        file.seek(-12, os.SEEK_END)
+        file.write(np.array([7.0, 8.0, 9.0], np.float32).tobytes())
+    assert copied.tolist() == [1.0, 2.0, 3.0]
+    if mapped.device == "LLVM":
+        assert mapped.tolist() == [7.0, 8.0, 9.0]
+
+
+def test_a_file_that_becomes_shorter_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "state.safetensors"
+    nn.state.save(path, {"a": Tensor.ones(5000)})
+    parse = safetensors.parse
+
+    def cut(*args: Any) -> Any:
+        found = parse(*args)
+        os.truncate(path, 10_000)
+        return found
+
+    monkeypatch.setattr(safetensors, "parse", cut)
+    with pytest.raises(FormatError) as caught:
+        nn.state.load(path)
+    begin = os.path.getsize(path) and caught.value.args[0].split("at byte ")[1].split(":")[0]
+    assert str(caught.value) == (
+        f"{path}: at byte {begin}: 20000 bytes were expected and {10_000 - int(begin)} could be read. The file became "
+        "shorter while it was read; load it again."
+    )
