@@ -56,7 +56,14 @@ class Chain:
 
     def chunk(self, *limits: Any) -> int:
         """As of one launch that does as much."""
-        return Call(Program("chain", None, self.parts, self.work_ns), (), (), self.parts).chunk(*limits)
+        return self._call().chunk(*limits)
+
+    def slice(self, chunk: int, slice_ns: float) -> int:
+        """As of one launch that does as much."""
+        return self._call().slice(chunk, slice_ns)
+
+    def _call(self) -> Call:
+        return Call(Program("chain", None, self.parts, self.work_ns), (), (), self.parts)
 
     def takes(self, call: Call, caches: Sequence[int], least_parts: int) -> bool:
         """Add a launch; where that cannot be or does not pay, the chain has come to its end."""

@@ -7,6 +7,7 @@ A device is a class `<Name>Device` in `runtime/ops_<name>.py`, or anywhere else 
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
 import sys
@@ -88,6 +89,12 @@ class Call(NamedTuple):
         if self.threads <= 1 or self.program.work_ns < shared_ns:
             return max(1, self.threads)
         return max(1 + int(least_ns * self.threads / self.program.work_ns), -(-self.threads // most))
+
+    def slice(self, chunk: int, slice_ns: float) -> int:
+        """How many chunks take about `slice_ns`, at least one; 0 where the whole takes much less."""
+        if self.program.work_ns < slice_ns / 100:
+            return 0
+        return max(1, int(slice_ns * self.threads / (self.program.work_ns * chunk)))
 
 
 class Batch:
@@ -337,6 +344,13 @@ def get_device(name: str | None = None) -> Device:
 
 
 def _open_device(name: str) -> Device:
+    python = ctypes.pythonapi
+    python.PyInterpreterState_Get.restype, python.PyInterpreterState_GetID.restype = ctypes.c_void_p, ctypes.c_int64
+    if number := python.PyInterpreterState_GetID(ctypes.c_void_p(python.PyInterpreterState_Get())):
+        raise DeviceError(
+            f"device {name!r}: this is sub-interpreter {number} of the process, and Python would not end after a "
+            "device was opened here. Use the main interpreter, or another process."
+        )
     base, _, index = name.partition(":")
     cls = _device_class(base, name)
     there = cls.devices()

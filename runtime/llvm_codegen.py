@@ -9,8 +9,11 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import queue
 import re
+import signal
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -36,7 +39,7 @@ def compile_ir(text: str, host: Host) -> bytes:
     Raises:
         CompileError: LLVM refuses the text; the message shows the line and its neighbours.
     """
-    return bytes(_made(text, host, "emit_object"))
+    return bytes(_apart(functools.partial(_made, text, host, "emit_object")))
 
 
 def compiler_process() -> CompilerProcess | None:
@@ -116,6 +119,32 @@ def _emitter() -> Emitter:
 def llvm_binding() -> Any:
     """`llvmlite.binding`, loaded on first use and ready for this machine. It carries no types."""
     return _emitter().binding
+
+
+def _apart(work: Callable[[], Any]) -> Any:
+    """Do this in another thread, for which the main thread waits: Ctrl-C cannot end a call of LLVM, but the wait."""
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    done = queue.SimpleQueue[tuple[Any, BaseException | None]]()
+
+    def answer() -> None:
+        if hasattr(signal, "pthread_sigmask"):  # a signal must interrupt the main thread
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            done.put((work(), None))
+        except BaseException as error:
+            done.put((None, error))
+
+    try:
+        thread = threading.Thread(target=answer, name="kernmill-compile")  # Python waits for it at exit
+        thread.start()
+    except RuntimeError:  # the system starts no more threads
+        return work()
+    found, error = done.get()
+    thread.join()
+    if error is not None:
+        raise error
+    return found
 
 
 def _made(text: str, host: Host, how: str) -> Any:

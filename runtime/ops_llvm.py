@@ -24,6 +24,7 @@ __all__ = ["LlvmDevice"]
 _SHARED_NS = 15_000.0  # less work than this is not worth handing to another thread
 _CHUNK_NS = 5_000.0  # that one thread takes at least
 _MOST_CHUNKS = 256
+_SLICE_NS = 10_000_000.0  # of one thread's work, after which it may be interrupted: a person notices 100 ms
 _lock = process_lock()
 
 
@@ -97,13 +98,14 @@ class _Table(Batch):
         super().__init__(device, calls)
         self.table = self.short = LaunchTable([
             Launch(c.program.handle.symbols[c.program.name], [*[b.address for b in c.buffers], *c.variables], c.threads,
-                   c.chunk(_CHUNK_NS, _SHARED_NS, _MOST_CHUNKS))
+                   chunk := c.chunk(_CHUNK_NS, _SHARED_NS, _MOST_CHUNKS), c.slice(chunk, _SLICE_NS))
             for c in calls
         ])  # fmt: skip
         host = device.host
         if len(calls) > 1 and (chains := find_chains(calls, (host.l1, host.l2 // 2), host.threads())):
             self.short = LaunchTable([
-                self.table.linked(c.first, c.end, c.parts, c.together, c.chunk(_CHUNK_NS, _SHARED_NS, _MOST_CHUNKS))
+                self.table.linked(c.first, c.end, c.parts, c.together,
+                                  chunk := c.chunk(_CHUNK_NS, _SHARED_NS, _MOST_CHUNKS), c.slice(chunk, _SLICE_NS))
                 for c in chains
             ])  # fmt: skip
 

@@ -6,8 +6,11 @@ pool has more than one thread, each thread has an equal part, in whole chunks, a
 another has left; which thread does which part must not show in the result, and kernels see to that.
 
 Waiting threads spin for `SPIN` microseconds and then sleep: a long spin loses two to five times as soon as another
-process wants the core (docs/threads.md). Workers are daemon threads of Python inside one native call without the GIL. A
-running call cannot be interrupted: KeyboardInterrupt arrives when the table is done, so callers keep tables short.
+process wants the core (docs/threads.md). Workers are daemon threads of Python inside one native call without the GIL.
+
+A call in the main thread runs the handlers of signals about every 20 ms, between slices of a kernel's range. Ctrl-C
+ends it: the rest of the table is dropped, `run` raises KeyboardInterrupt, and what kernels wrote is incomplete. A range
+of one iteration cannot be cut: then Ctrl-C comes when that kernel is done.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ from .pool_ir import CPU_BYTES, MOST_CHUNKS, MOST_WORKERS, POOL_FUNCTIONS, RANGE
 
 __all__ = ["Launch", "LaunchTable", "Pool", "default_pool", "expect_pool", "touch"]
 
+_PYTHON = ("PyEval_SaveThread", "PyEval_RestoreThread", "PyErr_CheckSignals")
 _JOIN_S = 0.5
 _NOWHERE = 0xFFFFFFFF  # no CPU: the workers will be tied anew
 _FAULTS = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP"}
@@ -82,8 +86,8 @@ def _loaded() -> _Native:
         machine = this_host()
         module = load_object(compile_ir(pool_ir(machine.arch, sys.platform), machine), POOL_FUNCTIONS, _externs())
     pointer = ctypes.c_void_p
-    run = ctypes.CFUNCTYPE(None, pointer, pointer, ctypes.c_int64)
-    timed = ctypes.CFUNCTYPE(None, pointer, pointer, ctypes.c_int64, pointer)
+    run = ctypes.PYFUNCTYPE(None, pointer, pointer, ctypes.c_int64)  # it releases the GIL itself
+    timed = ctypes.PYFUNCTYPE(None, pointer, pointer, ctypes.c_int64, pointer)
     worker, stop = ctypes.CFUNCTYPE(None, pointer, ctypes.c_int64), ctypes.CFUNCTYPE(None, pointer)
     at = module.symbols
     threads = worker(at["km_worker"]), stop(at["km_stop"])
@@ -98,6 +102,7 @@ def touch(address: int, size: int) -> None:
 def _externs() -> dict[str, int]:
     names = ("syscall", "sched_getcpu", "clock_gettime") if sys.platform == "linux" else ("usleep", "clock_gettime")
     calls = _windows_callbacks() if sys.platform == "win32" else {name: getattr(libc(), name) for name in names}
+    calls |= {name: getattr(ctypes.pythonapi, name) for name in _PYTHON}
     return {name: ctypes.cast(call, ctypes.c_void_p).value or 0 for name, call in calls.items()}
 
 
@@ -256,12 +261,17 @@ def _pool_for(threads: int, spin: int) -> Pool:
 
 
 class Launch(NamedTuple):
-    """One entry: a kernel's address, its argument slots, its parallel range [0, n), the least of it that is taken."""
+    """One entry: a kernel's address, its argument slots, its parallel range [0, n), the least of it that is taken, and
+    how many such chunks are done between two looks at signals; 0: all of them."""
 
     fn: int
     args: Sequence[int]
     n: int = 1
     chunk: int = 1
+    slice: int = 0
+
+
+_WORDS = 5  # of an entry
 
 
 class LaunchTable:
@@ -269,8 +279,8 @@ class LaunchTable:
 
     def __init__(self, launches: Sequence[Launch]) -> None:
         self.count, words = len(launches), list[int]()
-        for fn, _, n, chunk in launches:
-            words += (fn, 0, n, max(1, chunk, -(-n // MOST_CHUNKS)))
+        for fn, _, n, chunk, part in launches:
+            words += (fn, 0, n, max(1, chunk, -(-n // MOST_CHUNKS)), part)
         self._first = [len(words)]  # where the arguments of each entry begin
         for launch in launches:
             words += launch.args
@@ -278,7 +288,7 @@ class LaunchTable:
         self._words = array("q", words)  # entries and arguments: what is not captured makes one for each launch
         self.address = self._words.buffer_info()[0]
         for index in range(self.count):
-            self._words[4 * index + 1] = self.address + 8 * self._first[index]
+            self._words[_WORDS * index + 1] = self.address + 8 * self._first[index]
 
     def argument(self, entry: int, slot: int) -> tuple[array[int], int]:
         """Where an argument stands, a buffer address or a variable: an array of all, and the place in it."""
@@ -287,9 +297,9 @@ class LaunchTable:
             raise IndexError(f"argument: entry {entry} has {end - first} slots, not slot {slot}")
         return self._words, first + slot
 
-    def linked(self, first: int, end: int, parts: int, together: int, chunk: int) -> Launch:
+    def linked(self, first: int, end: int, parts: int, together: int, chunk: int, part: int = 0) -> Launch:
         """Entries `first` to `end`, each with as many iterations in each of `parts`, as one that does so many parts
         `together` by all of them in turn. Its arguments are this table's, which has to be kept."""
-        rows = [self._words[at : at + 3] for at in range(4 * first, 4 * end, 4)]
+        rows = [self._words[at : at + 3] for at in range(_WORDS * first, _WORDS * end, _WORDS)]
         steps = [value for fn, args, n in rows for value in (fn, args, n // parts)]
-        return Launch(_native().chain, (together, *steps, 0), parts, chunk)
+        return Launch(_native().chain, (together, *steps, 0), parts, chunk, part)

@@ -24,6 +24,12 @@ left. A failure doubles the penalty; where sharing `earned` more since the last 
 again. Once it earned as much as the penalty, that is halved. Where the caller had no chunk nothing is judged. While
 nothing failed the clock is not read again where workers are soon done.
 
+Signals. A call releases Python's lock itself. The caller looks at the clock after each slice of a job, and after every
+64th entry of a table. LOOK_NS after the last time, in the main thread, it takes the lock for a moment and has Python
+run the handlers of signals. Where one raises, `cancel` is set: every thread drops the chunks that it takes, the table
+ends, and the exception is the caller's. A handler may itself run a table: that is `nested`, shares nothing, and does
+not look. A slice is what an estimate says is done in about SLICE_NS.
+
 What waits for the system anyway is optnone: LLVM takes a quarter less for the module, which is in every cold start.
 """
 
@@ -33,10 +39,10 @@ __all__ = ["CPU_BYTES", "MOST_CHUNKS", "MOST_WORKERS", "POOL_FUNCTIONS", "RANGE_
 
 STATE = {  # where a field lies, in bytes
     "done": 0, "waiting": 4,
-    "fn": 64, "args": 72, "n": 80, "chunk": 88, "chunks": 96, "generation": 104,
+    "fn": 64, "args": 72, "n": 80, "chunk": 88, "chunks": 96, "generation": 104, "slice": 112, "cancel": 120,
     "epoch": 128, "sleepers": 132, "stop": 136,
-    "threads": 192, "spin": 200, "home": 208, "debt": 216, "penalty": 224, "earned": 232,
-    "workers": 256, "ids": 264,  # of the workers' threads
+    "threads": 192, "spin": 200, "home": 208, "debt": 216, "penalty": 224, "earned": 232, "looked": 240, "python": 248,
+    "workers": 256, "nested": 260, "ids": 264,  # of the workers' threads
     "allowed": 1984, "others": 2112,  # CPUs; those but the caller's
     "ranges": 2240,
 }  # fmt: skip
@@ -48,10 +54,14 @@ _PAUSE = {
     "x86_64": ("declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()"),
     "aarch64": ("declare void @llvm.aarch64.hint(i32)", "call void @llvm.aarch64.hint(i32 1)"),
 }
-# Linux's numbers of futex and sched_setaffinity
-_CALLS = {"x86_64": (202, 203), "aarch64": (98, 122), "riscv64": (98, 122), "ppc64le": (221, 222), "s390x": (238, 239)}
+# Linux's numbers of futex, sched_setaffinity, gettid and getpid
+_CALLS = {
+    "x86_64": (202, 203, 186, 39), "aarch64": (98, 122, 178, 172), "riscv64": (98, 122, 178, 172),
+    "ppc64le": (221, 222, 207, 20), "s390x": (238, 239, 236, 20),
+}  # fmt: skip
 _LEAST_PENALTY_NS, _MOST_PENALTY_NS = 4_000_000, 128_000_000
 _GLANCE = 255  # pauses before the next look at the clock, less one: 3 to 13 us; a caller that waits less judges nothing
+_LOOK_NS = 20_000_000  # between two looks at signals: a person notices 100 ms
 _SLACK_NS = 500_000  # by which it may be late: waking an idle CPU of a virtual machine takes up to 400 us
 
 _LINUX = """
@@ -63,6 +73,12 @@ define internal void @wait(ptr %word, i32 %seen) nounwind noinline optnone {
 define internal void @wake(ptr %word, i64 %most) nounwind noinline optnone {
   %r = call i64 (i64, ...) @syscall(i64 FUTEX, ptr %word, i64 129, i64 %most, ptr null, ptr null, i64 0)
   ret void
+}
+define internal i1 @is_main() nounwind noinline optnone {
+  %thread = call i64 (i64, ...) @syscall(i64 GETTID)
+  %process = call i64 (i64, ...) @syscall(i64 GETPID)
+  %same = icmp eq i64 %thread, %process
+  ret i1 %same
 }
 """
 
@@ -77,6 +93,9 @@ define internal void @wake(ptr %word, i64 %most) nounwind noinline optnone {
 }
 define internal void @apart(ptr %s) nounwind {
   ret void
+}
+define internal i1 @is_main() nounwind {
+  ret i1 true
 }
 """
 
@@ -124,6 +143,62 @@ out:
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 """
 
+# Have Python run the handlers of signals, if that was some time ago. All of a kernel by this thread, in slices.
+_LOOK = """
+declare ptr @PyEval_SaveThread()
+declare void @PyEval_RestoreThread(ptr)
+declare i32 @PyErr_CheckSignals()
+define internal void @look(ptr %s) nounwind noinline optnone {
+entry:FIELDS
+  %clock = call i64 @now()
+  %last = load i64, ptr %looked.p, align 8
+  %since = sub i64 %clock, %last
+  %nested = load i32, ptr %nested.p, align 4
+  %late = icmp sgt i64 %since, LOOK_NS
+  %outer = icmp eq i32 %nested, 0
+  %due = and i1 %late, %outer
+  br i1 %due, label %who, label %out
+who:
+  store i64 %clock, ptr %looked.p, align 8
+  %main = call i1 @is_main()
+  br i1 %main, label %ask, label %out
+ask:
+  store i32 1, ptr %nested.p, align 4
+  %released = load ptr, ptr %python.p, align 8
+  call void @PyEval_RestoreThread(ptr %released)
+  %raised = call i32 @PyErr_CheckSignals()
+  %again = call ptr @PyEval_SaveThread()
+  store ptr %again, ptr %python.p, align 8
+  store i32 0, ptr %nested.p, align 4
+  %fine = icmp eq i32 %raised, 0
+  br i1 %fine, label %out, label %cancel
+cancel:
+  store atomic i32 1, ptr %cancel.p monotonic, align 4
+  br label %out
+out:
+  ret void
+}
+define internal void @alone(ptr %s, ptr %fn, ptr %args, i64 %n, i64 %chunk, i64 %slice) nounwind noinline {
+entry:FIELDS
+  %step = mul i64 %chunk, %slice
+  br label %loop
+loop:
+  %at = phi i64 [ 0, %entry ], [ %end, %next ]
+  %full = add i64 %at, %step
+  %end = call i64 @llvm.smin.i64(i64 %full, i64 %n)
+  call void %fn(ptr %args, i64 %at, i64 %end) nounwind
+  call void @look(ptr %s)
+  %cancelled = load atomic i32, ptr %cancel.p monotonic, align 4
+  %go.on = icmp eq i32 %cancelled, 0
+  br i1 %go.on, label %next, label %out
+next:
+  %more = icmp slt i64 %end, %n
+  br i1 %more, label %loop, label %out
+out:
+  ret void
+}
+"""
+
 # Take chunks until none is left, of the own range and then of others; returns how many this thread did.
 _WORK = """
 define internal i64 @left(i64 %range) nounwind alwaysinline {
@@ -137,9 +212,11 @@ entry:FIELDS
   %threads = load i64, ptr %threads.p, align 8
   %own.at = shl i64 %self, 6
   %own.p = getelementptr i8, ptr %ranges.p, i64 %own.at
+  %caller = icmp eq i64 %self, 0
   br label %look
 look:
-  %count = phi i32 [ 0, %entry ], [ %count, %claim ], [ %more, %body ], [ %count, %keep ], [ %count, %rob ]
+  %count = phi i32 [ 0, %entry ], [ %count, %claim ], [ %more, %body ], [ %more, %call ], [ %more, %signals ],
+    [ %count, %keep ], [ %count, %rob ]
   %range = load atomic i64, ptr %own.p acquire, align 8
   %left = call i64 @left(i64 %range)
   %none = icmp eq i64 %left, 0
@@ -150,7 +227,11 @@ claim:
   %n = load atomic i64, ptr %n.p monotonic, align 8
   %chunk = load atomic i64, ptr %chunk.p monotonic, align 8
   %half = lshr i64 %left, 1
-  %take = call i64 @llvm.umax.i64(i64 %half, i64 1)
+  %slice = load atomic i64, ptr %slice.p monotonic, align 8
+  %some = call i64 @llvm.umax.i64(i64 %half, i64 1)
+  %limited = call i64 @llvm.umin.i64(i64 %some, i64 %slice)
+  %sliced = icmp ne i64 %slice, 0
+  %take = select i1 %sliced, i64 %limited, i64 %some
   %taken = shl i64 %take, 16
   %less = add i64 %range, %taken
   %swap = cmpxchg ptr %own.p, i64 %range, i64 %less seq_cst seq_cst, align 8
@@ -163,9 +244,17 @@ body:
   %size = mul i64 %take, %chunk
   %full = add i64 %begin, %size
   %end = call i64 @llvm.smin.i64(i64 %full, i64 %n)
-  call void %fn(ptr %args, i64 %begin, i64 %end) nounwind
   %took = trunc i64 %take to i32
   %more = add i32 %count, %took
+  %cancelled = load atomic i32, ptr %cancel.p monotonic, align 4
+  %dropped = icmp ne i32 %cancelled, 0
+  br i1 %dropped, label %look, label %call
+call:
+  call void %fn(ptr %args, i64 %begin, i64 %end) nounwind
+  %looks = and i1 %sliced, %caller
+  br i1 %looks, label %signals, label %look
+signals:
+  call void @look(ptr %s)
   br label %look
 seek:
   %turn = phi i64 [ 1, %look ], [ %further, %other ]
@@ -205,14 +294,22 @@ declare i64 @llvm.umax.i64(i64, i64)
 
 # One job shared with the workers, unless that did not pay lately; returns when every chunk is done.
 _SHARE = """
-define internal void @share(ptr %s, ptr %fn, ptr %args, i64 %n, i64 %chunk) nounwind noinline {
+define internal void @share(ptr %s, ptr %fn, ptr %args, i64 %n, i64 %chunk, i64 %slice) nounwind noinline {
 entry:FIELDS
   %begun = call i64 @now()
   %debt = load i64, ptr %debt.p, align 8
   %shunned = icmp sgt i64 %debt, 0
   br i1 %shunned, label %solo, label %publish
 solo:
+  %quick = icmp eq i64 %slice, 0
+  br i1 %quick, label %at.once, label %sliced
+at.once:
   call void %fn(ptr %args, i64 0, i64 %n) nounwind
+  br label %solved
+sliced:
+  call void @alone(ptr %s, ptr %fn, ptr %args, i64 %n, i64 %chunk, i64 %slice)
+  br label %solved
+solved:
   %ended = call i64 @now()
   %worked = sub i64 %ended, %begun
   %debt1 = sub i64 %debt, %worked
@@ -226,6 +323,7 @@ publish:
   store atomic ptr %args, ptr %args.p monotonic, align 8
   store atomic i64 %n, ptr %n.p monotonic, align 8
   store atomic i64 %chunk, ptr %chunk.p monotonic, align 8
+  store atomic i64 %slice, ptr %slice.p monotonic, align 8
   store atomic i64 %chunks, ptr %chunks.p monotonic, align 8
   store atomic i32 0, ptr %done.p monotonic, align 4
   %threads = load i64, ptr %threads.p, align 8
@@ -309,7 +407,10 @@ awake:
   br label %judge
 judge:
   %none = icmp eq i32 %mine, 0
-  br i1 %none, label %out, label %weigh
+  %cancelled = load atomic i32, ptr %cancel.p monotonic, align 4
+  %dropped = icmp ne i32 %cancelled, 0
+  %idle = or i1 %none, %dropped
+  br i1 %idle, label %out, label %weigh
 weigh:
   %end = call i64 @now()
   %took = sub i64 %end, %begun
@@ -438,39 +539,71 @@ out:
 }
 """
 
-# Walk the table; entry = { fn, args, n, chunk }. Two versions: plain, and one that writes the nanoseconds of the clock
-# before the first and after each.
+# Walk the table; entry = { fn, args, n, chunk, slice }. Two versions: plain, and one that writes the nanoseconds of the
+# clock before the first and after each.
 _RUN = """
 define void @NAME(ptr %s, ptr %table, i64 %countOUT) nounwind {
 entry:FIELDS
   %threads = load i64, ptr %threads.p, align 8
-  %many = icmp sgt i64 %threads, 1
+  %nested = load i32, ptr %nested.p, align 4
+  %several = icmp sgt i64 %threads, 1
+  %outer = icmp eq i32 %nested, 0
+  %many = and i1 %several, %outer
+  %before = load ptr, ptr %python.p, align 8
+  %released = call ptr @PyEval_SaveThread()
+  store ptr %released, ptr %python.p, align 8
+  br i1 %outer, label %clear, label %begin
+clear:
+  store atomic i32 0, ptr %cancel.p monotonic, align 4
+  br label %begin
+begin:
   START
   %any = icmp sgt i64 %count, 0
   br i1 %any, label %loop, label %out
 loop:
-  %i = phi i64 [ 0, %entry ], [ %i1, %next ]
-  %e = getelementptr { ptr, ptr, i64, i64 }, ptr %table, i64 %i
-  %job = load { ptr, ptr, i64, i64 }, ptr %e, align 8
-  %fn = extractvalue { ptr, ptr, i64, i64 } %job, 0
-  %args = extractvalue { ptr, ptr, i64, i64 } %job, 1
-  %n = extractvalue { ptr, ptr, i64, i64 } %job, 2
-  %chunk = extractvalue { ptr, ptr, i64, i64 } %job, 3
+  %i = phi i64 [ 0, %begin ], [ %i1, %on ]
+  %e = getelementptr { ptr, ptr, i64, i64, i64 }, ptr %table, i64 %i
+  %job = load { ptr, ptr, i64, i64, i64 }, ptr %e, align 8
+  %fn = extractvalue { ptr, ptr, i64, i64, i64 } %job, 0
+  %args = extractvalue { ptr, ptr, i64, i64, i64 } %job, 1
+  %n = extractvalue { ptr, ptr, i64, i64, i64 } %job, 2
+  %chunk = extractvalue { ptr, ptr, i64, i64, i64 } %job, 3
+  %slice = extractvalue { ptr, ptr, i64, i64, i64 } %job, 4
   %large = icmp sgt i64 %n, %chunk
   %shared = and i1 %large, %many
-  br i1 %shared, label %share, label %alone
+  br i1 %shared, label %share, label %single
+single:
+  %quick = icmp eq i64 %slice, 0
+  br i1 %quick, label %alone, label %sliced
 alone:
   call void %fn(ptr %args, i64 0, i64 %n) nounwind
   br label %next
+sliced:
+  call void @alone(ptr %s, ptr %fn, ptr %args, i64 %n, i64 %chunk, i64 %slice)
+  br label %next
 share:
-  call void @share(ptr %s, ptr %fn, ptr %args, i64 %n, i64 %chunk)
+  call void @share(ptr %s, ptr %fn, ptr %args, i64 %n, i64 %chunk, i64 %slice)
   br label %next
 next:
   %i1 = add i64 %i, 1
   STOP
+  %part = and i64 %i1, 63
+  %sixty.fourth = icmp eq i64 %part, 0
+  br i1 %sixty.fourth, label %signals, label %check
+signals:
+  call void @look(ptr %s)
+  br label %check
+check:
+  %cancelled = load atomic i32, ptr %cancel.p monotonic, align 4
+  %dropped = icmp ne i32 %cancelled, 0
+  br i1 %dropped, label %out, label %on
+on:
   %more = icmp slt i64 %i1, %count
   br i1 %more, label %loop, label %out
 out:
+  %mine = load ptr, ptr %python.p, align 8
+  store ptr %before, ptr %python.p, align 8
+  call void @PyEval_RestoreThread(ptr %mine)
   ret void
 }
 """
@@ -540,11 +673,12 @@ def pool_ir(arch: str, system: str) -> str:
     timed = _RUN.replace("NAME", "km_run_timed").replace("OUT) nounwind", ", ptr %times) nounwind noinline optnone")
     timed = timed.replace("START", _START).replace("STOP", _STOP)
     clock = _CLOCK.replace("CLOCK", "6" if system == "darwin" else "1")
-    text = "\n".join((declare, waiting, _WORK, clock, _SHARE, _WORKER, _CHAIN, plain, timed))
+    text = "\n".join((declare, waiting, clock, _LOOK, _WORK, _SHARE, _WORKER, _CHAIN, plain, timed))
     fields = "".join(f"\n  %{name}.p = getelementptr i8, ptr %s, i64 {at}" for name, at in STATE.items())
+    numbers = dict(zip(("FUTEX", "AFFINITY", "GETTID", "GETPID"), calls or (), strict=False))
     words = {
-        **dict(zip(("FUTEX", "AFFINITY"), calls or (), strict=False)), "FIELDS": fields, "PAUSE": pause,
-        "GLANCE": _GLANCE, "SLACK": _SLACK_NS, "LEAST": _LEAST_PENALTY_NS, "MOST": _MOST_PENALTY_NS,
+        **numbers, "FIELDS": fields, "PAUSE": pause, "GLANCE": _GLANCE, "LOOK_NS": _LOOK_NS, "SLACK": _SLACK_NS,
+        "LEAST": _LEAST_PENALTY_NS, "MOST": _MOST_PENALTY_NS,
     }  # fmt: skip
     for word, value in words.items():
         text = text.replace(word, str(value))

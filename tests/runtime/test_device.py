@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import struct
+import subprocess
 import sys
 import textwrap
 import types
@@ -209,3 +210,25 @@ def test_chunks_of_a_call() -> None:
     assert chunk(100.0, 1000) == 1000  # too little work for two
     assert -(-1000 // chunk(1e9, 1000)) <= 64
     assert chunk(1e6, 1000) == 21
+
+
+_SUB = """
+import warnings, sys
+import _xxsubinterpreters as interpreters
+number = interpreters.create()
+code = "from kernmill import Tensor\\nprint((Tensor.ones(3) + 1).sum().item())"
+try:
+    interpreters.run_string(number, code)
+except interpreters.RunFailedError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="later NumPy refuses sub-interpreters itself")
+def test_a_sub_interpreter_is_refused_and_the_process_ends() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _SUB], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0
+    assert "this is sub-interpreter 1 of the process" in done.stdout
+    assert "Use the main interpreter, or another process." in done.stdout

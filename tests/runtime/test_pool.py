@@ -564,7 +564,9 @@ def test_polling_variant_works() -> None:
     data = llvm_codegen.compile_ir(pool_ir.pool_ir("x86_64", "freebsd"), host.this_host())
     libc = ctypes.CDLL(None)
     names = ("usleep", "clock_gettime")
-    externs = {name: ctypes.cast(getattr(libc, name), ctypes.c_void_p).value or 0 for name in names}
+    calls = {name: getattr(libc, name) for name in names}
+    calls |= {name: getattr(ctypes.pythonapi, name) for name in pool._PYTHON}
+    externs = {name: ctypes.cast(call, ctypes.c_void_p).value or 0 for name, call in calls.items()}
     module = loader.load_object(data, pool_ir.POOL_FUNCTIONS, externs, use_lljit=True)
     state = (ctypes.c_int64 * ((pool_ir.STATE["ranges"] + 2 * pool_ir.RANGE_BYTES) // 8))()
     state[pool_ir.STATE["threads"] // 8] = 2
@@ -573,7 +575,7 @@ def test_polling_variant_works() -> None:
     worker.start()
     array = (ctypes.c_int64 * 100)()
     table = pool.LaunchTable([launch("bump", address_of(array), 1, n=100, chunk=1)])
-    run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(module.symbols["km_run"])
+    run = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(module.symbols["km_run"])
     for _ in range(50):
         run(ctypes.addressof(state), table.address, table.count)
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(module.symbols["km_stop"])(ctypes.addressof(state))
