@@ -269,7 +269,7 @@ def test_arguments_and_ranges_may_change(crew: pool.Pool) -> None:
     for slot, value in enumerate((address_of(b), -5)):
         slots, place = table.argument(1, slot)
         slots[place] = value
-    table._words[6], table._words[7] = 4, 1  # a shorter range
+    table._words[7], table._words[8] = 4, 1  # a shorter range
     crew.run(table)
     assert list(a) == [1] * 10
     assert list(b) == [-5] * 4 + [0] * 6
