@@ -6,6 +6,7 @@ and is made again. Tests: tests/runtime/test_stored_content.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from kernmill.ir import as_dtype
 
 __all__ = ["check_plan"]
 
+_EXTENT = re.compile(r"[\w+*/%() -]*")  # arithmetic with names of variables
 _KEY_DIGITS = 32  # of a kernel's digest
 
 
@@ -39,10 +41,11 @@ def check_plan(plan: Any, devices: Sequence[str], default: str, roots: int) -> N
 
 def _buffer(number: int, row: Any, devices: Sequence[str], known: set[str]) -> int:
     """Check a buffer; its bytes."""
-    dtype, numel, device, slot, is_output, part = row
+    dtype, numel, device, slot, is_output, part, extent = row
     size = as_dtype(dtype).size_bytes
     _all(type(dtype) is str, _is_size(numel), type(is_output) is bool, device in known)
     _all(slot is None or (_is_index(slot, len(devices)) and devices[slot] == device))
+    _all(type(extent) is str and _EXTENT.fullmatch(extent) is not None)
     if part is not None:
         whole, first = part
         _all(_is_index(whole, number), _is_size(first))
