@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kernmill.runtime import compile_cache
+from kernmill.runtime import compile_cache, stored_plan
 
 _PROGRAM = """
 import numpy as np
@@ -101,16 +101,14 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_mutated_plans_are_refused(stored: Path) -> None:
     """Fast, so that there are many: the check itself, on every plan of the program."""
-    from kernmill.runtime.stored_plan import check_plan
-
     draw = random.Random(5)
     for path in _files(stored / "v2" / "plans"):
         plan = json.loads(_entry(path).payload)
-        check_plan(plan, ["LLVM"] * 9, "LLVM", len(plan[2]))
+        stored_plan.check_plan(plan, ["LLVM"] * 9, "LLVM", len(plan[2]))
         for _ in range(500):
             wrong = _mutated(plan, draw)
             try:
-                check_plan(wrong, ["LLVM"] * 9, "LLVM", len(plan[2]))
+                stored_plan.check_plan(wrong, ["LLVM"] * 9, "LLVM", len(plan[2]))
             except (ValueError, TypeError, LookupError, AttributeError):
                 continue
             assert all(len(row) in (2, 6) for row in wrong[0])
