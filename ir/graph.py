@@ -92,7 +92,9 @@ def reshape(x: UOp, shape: Sequence[Size]) -> UOp:
         raise ShapeError(_reshape_error(x, given, why))
     if shape == x.shape:
         return x
-    return reshape(x.src[0], shape) if x.op is Ops.RESHAPE else UOp(Ops.RESHAPE, x.dtype, (x,), shape)
+    if x.op is Ops.RESHAPE and not x.own:
+        return reshape(x.src[0], shape)
+    return UOp(Ops.RESHAPE, x.dtype, (x,), shape)
 
 
 def _reshape_error(x: UOp, shape: Shape, why: str) -> str:
@@ -126,7 +128,7 @@ def permute(x: UOp, axes: Sequence[int]) -> UOp:
         raise ShapeError(f"permute: {axes} is not an order of the {len(x.shape)} axes of {show_shape(x.shape)}.")
     if axes == tuple(range(len(axes))):
         return x
-    if x.op is Ops.PERMUTE:
+    if x.op is Ops.PERMUTE and not x.own:
         return permute(x.src[0], [x.arg[a] for a in axes])
     return UOp(Ops.PERMUTE, x.dtype, (x,), axes)
 

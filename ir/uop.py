@@ -25,7 +25,7 @@ from .values import to_dtype
 from .weak import Ref, dead, note_dead, sweep, sweep_lock
 
 __all__ = [
-    "UOp", "arg_text", "closed_ranges", "const", "current_origin", "index_const", "is_in_order", "make_range",
+    "UOp", "apart", "arg_text", "closed_ranges", "const", "current_origin", "index_const", "is_in_order", "make_range",
     "memory_of", "rebuilt", "substitute", "with_sources",
 ]  # fmt: skip
 
@@ -102,7 +102,7 @@ class UOp:
 
     __slots__ = (
         "__weakref__", "_bounds", "_key", "_linear", "_order", "_ranges", "_shape", "_simple",
-        "arg", "dtype", "is_known", "op", "origin", "src", "storage",
+        "arg", "dtype", "is_known", "op", "origin", "own", "src", "storage",
     )  # fmt: skip
 
     op: Op
@@ -112,6 +112,7 @@ class UOp:
     origin: str | None
     storage: Any
     is_known: bool  # a realize has met this node before
+    own: int  # 0: interned; else one tensor's, and no equal expression is this node; 2: also a constant to gradients
     _shape: Any  # these are MISSING until they are asked for
     _bounds: Any
     _ranges: Any
@@ -131,13 +132,13 @@ class UOp:
         else:
             key = op, dtype, _identity(dtype, arg) if op is Ops.CONST else arg
         ref = _table.get(key)
-        if ref is not None and (found := ref()) is not None:
+        if ref is not None and (found := ref()) is not None and not found.own:
             return found
         if len(dead) > _MOST_DEAD:
             sweep()
         self = _new(cls)
         self.op, self.dtype, self.src, self.arg = op, dtype, src, arg
-        self.origin, self.storage = current_origin.line, None
+        self.origin, self.storage, self.own = current_origin.line, None, 0
         self._shape = self._bounds = self._ranges = self._key = self._simple = MISSING
         self._linear = self._order = MISSING
         self.is_known = False
@@ -146,7 +147,7 @@ class UOp:
         if _table.setdefault(key, new) is not new:  # another thread was quicker, or what was there is gone
             with sweep_lock:
                 ref = _table.get(key)
-                if ref is not None and (found := ref()) is not None:
+                if ref is not None and (found := ref()) is not None and not found.own:
                     return found
                 _table[key] = new
         return self
@@ -283,6 +284,16 @@ class UOp:
     def __repr__(self) -> str:
         arg = "" if self.arg is None else f" {arg_text(self.arg)}"
         return f"<{self.op.name} {self.dtype.name}{arg} of {len(self.src)}>"
+
+
+def apart(node: UOp, is_constant: bool) -> UOp:
+    """Make a node of the same values that is not interned: a RESHAPE to the same shape (`UOp.own`)."""
+    new = _new(UOp)
+    new.op, new.dtype, new.src, new.arg = Ops.RESHAPE, node.dtype, (node,), node.shape
+    new.origin, new.storage, new._shape = current_origin.line, None, node.shape
+    new._bounds = new._ranges = new._key = new._simple = new._linear = new._order = MISSING
+    new.own, new.is_known = 2 if is_constant else 1, False
+    return new
 
 
 def arg_text(arg: Any) -> str:

@@ -37,7 +37,7 @@ from .lazy import KNOWN, accumulator
 from .methods.segments import added, is_long
 from .methods.sorting import Sortable
 
-__all__ = ["gradient"]
+__all__ = ["gradient", "is_stop"]
 
 Grads = tuple[UOp | None, ...]
 _DEPTH = 3  # elementwise steps in the look at what is the same along an axis
@@ -48,7 +48,7 @@ def gradient(root: UOp, grad: UOp, targets: Collection[UOp], leaves: Collection[
 
     Nothing below `leaves` is looked at.
     """
-    order = root.toposort(stop=lambda u: u in leaves or (u.op is Ops.DETACH and u not in targets))
+    order = root.toposort(stop=lambda u: u in leaves or (is_stop(u) and u not in targets))
     leads: set[UOp] = set()
     for node in order:
         if node in targets or any(s in leads for s in node.src):
@@ -56,7 +56,7 @@ def gradient(root: UOp, grad: UOp, targets: Collection[UOp], leaves: Collection[
     grads: dict[UOp, UOp] = {root: grad}
     inner = {target for target in targets if target.src}
     for node in reversed(order):
-        if node not in leads or node not in grads or node in leaves:
+        if node not in leads or node not in grads or node in leaves or is_stop(node):
             continue
         rule, known = RULES.get(node.op), KNOWN.get(node)
         if known and inner and _is_between(inner, node, known[0]):
@@ -69,6 +69,11 @@ def gradient(root: UOp, grad: UOp, targets: Collection[UOp], leaves: Collection[
                 part = _fitted(part, source)
                 grads[source] = grads[source] + part if source in grads else part
     return {target: grads[target] for target in targets if target in grads}
+
+
+def is_stop(node: UOp) -> bool:
+    """True if it is a constant to gradients: of detach(), from no_grad(), or a leaf."""
+    return node.op is Ops.DETACH or node.own == 2
 
 
 def _is_between(targets: Collection[UOp], node: UOp, source: UOp) -> bool:

@@ -25,6 +25,7 @@ import sys
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from numbers import Integral, Real
+from sys import getrefcount
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from kernmill.ir import (
@@ -36,6 +37,7 @@ from kernmill.ir import (
     Ops,
     UOp,
     WeakTable,
+    apart,
     as_dtype,
     const,
     current_origin,
@@ -175,6 +177,8 @@ def changes() -> int:
     return _changes
 
 
+_DETACH = Ops.DETACH  # to find it in the enum takes longer than to compare it
+_ALONE = 2  # references to a node that a tensor alone holds: the tensor's, and that of the call that counts
 _numbers = itertools.count(1)  # no number comes twice, also where threads change tensors at once
 _changes = 0
 _putting = process_lock()  # what a collection deletes may put something, too
@@ -190,6 +194,8 @@ class Lazy(AnyTensor):
     _link: Any = None  # views.py: of a view, or of a tensor that has views
     _pin: UOp | None = None  # of a tensor that has views: its node
     _owner: Lazy | None = None  # of a view whose node is to be made anew
+    _is_named = False  # whether a user has it: then its node is its own
+    _former: weakref.ref[UOp] | None = None  # the node that a realized tensor had: expressions of it may be alive
 
     @classmethod
     def _make(cls, uop: UOp, device: str | None = None, requires_grad: bool = False) -> Self:
@@ -229,9 +235,26 @@ class Lazy(AnyTensor):
                 return False
             before = self.uop
             self.uop = node
+            self._former = weakref.ref(before) if instead_of is not None and before.src else None
             _changes = next(_numbers)
         del before  # not under the lock: a graph may go with it
         return True
+
+    def _named(self) -> Self:
+        """This tensor as a user gets it: no other tensor and no equal expression has its node.
+
+        `gradient` finds a tensor by its node, and two tensors from equal calls are two variables.
+        """
+        if self._is_named:
+            return self
+        self._is_named = True
+        if self.uop.dtype.is_float and (self.uop.op is not _DETACH or not self.uop.arg):  # a leaf has its number
+            is_constant = not grad_state()
+            if self.uop.src and getrefcount(self.uop) == _ALONE:
+                self.uop.own = 2 if is_constant else 1
+            else:
+                self.uop = apart(self.uop, is_constant)
+        return self
 
     # --- what it is
     @property
@@ -442,7 +465,14 @@ def _traced(method: Method) -> Method:
             return method(*args, **kwargs)
         current_origin.line = user_line()
         try:
-            return method(*args, **kwargs)
+            result = method(*args, **kwargs)
+            if isinstance(result, Lazy):
+                if not result._is_named and not (args and result is args[0]):
+                    result._named()
+            elif isinstance(result, (tuple, list)) and result and isinstance(result[0], Lazy):
+                for one in result:
+                    one._named()
+            return result
         except Exception as error:
             own = renamed(method, args, kwargs) if kwargs and isinstance(error, TypeError) else None
             if own is None:

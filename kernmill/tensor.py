@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 import weakref
@@ -31,7 +32,7 @@ from kernmill.ir import (
 )
 from kernmill.runtime import buffer_node, download, realize
 
-from .autograd import filled
+from .autograd import filled, is_stop
 from .autograd import gradient as gradient_of
 from .lazy import Lazy, constant, expressions, fits, grad_state, is_grad_enabled, keep_track, no_grad, trace_origins
 from .methods.casting import Casting
@@ -517,8 +518,8 @@ class Tensor(Conversions):
         dtype = None if dtype is None else as_dtype(dtype)
         self.grad = None
         self._requires_grad = False
-        made = self._of(data, dtype, device, requires_grad)
-        self.uop, self._device = made.uop, made._device
+        made = self._of(data, dtype, device, requires_grad)._named()
+        self.uop, self._device, self._is_named = made.uop, made._device, True
         keep_track(self)  # last: other threads look at every tensor there is
         if requires_grad:
             self.requires_grad_()
@@ -529,7 +530,7 @@ class Tensor(Conversions):
         if isinstance(data, UOp):
             return cls._make(data.cast(dtypes.int64) if data.dtype is dtypes.index else data)
         if isinstance(data, Tensor):
-            made = cls._make(constant(data.uop) if data.requires_grad else data.uop, data._device)
+            made = cls._make(constant(data.uop), data._device)
             made = made if dtype is None else made.cast(dtype)
             return made if device is None else made.to(device)
         if isinstance(data, (bool, int, float)) and device is None and not is_leaf:
@@ -608,7 +609,8 @@ class Tensor(Conversions):
                 "a write in no_grad() to a tensor that was computed from one with requires_grad: it would no longer "
                 "lead to its gradient. Write x = x.detach() before, or make a new tensor in place of the write."
             )
-        self._put(other.uop)
+        other._named()
+        self._put(self._make(other.uop)._named().uop)
         self._device, self._requires_grad = other._device, other._requires_grad
 
     __iadd__, __isub__ = _updating("+", "add"), _updating("-", "sub")
@@ -646,7 +648,7 @@ class Tensor(Conversions):
         self._leads_to = frozenset(map(id, found.values()))
         for node, leaf in found.items():
             part = leaf._make(constant(grads[node]) if node in grads else filled(node, 0.0), leaf._device)
-            leaf.grad = part if leaf.grad is None else leaf.grad.add(part)
+            leaf.grad = (part if leaf.grad is None else leaf.grad.add(part))._named()
             roots = [ref for ref in leaf._roots if (root := ref()) is not None and _stored(root.uop) is None]
             leaf._roots = (*roots, weakref.ref(self))
 
@@ -665,7 +667,9 @@ class Tensor(Conversions):
                 for node, ref in _leaves.items()
                 if isinstance(owner := ref(), Tensor) and owner.requires_grad
             }
-        return {node: known[node] for node in self.uop.toposort(stop=lambda u: u in known) if node in known}
+        return {
+            node: known[node] for node in self.uop.toposort(stop=lambda u: u in known or is_stop(u)) if node in known
+        }
 
     def _seed(self, given: Tensor | None, call: str) -> UOp:
         if given is not None:
@@ -685,21 +689,42 @@ class Tensor(Conversions):
     def gradient(self, *targets: Tensor, gradient: Tensor | None = None) -> list[Tensor]:
         """The gradient of this tensor for each target; `grad` of no tensor changes.
 
+        A target is the tensor that is passed: a leaf, a result on the way or a view, with or without `requires_grad`.
+        Equal tensors from two calls are two variables. All other tensors are constants.
+
         Raises:
             GradientError: a target that this tensor was not computed from.
         """
-        nodes = [t.uop for t in targets]
-        grads = gradient_of(self.uop, self._seed(gradient, "gradient"), nodes)
-        if any(node not in grads for node in nodes):  # by steps only, such as floor
-            below = self.uop.toposort(stop=lambda u: not u.dtype.is_float or (u.op is Ops.DETACH and u not in nodes))
-            grads |= {node: filled(node, 0.0) for node in nodes if node not in grads and node in below}
-        for i, t in enumerate(targets):
-            if t.uop not in grads:
-                if self._was_stepped and not self.requires_grad:
-                    raise _stepped("gradient")
-                raise GradientError(
-                    f"gradient: target {i} of shape {show_shape(t.uop.shape)} does not lead to this tensor. "
-                    "Compute from it, outside no_grad() and without detach()."
-                )
+        nodes = [t._nodes() for t in targets]
+        flat = {node for own in nodes for node in own}
+        grads = gradient_of(self.uop, self._seed(gradient, "gradient"), flat)
+        if not grads.keys() >= flat:  # by steps only, such as floor
+            below = self.uop.toposort(stop=lambda u: not u.dtype.is_float or (is_stop(u) and u not in flat))
+            grads |= {node: filled(node, 0.0) for node in below if node in flat and node not in grads}
         leads = self.requires_grad and grad_state()
-        return [t._make(grads[t.uop] if leads else constant(grads[t.uop]), t._device, leads) for t in targets]
+        results: list[Tensor] = []
+        for i, (t, own) in enumerate(zip(targets, nodes, strict=True)):
+            parts = [grads[node] for node in own if node in grads]
+            if not parts:
+                raise self._leads_not(i, t)
+            total = functools.reduce(operator.add, parts)
+            results.append(t._make(total if leads else constant(total), t._device, leads))
+        return results
+
+    def _nodes(self) -> list[UOp]:
+        """The nodes by which expressions know this tensor: its own, and that which it had before it was realized."""
+        former = None if self._former is None else self._former()
+        return [self.uop] if former is None else [self.uop, former]
+
+    def _leads_not(self, number: int, target: Tensor) -> GradientError:
+        if self._was_stepped and not self.requires_grad:
+            return _stepped("gradient")
+        if self._former is not None and not self.requires_grad:
+            return GradientError(
+                f"gradient: this tensor of shape {show_shape(self.uop.shape)} was realized or read, and keeps its "
+                "value alone. Call gradient() before that, or make the target with requires_grad=True."
+            )
+        return GradientError(
+            f"gradient: target {number} of shape {show_shape(target.uop.shape)} does not lead to this tensor. "
+            "Compute from it, outside no_grad() and without detach()."
+        )

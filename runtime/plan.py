@@ -32,6 +32,7 @@ from kernmill.ir import (
     as_dtype,
     broadcast_to,
     dtypes,
+    permute,
     reshape,
     setting,
     shrink,
@@ -174,7 +175,10 @@ def closed(structure: Structure, origins: Sequence[str | None]) -> UOp:
                 src = (UOp(Ops.DETACH, dtype, src[:1], 0), *src[1:])
             if op.is_elementwise:
                 src = _broadcast(src)
-            node = UOp(op, dtype, src, next(counted) if op is Ops.DETACH and arg else arg)
+            if op in (Ops.RESHAPE, Ops.PERMUTE):  # of another one, where a tensor has that one as its own node
+                node = reshape(src[0], arg) if op is Ops.RESHAPE else permute(src[0], arg)
+            else:
+                node = UOp(op, dtype, src, next(counted) if op is Ops.DETACH and arg else arg)
             node.origin = node.origin or origin
         if node.op is not Ops.PARAM and own.issuperset(node.src):
             own.add(node)

@@ -64,10 +64,10 @@ def is_sorted(index: Sortable, places: Size, depth: Size) -> bool:
 
 def _is_linear(node: UOp, source: UOp, adjoint: Callable[[Sortable], Sortable]) -> None:
     """Remember the gradient of a node. What is reshaped counts: a reshape of a reshape leaves the first one out."""
-    while source.op is Ops.RESHAPE:
+    while source.op is Ops.RESHAPE and not source.own:
         source = source.src[0]
     shape, result = source.shape, node.shape
-    while node.op is Ops.RESHAPE:
+    while node.op is Ops.RESHAPE and not node.own:
         node = node.src[0]
     KNOWN[node] = source, lambda grad: reshape(adjoint(Sortable._make(reshape(grad, result))).uop, shape)
 

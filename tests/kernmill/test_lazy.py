@@ -86,8 +86,9 @@ def test_nodes_are_exchanged_in_one_place() -> None:
     assert sites == [
         "lazy.py: new.uop, new._requires_grad, new.grad, new._device = uop, requires_grad, None, device",
         "lazy.py: self.uop = node",
+        "lazy.py: self.uop = apart(self.uop, is_constant)",  # a new tensor's
         "size.py: self.uop = uop",
-        "tensor.py: self.uop, self._device = made.uop, made._device",
+        "tensor.py: self.uop, self._device, self._is_named = made.uop, made._device, True",
         "variable.py: self.uop = UOp(Ops.VARIABLE, dtypes.index, (), (name, least, greatest))",
     ]
 

@@ -27,6 +27,7 @@ from kernmill.ir import (
     const,
     dtypes,
     elementwise,
+    permute,
     rebuilt,
     reduce_axes,
     reshape,
@@ -162,7 +163,11 @@ def over_params(one: Any) -> UOp:
     def change(old: UOp, new: UOp) -> UOp:
         if old.op is Ops.ASSIGN and old in one.order:  # of constants: a tensor's own node
             return new.replace(src=(UOp(Ops.DETACH, new.dtype, new.src[:1], 0), *new.src[1:]))
-        return new.replace(arg=next(number)) if new.op is Ops.DETACH and new.arg else new
+        if new.op is Ops.RESHAPE:  # nodes that are one tensor's own are interned and joined
+            return reshape(new.src[0], new.arg)
+        if new.op is Ops.PERMUTE:
+            return permute(new.src[0], new.arg)
+        return new.replace(arg=next(number)) if new.op is Ops.DETACH and new.arg else new.replace()
 
     return rebuilt(substitute(UOp(Ops.SINK, dtypes.void, tuple(one.roots)), params), change)
 
