@@ -248,9 +248,11 @@ class Lazy(AnyTensor):
         if self._is_named:
             return self
         self._is_named = True
-        if self.uop.dtype.is_float and (self.uop.op is not _DETACH or not self.uop.arg):  # a leaf has its number
+        if self.uop.dtype.is_float:
             is_constant = not grad_state()
-            if self.uop.src and getrefcount(self.uop) == _ALONE:
+            # plans hold nodes of constants: whether another one is alive must not decide what the graph looks like
+            is_fresh = self._device is not None or self.uop.op is _DETACH
+            if is_fresh and getrefcount(self.uop) == _ALONE:
                 self.uop.own = 2 if is_constant else 1
             else:
                 self.uop = apart(self.uop, is_constant)

@@ -24,7 +24,7 @@ from ..tensor import Tensor
 from ..views import check_replay, mark
 from .guards import Guard
 from .pytree import Kind, contents
-from .tensor_memory import buffer_of, chain, hold, make_real, own, shared_memory, stored
+from .tensor_memory import buffer_of, chain, constant_in, hold, make_real, own, shared_memory, stored
 
 __all__ = ["Effects", "Entry", "Fresh", "Plan", "Refill", "Source", "Value"]
 
@@ -319,7 +319,7 @@ class Entry:
         for tensor, (shape, dtype) in zip(state, self._shapes, strict=True):
             if tensor.uop.shape != shape or tensor.dtype is not dtype:
                 return False
-        if any(state[place].uop is not uop for place, uop in self._constants.items()):
+        if any(constant_in(state[place].uop) is not constant_in(uop) for place, uop in self._constants.items()):
             return False
         needed = {m - self.count for s in self.sources for m in s.members if m >= self.count}
         make_real([state[i] for i in needed])

@@ -22,6 +22,7 @@ __all__ = [
     "assigned_tensors",
     "buffer_of",
     "chain",
+    "constant_in",
     "hold",
     "is_free",
     "make_ready",
@@ -69,6 +70,11 @@ def make_ready(tensors: Sequence[Lazy]) -> None:
 def is_free(tensor: Lazy) -> bool:
     """Whether it is made of constants only: it needs no memory."""
     return all(node.storage is None for node in tensor.uop.toposort(stop=lambda u: u.storage is not None))
+
+
+def constant_in(node: UOp) -> UOp:
+    """Return the interned node in a tensor's own node: equal constants have the same one."""
+    return node.src[0] if node.own and node.op is Ops.RESHAPE else node
 
 
 def buffer_of(tensor: Lazy) -> Buffer | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -195,3 +196,144 @@ def test_detach_stops_without_requires_grad_too() -> None:
         arguments = {"softmax": (0,), "logsumexp": (0,), "clamp": (0.6, 0.9)}.get(name, ())
         got, want = ((getattr(t, name)(*arguments) ** 2).sum().gradient(t)[0].detach() for t in (x, flagged))
         np.testing.assert_array_equal(got.numpy(), want.numpy())
+
+
+def _plain(*values: float) -> list[Tensor]:
+    return [Tensor(list(values)) for _ in range(2)]
+
+
+def test_equal_tensors_are_two_variables() -> None:
+    """The target was found by its node, and equal expressions have one node."""
+    w, b = Tensor.ones(4), Tensor.ones(4)
+    assert [g.tolist() for g in (w * 3 + b).sum().gradient(w, b)] == [[3] * 4, [1] * 4]
+    x, y = Tensor(1.0), Tensor(2.0)
+    assert (x * 2 + 1.0).gradient(x)[0].item() == 2
+    z = Tensor(2.0)
+    assert [g.item() for g in (y * z * 1.5).gradient(y, z, y)] == [3, 3, 3]
+    for make in (Tensor.zeros, Tensor.ones, Tensor.eye, lambda n: Tensor.full((n,), 2.0), Tensor.arange):
+        first, second = make(3).float(), make(3).float()
+        close((first * second.exp()).sum().gradient(first)[0], second.exp().numpy())
+
+
+@pytest.mark.parametrize("flag", [False, True])
+def test_a_target_is_the_tensor_that_is_passed(flag: bool) -> None:
+    x = Tensor([1.0, 2.0], requires_grad=flag)
+    one, two = x + 1, x + 1
+    by_one, by_x = (one * two).sum().gradient(one, x)
+    assert (by_one.tolist(), by_x.tolist()) == ([2, 3], [4, 6])
+    square, norm = x.square(), x.norm()  # which has x * x inside
+    assert (square.sum() + norm).gradient(square)[0].tolist() == [1, 1]
+    same = x.reshape(2)
+    assert (same * x).sum().gradient(same)[0].tolist() == [1, 2]
+    wide = x.reshape(1, 2)
+    for other in (wide.reshape(2, 1).reshape(2), wide.T.T.reshape(2), wide.squeeze(0), wide[0]):
+        assert (other * other).sum().gradient(wide)[0].tolist() == [[2, 4]]
+        assert (other * other).sum().gradient(x)[0].tolist() == [2, 4]
+    with no_grad():
+        constant = x * 3
+    assert [g.tolist() for g in (constant * x).sum().gradient(x, constant)] == [[3, 6], [1, 2]]
+    copy = Tensor(x)
+    assert (copy * x).sum().gradient(x)[0].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("flag", [False, True])
+def test_realizing_a_target_changes_no_gradient(flag: bool) -> None:
+    x = Tensor([1.0, 2.0], requires_grad=flag)
+    y = x * 2
+    loss = (y * y).sum()
+    y.realize()
+    loss = loss + y.sum()
+    assert loss.gradient(y)[0].tolist() == [5, 9]
+    x.realize()
+    assert (y * 1).sum().requires_grad == flag
+    value = (x * x).sum()
+    value.item()
+    if flag:
+        assert value.gradient(x)[0].tolist() == [2, 4]
+    else:
+        with pytest.raises(GradientError, match="was realized or read, and keeps its value alone"):
+            value.gradient(x)
+
+
+FIRST: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "add": lambda x, y: x + y, "matmul": lambda x, y: x @ y, "reshape": lambda x, y: x.reshape(-1) * y.reshape(-1),
+    "permute": lambda x, y: x.T.T * y.T, "cat": lambda x, y: cat([x, y]), "index": lambda x, y: x[0] * y[1:],
+    "conv": lambda x, y: x.reshape(1, 1, 3, 3).conv2d(y.reshape(1, 1, 3, 3)), "sum": lambda x, y: x.sum(0) * y.sum(1),
+    "expand": lambda x, y: x.unsqueeze(0).expand(2, 3, 3) * y, "gather": lambda x, y: x[[0, 0, 1]] * y,
+    "where": lambda x, y: x.where(y > 0, y),
+    "view": lambda x, y: x.flatten().unflatten(0, (3, 3)).unsqueeze(0) * y.flatten().reshape(1, 3, 3),
+    "pad": lambda x, y: x.pad((1, 1)) @ y.pad((0, 0, 1, 1)), "softmax": lambda x, y: x.softmax(1) * y,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_targets_need_no_requires_grad_whatever_comes_first(name: str) -> None:
+    """Some operations refused, or failed inside: a reshape of a reshape left the target out."""
+    data = values(3, 3, low=0.3), values(3, 3, seed=1, low=0.3)
+    found = [
+        (FIRST[name](x, y) ** 2).sum().gradient(x, y)
+        for x, y in [[Tensor(d, requires_grad=flag) for d in data] for flag in (True, False)]
+    ]
+    for flagged, plain in zip(*found, strict=True):
+        np.testing.assert_array_equal(flagged.detach().numpy(), plain.numpy())
+    x, y = (Tensor(d) for d in data)
+    inner = x * 1.5, y.T.T
+    by_inner = (FIRST[name](*inner) ** 2).sum().gradient(*inner)
+    leaves = [Tensor(t.numpy(), requires_grad=True) for t in inner]
+    for own, want in zip(by_inner, (FIRST[name](*leaves) ** 2).sum().gradient(*leaves), strict=True):
+        close(own, want.detach().numpy(), 1e-5, 1e-5)
+
+
+def test_captured_gradients_are_the_eager_ones() -> None:
+    def gradients(x: Tensor, y: Tensor) -> list[Tensor]:
+        w, b = Tensor.ones(3), Tensor.ones(3)
+        inner = x * w + b
+        loss = (inner * y + 1.0).square().sum()
+        return loss.gradient(x, y, w, b, inner, x)
+
+    x, y = _plain(1.0, 2.0, 3.0)
+    want = [g.numpy() for g in gradients(x, y)]
+    captured = jit(gradients)
+    for _ in range(3):
+        for own, eager in zip(captured(x, y), want, strict=True):
+            close(own, eager)
+
+
+def test_gradients_add_up_over_losses_and_repeats() -> None:
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    shared = x * x
+    first, second = shared.sum(), (shared * 3).sum()
+    first.backward()
+    second.backward()
+    first.backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [10, 20]
+    assert [g.tolist() for g in (first + second).gradient(x, x)] == [[8, 16]] * 2
+
+
+def test_what_is_detached_leaves_no_gradient() -> None:
+    """It was a gradient of zeros, by which an optimizer with momentum or decay moves; PyTorch leaves none."""
+    x, y = Tensor([1.0, 2.0], requires_grad=True), Tensor([3.0, 4.0], requires_grad=True)
+    (x.detach() * y).sum().backward()
+    assert x.grad is None
+    assert y.grad is not None
+    assert y.grad.tolist() == [1, 2]
+
+
+def test_equal_programs_have_equal_plans() -> None:
+    """Nodes that are one tensor's own are not part of a plan."""
+    x = Tensor(values(4, 4)).realize()
+
+    def program() -> None:
+        w = Tensor.ones(4, 4)
+        ((x.reshape(-1).reshape(4, 4) @ w) + w).sum().gradient(x, w)[0].realize()
+
+    program()
+    with collecting_kernels() as first:
+        program()
+    plans: Any = importlib.import_module("kernmill.runtime.plan").plans
+    count = len(plans)
+    for _ in range(3):
+        program()
+    assert len(plans) == count
+    assert first
