@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 from kernmill.ir import (
+    GradientError,
     Op,
     Ops,
     Size,
@@ -27,6 +29,7 @@ from kernmill.ir import (
     permute,
     reduce_axes,
     reshape,
+    show_shape,
     shrink,
     strided,
     unwindow,
@@ -37,7 +40,7 @@ from .lazy import KNOWN, accumulator
 from .methods.segments import added, is_long
 from .methods.sorting import Sortable
 
-__all__ = ["gradient", "is_stop"]
+__all__ = ["gradient", "is_stop", "leads_not", "stepped"]
 
 Grads = tuple[UOp | None, ...]
 _DEPTH = 3  # elementwise steps in the look at what is the same along an axis
@@ -69,6 +72,29 @@ def gradient(root: UOp, grad: UOp, targets: Collection[UOp], leaves: Collection[
                 part = _fitted(part, source)
                 grads[source] = grads[source] + part if source in grads else part
     return {target: grads[target] for target in targets if target in grads}
+
+
+def stepped(call: str) -> GradientError:
+    """Make the error of a loss whose history an optimizer's step has released."""
+    return GradientError(
+        f"{call}: an optimizer has made the step of this loss, and what it was computed from is not kept. "
+        f"Compute it anew, or call {call}() before step()."
+    )
+
+
+def leads_not(result: Any, number: int, target: Any) -> GradientError:
+    """Make the error of a target that a tensor was not computed from."""
+    if result._was_stepped and not result.requires_grad:
+        return stepped("gradient")
+    if result._former is not None and not result.requires_grad:
+        return GradientError(
+            f"gradient: this tensor of shape {show_shape(result.uop.shape)} was realized or read, and keeps its "
+            "value alone. Call gradient() before that, or make the target with requires_grad=True."
+        )
+    return GradientError(
+        f"gradient: target {number} of shape {show_shape(target.uop.shape)} does not lead to this tensor. "
+        "Compute from it, outside no_grad() and without detach()."
+    )
 
 
 def is_stop(node: UOp) -> bool:

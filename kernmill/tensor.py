@@ -32,7 +32,7 @@ from kernmill.ir import (
 )
 from kernmill.runtime import buffer_node, download, realize
 
-from .autograd import filled, is_stop
+from .autograd import filled, is_stop, leads_not, stepped
 from .autograd import gradient as gradient_of
 from .lazy import Lazy, constant, expressions, fits, grad_state, is_grad_enabled, keep_track, no_grad, trace_origins
 from .methods.casting import Casting
@@ -477,13 +477,6 @@ def _read_only(array: Array) -> Array:
     return array
 
 
-def _stepped(call: str) -> GradientError:
-    return GradientError(
-        f"{call}: an optimizer has made the step of this loss, and what it was computed from is not kept. "
-        f"Compute it anew, or call {call}() before step()."
-    )
-
-
 def _updating(sign: str, method: str) -> Callable[[Tensor, Operand], Tensor]:
     """An operator such as `+=`: every name of the tensor sees the new values."""
 
@@ -635,7 +628,7 @@ class Tensor(Conversions):
             GradientError: nothing requires a gradient; more than one element and no gradient given.
         """
         if self._was_stepped and not self.requires_grad:
-            raise _stepped("backward")
+            raise stepped("backward")
         if not self.requires_grad:
             raise GradientError(
                 "backward: this tensor does not lead to one with requires_grad. "
@@ -706,7 +699,7 @@ class Tensor(Conversions):
         for i, (t, own) in enumerate(zip(targets, nodes, strict=True)):
             parts = [grads[node] for node in own if node in grads]
             if not parts:
-                raise self._leads_not(i, t)
+                raise leads_not(self, i, t)
             total = functools.reduce(operator.add, parts)
             results.append(t._make(total if leads else constant(total), t._device, leads))
         return results
@@ -715,16 +708,3 @@ class Tensor(Conversions):
         """The nodes by which expressions know this tensor: its own, and that which it had before it was realized."""
         former = None if self._former is None else self._former()
         return [self.uop] if former is None else [self.uop, former]
-
-    def _leads_not(self, number: int, target: Tensor) -> GradientError:
-        if self._was_stepped and not self.requires_grad:
-            return _stepped("gradient")
-        if self._former is not None and not self.requires_grad:
-            return GradientError(
-                f"gradient: this tensor of shape {show_shape(self.uop.shape)} was realized or read, and keeps its "
-                "value alone. Call gradient() before that, or make the target with requires_grad=True."
-            )
-        return GradientError(
-            f"gradient: target {number} of shape {show_shape(target.uop.shape)} does not lead to this tensor. "
-            "Compute from it, outside no_grad() and without detach()."
-        )
