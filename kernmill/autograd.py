@@ -40,7 +40,7 @@ from .lazy import KNOWN, accumulator
 from .methods.segments import added, is_long
 from .methods.sorting import Sortable
 
-__all__ = ["gradient", "is_stop", "leads_not", "stepped"]
+__all__ = ["gradient", "history_lost", "is_stop", "leads_not", "leaf_written", "stepped"]
 
 Grads = tuple[UOp | None, ...]
 _DEPTH = 3  # elementwise steps in the look at what is the same along an axis
@@ -72,6 +72,23 @@ def gradient(root: UOp, grad: UOp, targets: Collection[UOp], leaves: Collection[
                 part = _fitted(part, source)
                 grads[source] = grads[source] + part if source in grads else part
     return {target: grads[target] for target in targets if target in grads}
+
+
+def leaf_written() -> GradientError:
+    """Make the error of a write into a leaf."""
+    return GradientError(
+        "a write to a leaf, a tensor that was made with requires_grad: the value was computed from such a "
+        "tensor, and its gradient would be lost. Write in no_grad(), write value.detach(), or write to "
+        "x.clone()."
+    )
+
+
+def history_lost() -> GradientError:
+    """Make the error of a write in no_grad() to a result."""
+    return GradientError(
+        "a write in no_grad() to a tensor that was computed from one with requires_grad: it would no longer "
+        "lead to its gradient. Write x = x.detach() before, or make a new tensor in place of the write."
+    )
 
 
 def stepped(call: str) -> GradientError:

@@ -19,6 +19,7 @@ from kernmill.ir import (
     ShapeError,
     UOp,
     WeakTable,
+    apart,
     as_dtype,
     as_size,
     assign,
@@ -32,7 +33,7 @@ from kernmill.ir import (
 )
 from kernmill.runtime import buffer_node, download, realize
 
-from .autograd import filled, is_stop, leads_not, stepped
+from .autograd import filled, history_lost, is_stop, leads_not, leaf_written, stepped
 from .autograd import gradient as gradient_of
 from .lazy import Lazy, constant, expressions, fits, grad_state, is_grad_enabled, keep_track, no_grad, trace_origins
 from .methods.casting import Casting
@@ -573,12 +574,9 @@ class Tensor(Conversions):
         return self
 
     def _keeps_history_of(self, value: Lazy) -> None:
-        if value._requires_grad and grad_state() and self._requires_grad and self._is_leaf():
-            raise GradientError(
-                "a write to a leaf, a tensor that was made with requires_grad: the value was computed from such a "
-                "tensor, and its gradient would be lost. Write in no_grad(), write value.detach(), or write to "
-                "x.clone()."
-            )
+        written = self._link[0].owner() if type(self._link) is tuple else self
+        if value._requires_grad and grad_state() and self._requires_grad and written is not None and written._is_leaf():
+            raise leaf_written()
 
     def _become(self, other: Lazy) -> None:
         """Take the values of another tensor; so do the tensor that this is a view of, and all views."""
@@ -598,12 +596,8 @@ class Tensor(Conversions):
             _register(self)
             return
         if self.requires_grad and not grad_state() and not other._requires_grad:
-            raise GradientError(
-                "a write in no_grad() to a tensor that was computed from one with requires_grad: it would no longer "
-                "lead to its gradient. Write x = x.detach() before, or make a new tensor in place of the write."
-            )
-        other._named()
-        self._put(self._make(other.uop)._named().uop)
+            raise history_lost()
+        self._put(apart(other.uop, is_constant=False) if other._is_named and other.dtype.is_float else other.uop)
         self._device, self._requires_grad = other._device, other._requires_grad
 
     __iadd__, __isub__ = _updating("+", "add"), _updating("-", "sub")

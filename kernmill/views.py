@@ -263,7 +263,8 @@ def renew(view: Lazy) -> UOp:
         if id(view) in _before.get():
             raise _read_by_capture(view._link[0].shape)
         node = _node(view._link, owner.uop)
-        view.__dict__.update(uop=node, _owner=None)  # `_put` has told of the write to the owner already
+        view.__dict__.update(uop=node, _owner=None, _is_named=False)  # `_put` has told of the write already
+        node = view._named().uop
         owner._pin = owner.uop
         view._link[0].note(view)
         return node

@@ -135,6 +135,22 @@ def test_a_write_into_a_leaf_loses_no_gradient_silently(name: str) -> None:
     assert value.grad.item() != 0
 
 
+def test_a_write_through_a_view_of_a_leaf_is_refused_too() -> None:
+    z, w = Tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True), Tensor([5.0, 6.0], requires_grad=True)
+    for write in (lambda: z[0].assign(w), lambda: z.T[0].__setitem__(slice(None), w), lambda: z[1].__iadd__(w)):
+        with pytest.raises(GradientError, match="a write to a leaf"):
+            write()
+    assert z.detach().tolist() == [[1, 2], [3, 4]]
+
+
+def test_views_are_two_variables_after_a_write_too() -> None:
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]])
+    one, two = x[0], x[0]
+    x[0, 0] = 5.0
+    assert (one * two).sum().gradient(one)[0].tolist() == [5, 2]
+    assert (one * two).sum().gradient(x)[0].tolist() == [[10, 4], [0, 0]]
+
+
 N, DEPTH = 400, 16
 
 
