@@ -37,7 +37,12 @@ def shapes_of(config: Config, vocabulary: int) -> dict[str, tuple[int, ...]]:
     """Every tensor that a model of these sizes must have, under its name in a GGUF file."""
     kind = ARCHITECTURES[config.name]
     layer = {name: shape for name, shape in kind.shapes(config).items() if name in kind.needed_names()}
+    for joint, parts in kind.fused:
+        if joint in parts:  # files of this architecture always have these matrices as one
+            rows = sum(layer.pop(f"{part}.weight")[0] for part in parts)
+            layer[f"{joint}.weight"] = (rows, config.width)
     shapes = {"token_embd.weight": (vocabulary, config.width), "output_norm.weight": (config.width,)}
+    shapes |= kind.whole_shapes(config)
     return shapes | {f"blk.{n}.{name}": shape for n in range(config.layers) for name, shape in layer.items()}
 
 

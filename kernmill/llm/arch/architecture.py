@@ -131,6 +131,11 @@ class Architecture:
         return tuple(name for name in (*cls.needs_always, *cls.needs_besides) if name not in without)
 
     @classmethod
+    def whole_shapes(cls, c: Config) -> dict[str, tuple[int, ...]]:
+        """More tensors that the model must have in addition to its layers."""
+        return {}
+
+    @classmethod
     def shapes(cls, c: Config) -> dict[str, tuple[int, ...]]:
         """Every tensor that a layer can have, by its name in the layer."""
         queries, keys, values = c.heads * c.head_width, c.kv_heads * c.head_width, c.kv_heads * c.value_width

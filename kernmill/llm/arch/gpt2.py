@@ -26,6 +26,11 @@ class Gpt2(StarCoder2):
             )
         self.ends["position_embd.weight"] = rows(table, Tensor.arange(capacity)).realize()
 
+    @classmethod
+    def whole_shapes(cls, c: Config) -> dict[str, tuple[int, ...]]:
+        """The table of positions."""
+        return {"position_embd.weight": (c.context, c.width)}
+
     def has_rope(self, n: int) -> bool:
         """False."""
         return False
