@@ -353,7 +353,7 @@ class Model:
         """
         ids = self._tokens_of(text, "embed")
         with self._on_device(), no_grad():
-            return self.architecture.pooled(self._states(ids, "embed"), normalize).realize()
+            return self.architecture.pooling(self._states(ids, "embed"), normalize).realize()
 
     def generate(self, ids: Sequence[int], sampler: Sampler | None = None, max_tokens: int | None = None) -> Generation:
         """New tokens one by one, until one ends the text, `max_tokens` are there, or the cache is full.

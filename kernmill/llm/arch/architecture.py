@@ -389,7 +389,3 @@ class Architecture:
         """Shapes: (.., width) -> (.., vocabulary)."""
         logits, cap = linear(hidden, self.output, self.ends.get("output.bias")), self.config.logit_cap
         return (logits / cap).tanh() * cap if cap else logits
-
-    def pooled(self, states: Tensor, normalize: bool) -> Tensor:
-        """The vector of a text, or one for each token. Shapes: (tokens, width) -> (width,), (tokens, width), ..."""
-        return self.pooling(states, normalize)
