@@ -45,6 +45,8 @@ class LazyModule:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        found = getattr(import_module(self._name), attribute)
+        with before_forks():  # a child would wait for the lock of an import that no thread there finishes
+            module = import_module(self._name)
+        found = getattr(module, attribute)
         setattr(self, attribute, found)  # not asked for again
         return found

@@ -6,7 +6,6 @@ a warm start neither optimizes nor renders anything, and never imports LLVM or t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -39,6 +38,7 @@ counters = Counters()
 _MemoryKey: TypeAlias = "tuple[str, str, bytes, str, int | str]"
 _programs: WeakValueDictionary[_MemoryKey, Program] = WeakValueDictionary()  # plans and captures keep them alive
 _MOST_THREADS = (1 << 62) - 1  # iterations of a parallel loop
+_MOST_WORK_NS = 1e30  # far beyond the age of any machine
 _MANY = 4  # new kernels at once: fewer are compiled before another process has started
 _MANY_SUMS = 8  # of a graph that becomes as many
 
@@ -116,11 +116,11 @@ class _Facts(NamedTuple):
         threads, work_ns, touched = (header.get(name) for name in cls._fields)
         if type(threads) is not int or not 0 <= threads <= _MOST_THREADS:
             return None
-        if type(work_ns) not in (int, float) or not 0 <= (work_ns := float(str(work_ns))) < math.inf:
+        if not isinstance(work_ns, int | float) or isinstance(work_ns, bool) or not 0 <= work_ns <= _MOST_WORK_NS:
             return None
-        if type(touched) is not str or not {*touched} <= {*"rsw"} or len(touched) not in (0, buffers):
+        if not isinstance(touched, str) or not {*touched} <= {*"rsw"} or len(touched) not in (0, buffers):
             return None
-        return cls(threads, work_ns, touched)
+        return cls(threads, float(work_ns), touched)
 
 
 def expect(graph: UOp, devices: Iterable[str]) -> None:
