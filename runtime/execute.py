@@ -5,10 +5,10 @@ A graph of a structure seen before costs none of that again: everything but memo
 
 from __future__ import annotations
 
+import ctypes
 import struct
 import time
 import weakref
-from array import array
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -46,9 +46,14 @@ _launched = [0]  # ns in kernels, outside of replays
 
 _NO_SLOTS: frozenset[int] = frozenset()
 _NO_VALUES: Mapping[str, int] = {}
+_NUMBER_BYTES = 8  # room for a number of any dtype
 _CODES = {
-    dtypes.float32: "f", dtypes.float64: "d", dtypes.int8: "b", dtypes.uint8: "B", dtypes.int16: "h",
-    dtypes.uint16: "H", dtypes.int32: "i", dtypes.uint32: "I", dtypes.int64: "q", dtypes.uint64: "Q",
+    dtype: struct.Struct(code)
+    for code, dtype in {
+        "e": dtypes.float16, "f": dtypes.float32, "d": dtypes.float64, "b": dtypes.int8, "B": dtypes.uint8,
+        "h": dtypes.int16, "H": dtypes.uint16, "i": dtypes.int32, "I": dtypes.uint32, "q": dtypes.int64,
+        "Q": dtypes.uint64,
+    }.items()
 }  # fmt: skip
 
 
@@ -182,16 +187,13 @@ class _Run:
         self.finish(plan, found)
 
     def storages(self, plan: Plan) -> list[Buffer]:
-        """The memory of the leaves, and of the numbers of each dtype."""
+        """The memory of the leaves and of the numbers."""
         found, walked = self.walk.storages, self.walk.numbers
         numbers = walked if plan.numbers is None else [walked[n] if isinstance(n, int) else n for n in plan.numbers]
         if not numbers:
             return found
-        by_dtype: dict[DType, list[float]] = {}
-        for dtype, value in numbers:
-            by_dtype.setdefault(dtype, []).append(value)
         home = found[0].device if found else canonical_name(str(setting("DEVICE")))
-        return [*found, *[number_buffer(home, dtype, of) for dtype, of in by_dtype.items()]]
+        return [*found, *number_buffers(home, numbers)]
 
     def memory(self, plan: Plan, storages: Sequence[Buffer]) -> list[Buffer]:
         """A buffer for each that the plan names."""
@@ -289,15 +291,24 @@ def _is_view(node: UOp) -> bool:
     return node.storage is not None
 
 
-def number_buffer(device: str, dtype: DType, values: Sequence[float]) -> Buffer:
-    """Memory with the Python numbers that a kernel takes."""
-    stored = array(_CODES[dtype], values) if dtype in _CODES else array("H", struct.pack(f"{len(values)}e", *values))
+def number_buffers(device: str, numbers: Sequence[tuple[DType, float]]) -> list[Buffer]:
+    """Memory for each of the Python numbers that kernels take."""
+    stored = bytearray(_NUMBER_BYTES * len(numbers))
+    for place, (dtype, value) in enumerate(numbers):
+        _CODES[dtype].pack_into(stored, _NUMBER_BYTES * place, value)
     limits = get_device(device).limits
     if limits.wraps_host_memory and not limits.is_async:
-        return Buffer(device, dtype, len(values), stored, stored.buffer_info()[0], is_borrowed=True)
-    buffer = allocate_buffer(device, dtype, len(values))
-    get_device(device).copy_in(buffer, memoryview(stored).cast("B"))
-    return buffer
+        memory = (ctypes.c_char * len(stored)).from_buffer(stored)
+        whole, first = memory, ctypes.addressof(memory)
+    else:
+        buffer = allocate_buffer(device, dtypes.uint8, len(stored))
+        get_device(device).copy_in(buffer, memoryview(stored))
+        whole, first = buffer, buffer.address
+    steps = range(first, first + len(stored), _NUMBER_BYTES)
+    return [
+        Buffer(device, dtype, 1, whole, address, is_borrowed=True)
+        for (dtype, _), address in zip(numbers, steps, strict=True)
+    ]
 
 
 def _prepared(plan: Plan) -> Prepared | None:

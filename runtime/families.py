@@ -36,7 +36,7 @@ from kernmill.ir import (
 
 from .build import counters
 from .device import canonical_name
-from .graph_key import GraphWalk, Structure, is_form, is_number
+from .graph_key import NUMBER_DTYPES, GraphWalk, Structure, is_form, is_number
 from .plan import Plan, closed, new_plan, settings_key
 
 __all__ = ["families", "find_plan", "wants_exact"]
@@ -175,7 +175,7 @@ def _form(structure: Structure, first: int, fixed: Container[UOp]) -> tuple[tupl
     form: list[Any] = list(structure[:first])
     for at, entry in enumerate(structure[first:]):
         if type(entry) is not tuple:
-            if entry.op is Ops.CONST and not (entry.dtype.is_bool or entry in fixed or is_form(entry.arg)):
+            if entry.op is Ops.CONST and entry.dtype in NUMBER_DTYPES and not (entry in fixed or is_form(entry.arg)):
                 constants.append((at, entry))
                 entry = "constant", entry.dtype
             elif entry.op is Ops.IOTA and isinstance(entry.arg, int):
@@ -258,10 +258,10 @@ def _generalized(
         if (odd := _odd_shape(closed(general, origins))) is not None:
             family.refused = f"{odd.op.name.lower()} of other sizes"
             return None
-        lifted = {node.dtype for at, node in last.constants if constants[at] is None} - {d for d, _ in walk.numbers}
+        lifted = sum(node is None for node in constants.values())
         devices = walk.devices
         home = devices[0] if devices else canonical_name(str(setting("DEVICE")))
-        plan = new_plan(general, walk.order, devices + (home,) * len(lifted), in_place)
+        plan = new_plan(general, walk.order, devices + (home,) * lifted, in_place)
         counts = [_rule(buffer.extent or str(buffer.numel)) for buffer in plan.graph.buffers]
     except (KernmillError, InternalError) as error:
         family.refused = str(error)

@@ -27,7 +27,7 @@ from .buffer import Buffer
 from .device import canonical_name
 from .views import opened
 
-__all__ = ["STALE", "GraphWalk", "Structure", "is_form", "is_number"]
+__all__ = ["NUMBER_DTYPES", "STALE", "GraphWalk", "Structure", "is_form", "is_number"]
 
 Structure: TypeAlias = "tuple[Any, ...]"
 
@@ -37,7 +37,9 @@ STALE: Any = SimpleNamespace(device="nowhere")
 _CONST, _DETACH, _PARAM = Ops.CONST, Ops.DETACH, Ops.PARAM
 _WITH_CONSTANT = (Ops.POW, Ops.DIV)
 _FORMS = frozenset({0.0, 1.0, -1.0, math.inf, -math.inf})
-_NUMBERS = frozenset({dtypes.float16, dtypes.float32, dtypes.float64})
+_FLOATS = frozenset({dtypes.float16, dtypes.float32, dtypes.float64})
+NUMBER_DTYPES = _FLOATS | {dtype for dtype in dtypes.data if dtype.is_int}
+"""The dtypes of numbers that kernels take as arguments."""
 
 
 def is_form(value: float) -> bool:
@@ -143,19 +145,19 @@ class GraphWalk:
 
     def _constant(self, node: UOp) -> Any:
         value = node.arg
-        if node.dtype not in _NUMBERS or is_form(value):
+        if node.dtype not in _FLOATS or is_form(value):
             return node
         self.numbers.append((node.dtype, value))
         return _CONST, node.dtype, None
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Where the leaves are, then the numbers of each dtype."""
+        """Where the leaves are, then the numbers."""
         found = tuple([storage.device for storage in self.storages])
         if not self.numbers:
             return found
         home = found[0] if found else canonical_name(str(setting("DEVICE")))
-        return found + (home,) * len({dtype for dtype, _ in self.numbers})
+        return found + (home,) * len(self.numbers)
 
     @property
     def structure(self) -> Structure:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import groupby
@@ -20,7 +20,6 @@ from kernmill.ir import (
     BufferPlan,
     CheckItem,
     Copy,
-    DType,
     GraphPlan,
     Kernel,
     KernmillError,
@@ -35,7 +34,6 @@ from kernmill.ir import (
     permute,
     reshape,
     setting,
-    shrink,
 )
 
 from . import later
@@ -155,7 +153,7 @@ def _with_programs(graph: GraphPlan, memory: MemoryPlan, entries: int) -> Plan:
 
 
 def closed(structure: Structure, origins: Sequence[str | None]) -> UOp:
-    """The graph of a structure, over PARAMs: those of leaves by slot, then one of all numbers of a dtype. DETACHs are
+    """The graph of a structure, over PARAMs: those of leaves by slot, then one of each number. DETACHs are
     counted from 1, since equal graphs are equal however many leaves were made before. Assignments to constants, which
     are tensors' own nodes, are other nodes here: a plan that holds them would keep their memory as well, and show what
     it was with one call's variables to the next call."""
@@ -167,7 +165,7 @@ def closed(structure: Structure, origins: Sequence[str | None]) -> UOp:
         elif isinstance(entry[0], int):
             node = reshape(UOp(Ops.PARAM, entry[1], (), entry[::3]), entry[2])
         elif is_number(entry):
-            node = next(numbers[entry[1]])
+            node = next(numbers)
         else:
             op, dtype, arg, *sources = entry
             src = tuple([nodes[number] for number in sources])
@@ -186,15 +184,11 @@ def closed(structure: Structure, origins: Sequence[str | None]) -> UOp:
     return UOp(Ops.SINK, dtypes.void, tuple([nodes[number] for number in structure[:first]]))
 
 
-def number_nodes(entries: Sequence[Any]) -> dict[DType, Iterator[UOp]]:
-    """For each dtype the numbers of a structure, as elements of one PARAM, in order."""
-    counts = Counter(entry[1] for entry in entries if is_number(entry))
+def number_nodes(entries: Sequence[Any]) -> Iterator[UOp]:
+    """The numbers of a structure in order, each in a PARAM of its own: equal layers have equal kernels."""
     slot = sum(bool(e.src) or e.op is Ops.PARAM if isinstance(e, UOp) else isinstance(e[0], int) for e in entries)
-    found: dict[DType, Iterator[UOp]] = {}
-    for dtype, count in counts.items():
-        memory = UOp(Ops.PARAM, dtype, (), (slot + len(found), count))
-        found[dtype] = iter([reshape(shrink(memory, [(n, n + 1)]), ()) for n in range(count)])
-    return found
+    for number, entry in enumerate(filter(is_number, entries)):
+        yield reshape(UOp(Ops.PARAM, entry[1], (), (slot + number, 1)), ())
 
 
 def _broadcast(src: tuple[UOp, ...]) -> tuple[UOp, ...]:
