@@ -82,7 +82,7 @@ def test_searches_find_the_kernels_of_a_known_graph(cache: Path) -> None:
 def test_everything_survives_the_way_to_disk_and_back() -> None:
     q, k = data(0, 32, 16), data(1, 16, 24)
     made = planned([softmax(matmul(q, k)), elementwise(Ops.ADD, q, q)], ("LLVM",) * 2, frozenset(), "LLVM")
-    schedule, memory = plan._read(plan._written(*made), lambda: made)
+    schedule, memory = plan._read(plan._written(*made), lambda: made, ((0, 1), ("LLVM",) * 2, frozenset()), "LLVM")
     assert memory == made[1]
     assert (schedule.buffers, schedule.results, schedule.checks) == (made[0].buffers, made[0].results, made[0].checks)
     assert len(schedule.items) == len(made[0].items) > 1
