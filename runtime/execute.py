@@ -163,14 +163,7 @@ class _Run:
         )
 
     def go(self) -> None:
-        walk = self.walk
-        key = walk.structure, walk.devices, self.in_place, settings_key()
-        plan = plans.get(key)
-        if plan is None or (plan.counts and wants_exact(plan)):
-            plan = find_plan(walk, None if plan is not None else self.plain, self.in_place)
-            plans.put(key, plan)
-        if plan.numbers is not None and self.plain is not None:  # a plan for many graphs reads leaves as a whole
-            self.walk, self.parts = self.plain, {}
+        plan = self.find_plan()
         values = {**self.variables, **plan.values} if plan.values else self.variables
         if plan.bounds:
             check_values(plan.bounds, values)
@@ -185,6 +178,27 @@ class _Run:
             found = self.memory(plan, storages)
             self.launch(plan, found, values)
         self.finish(plan, found)
+
+    def key(self) -> tuple[Any, ...]:
+        return self.walk.structure, self.walk.devices, self.in_place, settings_key()
+
+    def find_plan(self) -> Plan:
+        """The plan. One that serves many graphs reads leaves as a whole: it knows where their parts begin, which the
+        key of a graph with parts does not say."""
+        walk, parts = self.walk, self.parts
+        plan = plans.get(self.key())
+        if plan is not None and not (plan.counts and wants_exact(plan)):
+            return plan
+        many = self.plain if plan is None else None
+        if parts and many is not None:
+            self.walk, self.parts = many, {}
+            if (plan := plans.get(self.key())) is not None:
+                return plan
+        plan = find_plan(walk, many, self.in_place)
+        if plan.numbers is None:
+            self.walk, self.parts = walk, parts
+        plans.put(self.key(), plan)
+        return plan
 
     def storages(self, plan: Plan) -> list[Buffer]:
         """The memory of the leaves and of the numbers."""

@@ -76,6 +76,17 @@ def test_elements_of_one_result_do_not_compute_it_again() -> None:
     assert y.is_realized
 
 
+def test_a_slice_of_another_start_is_another_slice(device: str) -> None:
+    """The key of a graph with parts of leaves does not tell where they begin."""
+    with Context(DEVICE=device):
+        for n in range(4, 12):
+            a = np.arange(n, dtype=np.float32)
+            x = Tensor(a).realize()
+            for start in (0, 1, 2):
+                for stop in (n, n - 1):
+                    assert (x[start:stop] * 2.5).tolist() == (a[start:stop] * 2.5).tolist()
+
+
 def test_a_wrong_guess_is_not_used() -> None:
     """Two sizes fit a line that the third one is not on."""
     for n, m in ((4, 7), (5, 9), (6, 40), (7, 3), (9, 9), (4, 7)):
