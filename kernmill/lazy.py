@@ -224,6 +224,14 @@ class Lazy(AnyTensor):
         """A tensor of NumPy data. Tensor says how."""
         raise NotImplementedError
 
+    def _take(self, other: Lazy) -> None:
+        """Take the node of another tensor. Tensor says how."""
+        raise NotImplementedError
+
+    def _settle(self, node: UOp) -> None:
+        """Keep the memory of a node that was computed. Tensor says how."""
+        raise NotImplementedError
+
     def _put(self, node: UOp, instead_of: UOp | None = None) -> bool:
         """Give this box another node, which the counter tells all who rely on the old one.
 

@@ -369,7 +369,7 @@ def _moved(last: Any, stop: Any, memory: Memory) -> Any:
 def _overlap(a: Any, b: Any) -> bool:
     """True if two views of one owner may show the same element."""
     found = [_layout(a), _layout(b)]
-    arrays = []
+    arrays: list[Any] = []
     import numpy as np
 
     for layout in found:
@@ -377,7 +377,7 @@ def _overlap(a: Any, b: Any) -> bool:
             return True
         arrays.append(np.asarray(_Extent(*layout)))
     try:
-        return bool(np.shares_memory(*arrays, max_work=_WORK))
+        return bool(np.shares_memory(arrays[0], arrays[1], max_work=_WORK))  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
 
