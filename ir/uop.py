@@ -131,6 +131,7 @@ class UOp:
             key = op, dtype, arg, *map(id, src)
         else:
             key = op, dtype, _identity(dtype, arg) if op is Ops.CONST else arg
+        found: UOp | None
         ref = _table.get(key)
         if ref is not None and (found := ref()) is not None and not found.own:
             return found
