@@ -107,11 +107,11 @@ def lower(ast: UOp, target: Target, arguments_of: UOp, *, is_checked: bool = Fal
     for step in PIPELINE:
         ast = step.run(ast, target)
         if is_checked:
-            verify(ast, step.stage, step.name)
+            verify(ast, step.stage, step.name, target.most_lanes)
     uops = place_barriers(nest_sums(linearize(ast, target.vector_registers // 2)))
     named = {(u.op, u.arg) for u in uops if u.op in (Ops.PARAM, Ops.VARIABLE)}
     unused = [u for u in arguments if (u.op, u.arg) not in named]  # still passed
     uops = [*(u.replace(dtype=dtypes.int64 if u.op is Ops.VARIABLE else u.dtype) for u in unused), *uops]
     if is_checked:
-        verify(uops, Stage.LINEAR, "linearize")
+        verify(uops, Stage.LINEAR, "linearize", target.most_lanes)
     return uops

@@ -301,16 +301,16 @@ def _interleaved(family: list[_Access], target: Target) -> dict[UOp, list[UOp]]:
     for number, first in enumerate(range(low, low + len(values), width)):
         mask = _mask(one, first, [touched[first + n] for n in range(width)])
         index = UOp(Ops.INDEX, one.scalar.vec(width), (one.memory, one.at(first), *mask))
-        value = zipped[number] if zipped else _row_of([values[first + n] for n in range(width)])
+        value = zipped[number] if zipped else _row_of([values[first + n] for n in range(width)], target)
         stores.append(UOp(Ops.STORE, dtypes.void, (index, value.cast(one.scalar)), one.node.arg))
     return {access.node: stores if access is one else [] for access in family}
 
 
-def _row_of(lanes: list[tuple[UOp, int]]) -> UOp:
+def _row_of(lanes: list[tuple[UOp, int]], target: Target) -> UOp:
     """Lanes to store: where they are vectors of bytes woven into each other, what is done to all is done once."""
     vectors, own = list(dict.fromkeys(vector for vector, _ in lanes)), lanes[0][0].dtype
     is_weave = lanes == [(vector, lane) for lane in range(own.lanes) for vector in vectors]
-    return side_by_side(vectors, own.lanes) if is_weave and own.size_bytes == own.lanes else merged(lanes)
+    return side_by_side(vectors, own.lanes, target) if is_weave and own.size_bytes == own.lanes else merged(lanes)
 
 
 def _zipped(values: dict[int, tuple[UOp, int]], low: int, width: int) -> list[UOp]:
@@ -404,7 +404,7 @@ def _is_whole(lanes: Sequence[tuple[UOp, int]]) -> bool:
     return is_even and list(lanes) == [(vector, n % own) for n, vector in enumerate(firsts)]
 
 
-def side_by_side(values: Sequence[UOp], lanes: int) -> UOp:
+def side_by_side(values: Sequence[UOp], lanes: int, target: Target) -> UOp:
     """Values of one byte woven into each other: lane n of value m is lane len(values) * n + m of the result.
 
     What is done to all of them is done to the woven one: of loads that lie so in memory nothing but one load is left.
@@ -418,14 +418,14 @@ def side_by_side(values: Sequence[UOp], lanes: int) -> UOp:
         return const(first.dtype.vec(count * lanes), first.arg if is_one else tuple(u.arg for u in values) * lanes)
     is_alike = first.op.is_elementwise and all(_is_alike(u, first) for u in values)
     if is_alike and all(s.dtype.size_bytes == s.dtype.lanes for s in first.src):
-        woven = (side_by_side([u.src[n] for u in values], lanes) for n in range(len(first.src)))
+        woven = (side_by_side([u.src[n] for u in values], lanes, target) for n in range(len(first.src)))
         return UOp(first.op, first.dtype.vec(count * lanes), tuple(woven), first.arg)
     entries = [found for u in values if (found := entry(u))]
     if len(entries) == count and len({found[1:] for found in entries}) == 1:
-        places, (_, memory, offset) = side_by_side([found[0] for found in entries], lanes), entries[0]
+        places, (_, memory, offset) = side_by_side([found[0] for found in entries], lanes, target), entries[0]
         index = UOp(Ops.INDEX, first.dtype.vec(count * lanes), (memory, places.cast(dtypes.index) + offset))
         return UOp(Ops.LOAD, index.dtype, (index,))
-    vectors = [_of_words(spread(u, lanes)) for u in values]
+    vectors = [_of_words(spread(u, lanes), target) for u in values]
     return merged([(vector, lane) for lane in range(lanes) for vector in vectors])
 
 
@@ -438,13 +438,15 @@ def entry(u: UOp) -> tuple[UOp, UOp, int] | None:
     return (byte.src[0], u.src[0].src[0], offset) if is_entry else None
 
 
-def _of_words(u: UOp) -> UOp:
+def _of_words(u: UOp, target: Target) -> UOp:
     """One byte of each number of several, as it is picked from all bytes; anything else as it is."""
     number, by = u.src[0] if u.op is Ops.CAST else u, 0
     if number.op is Ops.SHR and number.src[1].is_const:
         number, by = number.src[0], int(number.src[1].arg)
     size = number.dtype.scalar.size_bytes
     if u.op is not Ops.CAST or not u.dtype.is_int or not number.dtype.is_int or size < _WORD or by % 8:
+        return u
+    if size * u.dtype.lanes > target.most_lanes:  # all bytes are no vector of the language
         return u
     read = _read_as(number, u.dtype.scalar.vec(size * u.dtype.lanes))
     return shuffle(read, read, tuple(range(by // 8, read.dtype.lanes, size)))

@@ -82,8 +82,12 @@ Complaint: TypeAlias = "str | None"
 Check: TypeAlias = Callable[[UOp, Stage], Complaint]
 
 
-def verify(program: UOp | Sequence[UOp], stage: Stage, where: str) -> None:
-    """Check a graph, or for `Stage.LINEAR` a list, against the specification of its stage.
+_WIDTH_COUNTS = (Ops.SHUFFLE, Ops.LANES, Ops.BITCAST)  # others may belong to a matrix unit, whose blocks are wider
+
+
+def verify(program: UOp | Sequence[UOp], stage: Stage, where: str, most_lanes: int | None = None) -> None:
+    """Check a graph, or for `Stage.LINEAR` a list, against the specification of its stage. Where `most_lanes` is given,
+    no vector may be wider than the target's language has them.
 
     Raises:
         InternalError: the first node that breaks a rule, with `where` (the pass that made it) and the nodes around it.
@@ -92,9 +96,16 @@ def verify(program: UOp | Sequence[UOp], stage: Stage, where: str) -> None:
     if stage is Stage.LINEAR:
         _verify_list(nodes, where)
     for node in nodes:
-        complaint = _complaint(node, stage)
+        complaint = _complaint(node, stage) or _too_wide(node, most_lanes)
         if complaint is not None:
             raise _error(nodes, node, stage, where, complaint)
+
+
+def _too_wide(node: UOp, most_lanes: int | None) -> Complaint:
+    if most_lanes is None or node.op not in _WIDTH_COUNTS:
+        return None
+    lanes = max(u.dtype.lanes for u in (node, *node.src))
+    return f"{node.op.name} of {lanes} lanes, and the target has at most {most_lanes}" if lanes > most_lanes else None
 
 
 def _complaint(node: UOp, stage: Stage) -> Complaint:

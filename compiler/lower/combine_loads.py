@@ -21,7 +21,9 @@ def combine_loads(ast: UOp, target: Target) -> UOp:
     """The kernel with wide loads where numbers were read byte by byte, and halves of numbers woven into each other."""
     if not target.vector_bytes:
         return ast
-    return rebuilt(ast, lambda _, u: _word(u) or _joined(u, target) or u if u.op is Ops.OR and u.dtype.is_int else u)
+    return rebuilt(
+        ast, lambda _, u: _word(u, target) or _joined(u, target) or u if u.op is Ops.OR and u.dtype.is_int else u
+    )
 
 
 def _joined(u: UOp, target: Target) -> UOp | None:
@@ -49,12 +51,12 @@ def _half(u: UOp) -> UOp | None:
     return UOp(u.op, dtypes.int32.vec(u.dtype.lanes), tuple(parts)) if parts and len(parts) == len(u.src) else None
 
 
-def _word(u: UOp) -> UOp | None:
+def _word(u: UOp, target: Target) -> UOp | None:
     """The bytes of a whole number as one load: in the register they lie as they do in memory."""
     parts: dict[int, UOp] = {}
     if not _collect(u, parts) or sorted(parts) != list(range(0, u.dtype.bits, 8)):
         return None
-    found = _load(side_by_side([parts[shift] for shift in sorted(parts)], u.dtype.lanes))
+    found = _load(side_by_side([parts[shift] for shift in sorted(parts)], u.dtype.lanes, target))
     return None if found is None else UOp(Ops.BITCAST, u.dtype, (found,))
 
 

@@ -77,7 +77,7 @@ def _dot(values: Sequence[UOp], group: int, node: UOp, target: Target) -> tuple[
     products = [product for value in values if (product := _product(value)) is not None]
     if len(products) < group or len({tuple(x.dtype.scalar for x in product) for product in products}) > 1:
         return values, ()
-    a, b = (side_by_side([product[n] for product in products], node.dtype.lanes) for n in (0, 1))
+    a, b = (side_by_side([product[n] for product in products], node.dtype.lanes, target) for n in (0, 1))
     if products[0][0].is_const and b.op is not Ops.LOAD:
         return values, ()  # bytes alone, and woven: for nothing
     if a.dtype.is_float and not _is_near(a, b, products, target):

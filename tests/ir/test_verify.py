@@ -277,3 +277,12 @@ def test_stages_are_words() -> None:
     assert [Stage(str(stage)) for stage in Stage] == list(Stage)
     assert parse_uops('%0 = CONST index () 8\n%1 = RANGE index (%0) ("i", "loop")') is LOOP
     assert assign(BUFFER, BUFFER).op is Ops.ASSIGN
+
+
+def test_a_vector_wider_than_the_target_has_is_named() -> None:
+    wide = UOp(Ops.CONST, d.uint8.vec(32), (), 1)
+    picked = UOp(Ops.SHUFFLE, d.uint8.vec(2), (wide, wide), (0, 31))
+    stored = UOp(Ops.SINK, d.void, (picked,))
+    with pytest.raises(InternalError, match="SHUFFLE of 32 lanes, and the target has at most 16") as caught:
+        verify(stored, Stage.VECTORIZED, "the pass", 16)
+    assert "the pass" in str(caught.value)
