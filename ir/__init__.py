@@ -6,6 +6,7 @@ Everything another folder may use is named here; inside this folder imports are 
 if __name__ != "kernmill.ir":
     raise ImportError("import kernmill.ir, not ir: the bare name would load a second copy")
 
+from . import weak as weak
 from .algebra import *
 from .digest import *
 from .dtype import *

@@ -9,6 +9,7 @@ from kernmill.ir import lazy_exports
 
 from . import allocator as allocator
 from . import compile_cache as compile_cache
+from . import device as device
 from . import elf as elf
 from . import families as families
 from . import graph_key as graph_key
@@ -20,6 +21,7 @@ from . import plan as plan
 from . import pool as pool
 from . import pool_ir as pool_ir
 from . import schedules as schedules
+from . import stored_plan as stored_plan
 from . import watch as watch
 from . import weight_arena as weight_arena
 from .buffer import *

@@ -311,13 +311,14 @@ def number_buffers(device: str, numbers: Sequence[tuple[DType, float]]) -> list[
     for place, (dtype, value) in enumerate(numbers):
         _CODES[dtype].pack_into(stored, _NUMBER_BYTES * place, value)
     limits = get_device(device).limits
+    whole: Any
     if limits.wraps_host_memory and not limits.is_async:
-        memory = (ctypes.c_char * len(stored)).from_buffer(stored)
-        whole, first = memory, ctypes.addressof(memory)
+        whole = (ctypes.c_char * len(stored)).from_buffer(stored)
+        first = ctypes.addressof(whole)
     else:
-        buffer = allocate_buffer(device, dtypes.uint8, len(stored))
-        get_device(device).copy_in(buffer, memoryview(stored))
-        whole, first = buffer, buffer.address
+        whole = allocate_buffer(device, dtypes.uint8, len(stored))
+        get_device(device).copy_in(whole, memoryview(stored))
+        first = whole.address
     steps = range(first, first + len(stored), _NUMBER_BYTES)
     return [
         Buffer(device, dtype, 1, whole, address, is_borrowed=True)

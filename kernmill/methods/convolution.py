@@ -361,6 +361,7 @@ def _nearest(place: C, before: int, after: int, factor: float) -> C:
         return _share(place, before, after)
     import numpy as np
 
+    assert isinstance(place, Convolution)
     return place.float().mul(float(np.float32(1 / factor))).long().clamp(0, before - 1)
 
 

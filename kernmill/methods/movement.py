@@ -582,7 +582,7 @@ class Joining(Movement):
         """This tensor and others expanded to their common shape."""
         tensors = (self, *others)
         shape = broadcast_shapes("broadcast_tensors", *(t.uop.shape for t in tensors))
-        return tuple(t.expand(shape) for t in tensors)
+        return tuple(t.expand(shape) for t in tensors)  # type: ignore[arg-type]
 
 
 def expand_whole(node: UOp, shape: Sequence[Size]) -> UOp:

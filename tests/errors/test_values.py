@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,7 +89,7 @@ def test_an_index_outside_its_axis_is_refused_in_every_dtype_and_function(dtype:
     for end in (int(dtype.max), int(dtype.min)):  # type: ignore[attr-defined]
         index = Tensor([end], dtype=dtype)  # type: ignore[arg-type]
         index = index.contiguous().realize()
-        calls = [
+        calls: list[Any] = [
             lambda i: x4[i], lambda i: x4.index_add(0, i, one), lambda i: x4.gather(0, i), write,
             lambda i: x4.scatter(0, i, one), lambda i: x4.scatter_add(0, i, one), lambda i: x4.take_along_dim(i),
             lambda i: x4.index_select(0, i), table, lambda i: i.one_hot(3), lambda i: i.bincount(minlength=4),

@@ -1,15 +1,16 @@
 from __future__ import annotations
 
 import os
-import time
+from typing import Any
 
 import numpy as np
 import pytest
 
 from kernmill import Context, DType, IndexRangeError, Tensor, dtypes, jit, manual_seed
+from kernmill.compiler import estimate
 from kernmill.ir import const, evaluate
 from kernmill.methods.random import threefry
-from kernmill.runtime import counters
+from kernmill.runtime import collecting_kernels, counters
 from tests.runtime.processes import run
 
 # Random123's known answers, kat_vectors: threefry2x32 20
@@ -198,7 +199,7 @@ def test_a_draw_never_ends_at_a_class_of_weight_0() -> None:
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.int32])
 def test_draws_follow_their_weights(kind: type) -> None:
     manual_seed(5)
-    weights = np.array([[1, 2, 3, 0, 4], [0, 0, 1, 1, 0]], kind)
+    weights: Any = np.array([[1, 2, 3, 0, 4], [0, 0, 1, 1, 0]], kind)
     drawn = Tensor(weights).multinomial(20_000, replacement=True).numpy()
     for row, own in zip(drawn, weights, strict=True):
         np.testing.assert_allclose(np.bincount(row, minlength=5) / 20_000, own / own.sum(), atol=0.02)
@@ -210,11 +211,12 @@ def test_many_draws_of_many_classes_take_a_search_each(device: str) -> None:
         pytest.skip("a measurement of the default device")
     weights = Tensor.rand(1_000_000).realize()
     weights.multinomial(10_000, replacement=True).realize()
-    start = time.process_time()
-    weights.multinomial(10_000, replacement=True).realize()
-    assert time.process_time() - start < 0.5
+    with collecting_kernels() as launched:
+        weights.multinomial(10_000, replacement=True).realize()
+    assert launched
+    assert sum(estimate(kernel.ast).flops for kernel, _ in launched.values()) < 10**9
 
 
 def test_a_deviation_below_0_in_a_tensor() -> None:
     with pytest.raises(IndexRangeError, match=r"normal: a deviation is below 0, or nan. Give std=x.abs\(\)"):
-        Tensor.normal(3, std=Tensor([1.0, -1.0, 0.0])).realize()
+        Tensor.normal(3, std=Tensor([1.0, -1.0, 0.0])).realize()  # type: ignore[arg-type]
