@@ -82,10 +82,12 @@ def _key_of(node: UOp) -> bytes:
 
 class _Origin(threading.local):
     line: str | None = None
+    given: tuple[Any, ...] = ()
 
 
 current_origin = _Origin()
-"""Its `line` is given to every node that this thread makes from now on."""
+"""Its `line` is given to every node that this thread makes from now on; `given` are the arguments of the user's call,
+if there is a float among them."""
 
 
 def _infix(op: Op) -> Callable[[UOp, UOp | float], UOp]:
@@ -111,7 +113,7 @@ class UOp:
     arg: Any
     origin: str | None
     storage: Any
-    is_known: bool  # a realize has met this node before
+    is_known: bool  # a realize has met this node before; of a CONST: a number that the user gives
     own: int  # 0: interned; else one tensor's, and no equal expression is this node; 2: also a constant to gradients
     _shape: Any  # these are MISSING until they are asked for
     _bounds: Any

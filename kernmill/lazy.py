@@ -444,7 +444,11 @@ def checked_const(dtype: DType, value: float, asked: DType) -> UOp:
             f"{reprlib.repr(value)} does not fit {asked.name} ({dtype.min} to {dtype.max}). "
             f"Cast the tensor to a {'float' if isinstance(value, float) else 'wider'} dtype first."
         )
-    return const(dtype, value)
+    node = const(dtype, value)
+    for given in current_origin.given:
+        if given is value:
+            node.is_known = True  # it may be another number in the next call: kernels take it as an argument
+    return node
 
 
 # --- provenance: each node remembers the user's line -----------------------------------------------------------------
@@ -455,15 +459,20 @@ _known: dict[str, bool] = {}
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
+def _is_ours(name: str) -> bool:
+    """True if a file is one of kernmill's."""
+    ours = _known.get(name)
+    if ours is None:
+        ours = _known[name] = name.startswith(OURS) or name.startswith("<frozen")
+    return ours
+
+
 def user_line() -> str:
     """`file:line` of the first frame outside kernmill."""
     frame = sys._getframe(2)
     while True:
         name = frame.f_code.co_filename
-        ours = _known.get(name)
-        if ours is None:
-            ours = _known[name] = name.startswith(OURS) or name.startswith("<frozen")
-        if not ours or frame.f_back is None:
+        if not _is_ours(name) or frame.f_back is None:
             return f"{name}:{frame.f_lineno}"
         frame = frame.f_back
 
@@ -474,6 +483,11 @@ def _traced(method: Method) -> Method:
         if current_origin.line is not None:
             return method(*args, **kwargs)
         current_origin.line = user_line()
+        for value in (*args, *kwargs.values()) if kwargs else args:
+            if isinstance(value, float):
+                if not _is_ours(sys._getframe(1).f_code.co_filename):  # numbers of our own methods stay what they are
+                    current_origin.given = (*args, *kwargs.values())
+                break
         try:
             result = method(*args, **kwargs)
             if isinstance(result, Lazy):
@@ -491,6 +505,8 @@ def _traced(method: Method) -> Method:
                 raise
         finally:
             current_origin.line = None
+            if current_origin.given:
+                current_origin.given = ()
         return traced(*own[0], **own[1])
 
     traced.is_traced = True  # type: ignore[attr-defined]

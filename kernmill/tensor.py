@@ -530,7 +530,9 @@ class Tensor(Conversions):
         if isinstance(data, (bool, int, float)) and device is None and not is_leaf:
             own = dtype or as_dtype(type(data))
             if fits(own, data) and (isinstance(data, int) or own.is_float):
-                return cls._make(const(own, data))
+                node = const(own, data)
+                node.is_known = True
+                return cls._make(node)
         try:
             array, dtype = host_array(data, dtype)
         except TypeError:  # PyTorch's bfloat16, which it does not give to NumPy

@@ -170,14 +170,28 @@ class _Run:
         storages = self.storages(plan) if self.walk.numbers or plan.numbers else self.walk.storages
         prepared = _prepared(plan)
         self.own: dict[int, Buffer] = {}
-        if prepared is not None and not self.parts:
-            start = time.perf_counter_ns()
-            found: Any = prepared.run(storages, plan.counts, values)
-            _launched[0] += time.perf_counter_ns() - start
-        else:
-            found = self.memory(plan, storages)
-            self.launch(plan, found, values)
+        try:
+            found = self.run(plan, None if self.parts else prepared, storages, values)
+        except KeyboardInterrupt:
+            self.abandon(plan)
+            raise
         self.finish(plan, found)
+
+    def run(self, plan: Plan, prepared: Prepared | None, storages: Sequence[Buffer], values: Mapping[str, int]) -> Any:
+        """Launch everything. Returns the buffers by number, of prepared launches only the given and new ones."""
+        if prepared is not None:
+            start = time.perf_counter_ns()
+            found = prepared.run(storages, plan.counts, values)
+            _launched[0] += time.perf_counter_ns() - start
+            return found
+        buffers = self.memory(plan, storages)
+        self.launch(plan, buffers, values)
+        return buffers
+
+    def abandon(self, plan: Plan) -> None:
+        """Mark overwritten leaves after a Ctrl-C: nobody knows how much of them was written."""
+        for slot in plan.written:
+            take_over(self.walk.leaves[slot])
 
     def key(self) -> tuple[Any, ...]:
         return self.walk.structure, self.walk.devices, self.in_place, settings_key()

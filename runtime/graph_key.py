@@ -1,8 +1,8 @@
 """One walk over the expressions to compute: their order, their memory, and a key that equal graphs share.
 
-The key (`structure`) holds nothing of one run: leaves are numbered, and so are the Python numbers that a kernel takes
-as arguments. `x * 0.3` and `x * 0.7` have the same key. Numbers that change the code stay in the key: 0, 1, -1,
-infinities, nan, exponents, and divisors that are powers of two.
+The key (`structure`) holds nothing of one run: leaves are numbered, and so are the floats that the user's program
+gives, which kernels take as arguments. `x * 0.3` and `x * 0.7` have the same key. Numbers that change the code stay in
+the key: 0, 1, -1, infinities, nan, exponents, and divisors that are powers of two. So do numbers of our own methods.
 
 An entry of the structure is one of
 
@@ -145,7 +145,7 @@ class GraphWalk:
 
     def _constant(self, node: UOp) -> Any:
         value = node.arg
-        if node.dtype not in _FLOATS or is_form(value):
+        if not node.is_known or node.dtype not in _FLOATS or is_form(value):
             return node
         self.numbers.append((node.dtype, value))
         return _CONST, node.dtype, None
