@@ -24,7 +24,7 @@ from typing import TypeAlias
 
 from kernmill.ir import AxisKind, Group, Ops, Shape, UOp, as_size, dtypes, index_const, make_range, simplify, static
 
-from .kernel import iterations
+from .kernel import BUFFER_COST, LOOP_COST, MOST_CODE, iterations
 from .rangeify import TRUE, Places, Use
 
 __all__ = ["Fusion", "KernelRoot", "fuse"]
@@ -52,6 +52,7 @@ class KernelRoot:
     index: tuple[UOp, ...]
     loops: tuple[UOp, ...]
     paths: dict[UOp, tuple[UOp, ...]]  # the loops around the body of each loop, itself included
+    cost: int = 0  # of all that was fused into it so far
     reduce_count: int = 0
     has_tile: bool = False  # a reduction that wants a register tile is inlined: for another there is no room
     kept_count: int = 0
@@ -122,6 +123,7 @@ def fuse(sink: UOp, forced: set[UOp], in_place: frozenset[UOp] = frozenset()) ->
     for node in reversed(fusion.order):
         uses = fusion.uses[node] = [*found.pop(node, ())]
         if node.op in _LEAVES and node not in forced:
+            _charge(uses, BUFFER_COST * (node.op is Ops.PARAM), fusion)
             continue
         is_free = not uses or _is_widened(node, facts)
         is_stored = node in forced or (not is_free and _needs_memory(node, uses, facts, fusion))
@@ -129,7 +131,9 @@ def fuse(sink: UOp, forced: set[UOp], in_place: frozenset[UOp] = frozenset()) ->
         if may_keep and _keep(node, uses, facts, fusion):
             uses = [fusion.kept[node].use]
         elif is_stored:
+            _charge(uses, BUFFER_COST, fusion)
             uses = [_open_kernel(node, fusion, node in in_place)]
+        _charge(uses, LOOP_COST if node.op is Ops.REDUCE else node.op.cost * node.op.is_elementwise, fusion)
         for use in uses:
             below = (None, use) if node in in_place else _sources(node, use, fusion, facts)
             if node in in_place and not node.src[1].shape:
@@ -175,6 +179,12 @@ def _gather_facts(order: list[UOp], forced: set[UOp]) -> dict[UOp, _Facts]:
     return facts
 
 
+def _charge(uses: Iterable[Use], cost: int, fusion: Fusion) -> None:
+    """Add the cost of a node, or of reading it, to the kernels of these uses."""
+    for use in uses:
+        fusion.roots[use.kernel].cost += cost
+
+
 def _open_kernel(node: UOp, fusion: Fusion, in_place: bool) -> Use:
     loops: list[UOp] = []
     index: list[UOp] = []
@@ -202,6 +212,8 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
     if not fact.reads and fact.cost <= _CHEAP:  # made of nothing that is in memory: places and constants
         return False
     is_heavy = fact.is_heavy and node.op.is_elementwise
+    if _is_long(node, uses, fact, fusion):
+        return True
     if not (is_heavy and _rests_on_stored(node, facts, fusion)):
         if node.op is Ops.REDUCE or is_heavy:
             return len(uses) > 1 or not _inline(node, uses[0], fact, fusion)
@@ -212,6 +224,15 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
         if len({use.kernel for use in uses}) > 1 and (fact.cost > _CHEAP or fact.reads > 2):
             return True
     return any(_evaluations(use, fusion.roots[use.kernel]) >= _REUSE * max(1, _elements(node.shape)) for use in uses)
+
+
+def _is_long(node: UOp, uses: list[Use], fact: _Facts, fusion: Fusion) -> bool:
+    """True if a kernel that reads the node has as much code as is good, and computing the node takes more than a little.
+
+    A chain of thousands of steps becomes kernels of bounded size. Most of them are equal, and are compiled once."""
+    if node.op is not Ops.REDUCE and not fact.is_heavy and fact.cost <= _CHEAP and fact.reads <= 2:
+        return False
+    return any(fusion.roots[use.kernel].cost >= MOST_CODE for use in uses)
 
 
 def _is_widened(node: UOp, facts: dict[UOp, _Facts]) -> bool:

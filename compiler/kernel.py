@@ -4,14 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import lru_cache, reduce
 
-from kernmill.ir import Op, Ops, UOp, const, linear, substitute
+from kernmill.ir import Op, Ops, UOp, const, dtypes, linear, substitute
 
 __all__ = [
-    "KernelInfo", "combined", "conjuncts", "gated", "iterations", "loops_of", "masked", "names_of",
+    "BUFFER_COST", "LOOP_COST", "MOST_CODE", "KernelInfo", "code_cost", "combined", "conjuncts", "gated", "iterations", "loops_of", "masked", "names_of",
     "neutral_element", "numbered", "order_of", "output_loops", "reordered", "slot_of", "step_of", "stored",
 ]  # fmt: skip
+
+MOST_CODE = 1 << 10  # cost of one kernel: at 32 bytes of code for each unit, its instructions fit a cache of 32 KiB
+LOOP_COST = 16  # of a reduction: what begins and ends its loop, and the loop for the rest of its vectors
+BUFFER_COST = 4  # of a read: an address, and the steps from a place to it
+
+
+@lru_cache(maxsize=1024)  # equal layers have one kernel
+def code_cost(ast: UOp) -> int:
+    """How much code a kernel is, in additions; the arithmetic of places is part of the reads."""
+    cost = 0
+    for node in ast.toposort():
+        if node.op is Ops.REDUCE:
+            cost += LOOP_COST
+        elif node.op is Ops.LOAD:
+            cost += BUFFER_COST
+        elif node.op.is_elementwise and node.dtype is not dtypes.index:
+            cost += node.op.cost
+    return cost
 
 
 def iterations(loop: UOp) -> int:

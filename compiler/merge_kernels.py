@@ -17,7 +17,7 @@ from functools import lru_cache
 
 from kernmill.ir import GraphPlan, Item, Kernel, Ops, UOp, simplify, substitute
 
-from .kernel import loops_of, numbered, order_of
+from .kernel import MOST_CODE, code_cost, loops_of, numbered, order_of
 from .memory_plan import Alive, buffers_of, outputs_of
 
 __all__ = ["merge_kernels"]
@@ -75,6 +75,8 @@ def _join(items: list[Item | None], first: int, second: int, alive: Alive) -> bo
         return False
     shared = [n for n in one.buffers if n in other.buffers]
     if not shared or len({*one.buffers, *other.buffers}) > _MOST_BUFFERS or not _fit(one, other, shared):
+        return False
+    if code_cost(one.ast) + code_cost(other.ast) > MOST_CODE:
         return False
     between = [item for item in items[first + 1 : second] if item is not None]
     written = {n for item in between for n in outputs_of(item)}
