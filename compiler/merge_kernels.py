@@ -12,7 +12,8 @@ same results, and never more bytes alive at once. Tests: tests/compiler/test_mer
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from bisect import bisect_right, insort
+from collections.abc import Hashable, Iterator, Sequence
 from functools import lru_cache
 
 from kernmill.ir import GraphPlan, Item, Kernel, Ops, UOp, simplify, substitute
@@ -27,22 +28,97 @@ _MOST_BUFFERS = 12  # of a kernel: each is a stream of its own through the cache
 
 def merge_kernels(plan: GraphPlan) -> list[Item]:
     """The items of the plan, fewer where kernels could be joined."""
-    items: list[Item | None] = [*plan.items]  # a kernel that went into another one leaves None behind
-    alive = Alive(plan.items, plan.buffers)
-    alike: dict[Hashable, list[int]] = {}  # kernels without sums over the same loops, by position
+    items = _Items(plan)
+    alike: dict[Hashable, set[int]] = {}  # kernels without sums, by loops and a place that all of them touch
     for at, item in enumerate(plan.items):
         if not isinstance(item, Kernel) or not _is_plain(item.ast):
             continue
-        earlier = alike.setdefault((item.device, _loops(item.ast)), [])
-        for n in earlier[::-1]:
-            if not _join(items, n, at, alive):
-                continue
-            if items[at] is None:
-                break
-            earlier.remove(n)
-        else:
-            earlier.append(at)
-    return [item for item in items if item is not None]
+        place, waiting = at, _earlier(item, alike, at)
+        while waiting:
+            n = waiting.pop()
+            if items.join(n, at):
+                place = n if items.items[at] is None else at
+                waiting = _earlier(items.items[at], alike, n)
+        for key in _keys(items.items[place]):
+            alike.setdefault(key, set()).add(place)
+    return [item for item in items.items if item is not None]
+
+
+def _earlier(item: Item | None, alike: dict[Hashable, set[int]], before: int) -> list[int]:
+    """The kernels that this one may be joined with, the last of them first to be popped."""
+    return sorted({n for key in _keys(item) for n in alike.get(key, ()) if n < before})
+
+
+def _keys(item: Item | None) -> Iterator[Hashable]:
+    """What two kernels must share: the loops, and a place in a buffer that is another one in each iteration."""
+    if isinstance(item, Kernel):
+        loops = _loops(item.ast)
+        for slot, places in _places(item.ast).items():
+            for place in places:
+                if place.src[1].ranges == loops:
+                    yield item.device, loops, item.buffers[slot], place
+
+
+class _Items:
+    """The items of a plan, some of them joined: a kernel that went into another one leaves None behind."""
+
+    def __init__(self, plan: GraphPlan) -> None:
+        self.items: list[Item | None] = [*plan.items]
+        self.alive = Alive(plan.items, plan.buffers)
+        self.touching: dict[int, list[int]] = {}  # positions of items, by buffer
+        self.writing: dict[int, list[int]] = {}
+        for at, item in enumerate(plan.items):
+            self._put(at, item)
+
+    def _put(self, at: int, item: Item) -> None:
+        self.items[at] = item
+        for number in buffers_of(item):
+            insort(self.touching.setdefault(number, []), at)
+        for number in outputs_of(item):
+            insort(self.writing.setdefault(number, []), at)
+
+    def _take(self, at: int, item: Item) -> None:
+        self.items[at] = None
+        for number in buffers_of(item):
+            self.touching[number].remove(at)
+        for number in outputs_of(item):
+            self.writing[number].remove(at)
+
+    def _can_pass(self, kernel: Kernel, first: int, second: int) -> bool:
+        """True if the kernel can move past all that runs between two positions."""
+        written = (self.writing.get(number, ()) for number in kernel.buffers)
+        touched = (self.touching[number] for number in kernel.outputs)
+        return not any(_is_between(positions, first, second) for positions in (*written, *touched))
+
+    def join(self, first: int, second: int) -> bool:
+        """Put two kernels together at one of them, if that one's place can be reached past all that runs in between,
+        and unless it takes more memory than before."""
+        one, other = self.items[first], self.items[second]
+        if not isinstance(one, Kernel) or not isinstance(other, Kernel):
+            return False
+        shared = [n for n in one.buffers if n in other.buffers]
+        if not shared or len({*one.buffers, *other.buffers}) > _MOST_BUFFERS or not _fit(one, other, shared):
+            return False
+        if code_cost(one.ast) + code_cost(other.ast) > MOST_CODE:
+            return False
+        place = second if self._can_pass(one, first, second) else None
+        place = first if self._can_pass(other, first, second) else place
+        if place is None:
+            return False
+        both = {first, second}
+        merged = _merged(one, other, {n for n in one.outputs if self.alive.touched.get(n) == both})
+        if not self.alive.moved(both, place, {*one.buffers, *other.buffers}, merged.buffers):
+            return False
+        self._take(first, one)
+        self._take(second, other)
+        self._put(place, merged)
+        return True
+
+
+def _is_between(positions: Sequence[int], first: int, second: int) -> bool:
+    """True if one of the positions, which are in order, is after `first` and before `second`."""
+    after = bisect_right(positions, first)
+    return after < len(positions) and positions[after] < second
 
 
 @lru_cache(maxsize=1024)
@@ -65,33 +141,6 @@ def _places(ast: UOp) -> dict[int, set[UOp]]:
             place = node.replace(src=(param.replace(arg=(0, param.arg[1])), *node.src[1:]))
             places.setdefault(param.arg[0], set()).add(place)
     return places
-
-
-def _join(items: list[Item | None], first: int, second: int, alive: Alive) -> bool:
-    """Put two kernels together at one of them, if that one's place can be reached past all that runs in between, and
-    unless it takes more memory than before."""
-    one, other = items[first], items[second]
-    if not isinstance(one, Kernel) or not isinstance(other, Kernel):
-        return False
-    shared = [n for n in one.buffers if n in other.buffers]
-    if not shared or len({*one.buffers, *other.buffers}) > _MOST_BUFFERS or not _fit(one, other, shared):
-        return False
-    if code_cost(one.ast) + code_cost(other.ast) > MOST_CODE:
-        return False
-    between = [item for item in items[first + 1 : second] if item is not None]
-    written = {n for item in between for n in outputs_of(item)}
-    touched = {n for item in between for n in buffers_of(item)}
-    free = [moves for moves in (other, one) if written.isdisjoint(moves.buffers) and touched.isdisjoint(moves.outputs)]
-    if not free:
-        return False
-    place = first if free[0] is other else second
-    both = {first, second}
-    merged = _merged(one, other, {n for n in one.outputs if alive.touched.get(n) == both})
-    if not alive.moved(both, place, {*one.buffers, *other.buffers}, merged.buffers):
-        return False
-    items[first] = items[second] = None
-    items[place] = merged
-    return True
 
 
 def _fit(one: Kernel, other: Kernel, shared: list[int]) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from heapq import heappop, heappush
 
 from kernmill.ir import (
     BufferPlan,
@@ -99,6 +100,7 @@ class _Builder:
     kernels: dict[UOp, Kernel] = field(default_factory=dict[UOp, Kernel])
     device_of: dict[UOp, str | None] = field(default_factory=dict["UOp", "str | None"])
     reads: dict[UOp, set[UOp]] = field(default_factory=dict["UOp", "set[UOp]"])  # root -> nodes it reads
+    readers: dict[UOp, list[UOp]] = field(default_factory=dict["UOp", "list[UOp]"])  # node -> roots that read it
     waits: dict[UOp, set[UOp]] = field(default_factory=dict["UOp", "set[UOp]"])  # root -> roots that run before it
     is_stuck: bool = False
 
@@ -267,26 +269,49 @@ class _Builder:
     def _order(self, fusion: Fusion) -> None:
         """Producers before readers, readers of an old value before the kernel that overwrites it."""
         self.reads = {k.node: _data_below(k.node, self.buffer_of) for k in fusion.roots}
+        for node, below in self.reads.items():
+            for read in below:
+                self.readers.setdefault(read, []).append(node)
         self.waits = waits = self._waits()
-        done: set[UOp] = set()
-        pending = [k.node for k in reversed(fusion.roots)]
+        nodes = [k.node for k in reversed(fusion.roots)]  # the first one that is ready comes first
+        number = {node: n for n, node in enumerate(nodes)}
+        users: dict[UOp, list[UOp]] = {}
+        for node, needed in waits.items():
+            for needs in needed:
+                users.setdefault(needs, []).append(node)
+        missing = {node: len(needed) for node, needed in waits.items()}
+        ready = [n for n, node in enumerate(nodes) if not missing[node]]
+        pending = dict.fromkeys(nodes)
         while pending:
-            ready = next((node for node in pending if waits[node] <= done), None)
-            if ready is None:  # a clash, which clashes() names
-                self.is_stuck, ready = True, pending[0]
-            pending.remove(ready)
-            done.add(ready)
-            loops = fusion.roots[fusion.kernel_of[ready]].loops
-            if all(loop.src[0].bounds != (0, 0) for loop in loops):
-                copy = Copy(self.buffer_of[ready.src[0]], self.buffer_of[ready]) if ready.op is Ops.COPY else None
-                self.plan.items.append(copy or self.kernels[ready])
+            if ready:
+                node = nodes[heappop(ready)]
+            else:  # a clash, which clashes() names
+                self.is_stuck, node = True, next(iter(pending))
+            if node not in pending:
+                continue
+            del pending[node]
+            for user in users.get(node, ()):
+                missing[user] -= 1
+                if not missing[user]:
+                    heappush(ready, number[user])
+            self._launch(node, fusion)
+
+    def _launch(self, node: UOp, fusion: Fusion) -> None:
+        """Add the kernel of a node to the plan, unless there is nothing to compute."""
+        loops = fusion.roots[fusion.kernel_of[node]].loops
+        if all(loop.src[0].bounds != (0, 0) for loop in loops):
+            copy = Copy(self.buffer_of[node.src[0]], self.buffer_of[node]) if node.op is Ops.COPY else None
+            self.plan.items.append(copy or self.kernels[node])
 
     def _waits(self) -> dict[UOp, set[UOp]]:
         waits = {node: {s for s in below if s in self.reads} for node, below in self.reads.items()}
         for node in self.targets:
-            old = _base(node.src[0])
-            waits[node] |= {reader for reader, below in self.reads.items() if reader is not node and old in below}
+            waits[node].update(reader for reader in self._readers_of_old(node) if reader is not node)
         return waits
+
+    def _readers_of_old(self, node: UOp) -> list[UOp]:
+        """The kernels that read what an assignment in place overwrites."""
+        return self.readers.get(_base(node.src[0]), [])
 
     def clashes(self) -> set[UOp]:
         """In-place assignments that somebody would notice: an old value read afterwards, or elsewhere by itself."""
@@ -298,9 +323,8 @@ class _Builder:
                 clash.add(node)
             if node in self.kernels and not _reads_only_its_place(self.kernels[node], target):
                 clash.add(node)
-            for reader, below in self.reads.items():
-                if reader is not node and old in below and _depends(reader, node, self.reads):
-                    clash.add(node)
+            if any(reader is not node and _depends(reader, node, self.reads) for reader in self._readers_of_old(node)):
+                clash.add(node)
         if self.is_stuck and not clash:  # some overwrite what the others still read: one of them goes elsewhere
             clash = {next(node for node in self.targets if _depends(node, node, self.waits))}
         return clash
