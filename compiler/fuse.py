@@ -227,7 +227,7 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
 
 
 def _is_long(node: UOp, uses: list[Use], fact: _Facts, fusion: Fusion) -> bool:
-    """True if a kernel that reads the node has as much code as is good, and computing the node takes more than a little.
+    """True if a kernel that reads the node has enough code already, and the node is not cheap.
 
     A chain of thousands of steps becomes kernels of bounded size. Most of them are equal, and are compiled once."""
     if node.op is not Ops.REDUCE and not fact.is_heavy and fact.cost <= _CHEAP and fact.reads <= 2:
@@ -312,17 +312,19 @@ def _rests_on_stored(node: UOp, facts: dict[UOp, _Facts], fusion: Fusion) -> boo
         return False
     between = {node}
     below = {s for s in node.src if facts[s].is_heavy}
-    while below:
+    cost = node.op.cost
+    while below and cost <= 2 * _CHEAP:
         if len(below) == 1:
             (anchor,) = below
             inner = (anchor, *(n for n in between if n is not node))
             if any(reader not in between for n in inner for reader in fusion.readers[n]):
-                return sum(n.op.cost for n in between if n.op.is_elementwise) <= 2 * _CHEAP
+                return True
         latest = max(below, key=fusion.position.__getitem__)
         if latest.op is Ops.REDUCE:
             return False
         below.remove(latest)
         between.add(latest)
+        cost += latest.op.cost * latest.op.is_elementwise
         below |= {s for s in latest.src if facts[s].is_heavy}
     return False
 

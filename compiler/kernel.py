@@ -9,8 +9,9 @@ from functools import lru_cache, reduce
 from kernmill.ir import Op, Ops, UOp, const, dtypes, linear, substitute
 
 __all__ = [
-    "BUFFER_COST", "LOOP_COST", "MOST_CODE", "KernelInfo", "code_cost", "combined", "conjuncts", "gated", "iterations", "loops_of", "masked", "names_of",
-    "neutral_element", "numbered", "order_of", "output_loops", "reordered", "slot_of", "step_of", "stored",
+    "BUFFER_COST", "LOOP_COST", "MOST_CODE", "KernelInfo", "code_cost", "combined", "conjuncts", "gated",
+    "iterations", "loops_of", "masked", "names_of", "neutral_element", "numbered", "order_of", "output_loops",
+    "reordered", "slot_of", "step_of", "stored",
 ]  # fmt: skip
 
 MOST_CODE = 1 << 10  # cost of one kernel: at 32 bytes of code for each unit, its instructions fit a cache of 32 KiB
