@@ -232,7 +232,12 @@ def _is_long(node: UOp, uses: list[Use], fact: _Facts, fusion: Fusion) -> bool:
     A chain of thousands of steps becomes kernels of bounded size. Most of them are equal, and are compiled once."""
     if node.op is not Ops.REDUCE and not fact.is_heavy and fact.cost <= _CHEAP and fact.reads <= 2:
         return False
-    return any(fusion.roots[use.kernel].cost >= MOST_CODE for use in uses)
+    kernels = [(use, kernel) for use in uses if (kernel := fusion.roots[use.kernel]).cost >= MOST_CODE]
+    if _elements(node.shape) <= fact.widest:
+        return bool(kernels)
+    return any(
+        _needed(use) <= set(kernel.loops) for use, kernel in kernels
+    )  # the terms of a sum take more than it does
 
 
 def _is_widened(node: UOp, facts: dict[UOp, _Facts]) -> bool:

@@ -1,4 +1,5 @@
-"""A reduction of much to little becomes two: first to some hundred partial results, then those to the end.
+"""A reduction of much to little becomes two: first to some hundred partial results, then those to the end. A sum of
+very many terms becomes several sums.
 
 When: before fusion. Why there: both halves are ordinary kernels, the first with enough rows for all threads. The cut
 depends on the shape alone, so the result is the same for any number of threads. Tests:
@@ -7,23 +8,50 @@ tests/compiler/test_split_reduce.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from kernmill.ir import Op, Ops, UOp, expand, iota, numel, pad, permute, rebuilt, reduce_axes, reshape
 
-from .kernel import neutral_element
+from .kernel import combined, neutral_element
 
 __all__ = ["split_reduces"]
 
 _PARTS = 64  # partial results per output
 _MIN_INNER = 2048  # elements folded into one partial result, at least
+_MOST_TERMS = 64  # of a sum over axes: each reads memory of its own, and a kernel has some thousand instructions
 _MAX_OUTPUTS = 16  # with more outputs than this there are rows enough already
 
 
 def split_reduces(roots: Sequence[UOp]) -> list[UOp]:
     """The same graph, long reductions to few outputs in two steps."""
     sink = UOp(Ops.SINK, roots[0].dtype, tuple(roots))
-    return list(rebuilt(sink, lambda node, new: _split(node, new) if node.op is Ops.REDUCE else new).src)
+    readers = Counter(s for node in sink.toposort() if node.op is not Ops.SINK for s in node.src)
+
+    def change(node: UOp, new: UOp) -> UOp:
+        if node.op is not Ops.REDUCE:
+            return new
+        terms = _terms(node.src[0], new.src[0], readers) if node.arg[0] is Ops.ADD else []
+        if len(terms) <= _MOST_TERMS:
+            return _split(node, new)
+        groups = [terms[n : n + _MOST_TERMS] for n in range(0, len(terms), _MOST_TERMS)]
+        sums = [new.replace(src=(combined(Ops.ADD, group),)) for group in groups]
+        return combined(Ops.ADD, [_split(node, part) for part in sums])
+
+    return list(rebuilt(sink, change).src)
+
+
+def _terms(old: UOp, new: UOp, readers: Mapping[UOp, int]) -> list[UOp]:
+    """What `new` adds up, in order. It has the form of `old`, whose parts nobody else may read."""
+    terms: list[UOp] = []
+    waiting = [(old, new)]
+    while waiting:
+        old, new = waiting.pop()
+        if old.op is new.op is Ops.ADD and readers[old] == 1:
+            waiting += [*zip(old.src, new.src, strict=True)][::-1]
+        else:
+            terms.append(new)
+    return terms
 
 
 def _split(node: UOp, new: UOp) -> UOp:

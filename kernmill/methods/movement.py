@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["Joining", "Movement", "cat", "meshgrid", "stack"]
 
 Axes = int | Sequence[int] | None
+_MOST_PIECES = 16  # side by side in one expression, which looks at each of them for each element
 
 
 def flat_sizes(sizes: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
@@ -377,6 +378,9 @@ M = TypeVar("M", bound=Movement)
 
 def join_pieces(pieces: Sequence[M], axis: int) -> M:
     """Tensors of one dtype side by side along an axis: padded to the whole length, chosen by place (-0 survives)."""
+    if len(pieces) > _MOST_PIECES:  # each element is chosen in every group: in groups of groups the work stays linear
+        groups = [pieces[n : n + _MOST_PIECES] for n in range(0, len(pieces), _MOST_PIECES)]
+        return join_pieces([join_pieces(group, axis) for group in groups], axis)
     total = sum(p.node_shape[axis] for p in pieces)
     rank = pieces[0].ndim
     whole: M | None = None
