@@ -14,7 +14,6 @@ import itertools
 import re
 import sys
 import time
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -379,11 +378,12 @@ def _line(walk: GraphWalk) -> str:
 
 
 def _warn(family: Family, reason: str, walk: GraphWalk) -> None:
+    import logging  # as rare as slow to import
+
     because = f" One plan for all sizes was not possible ({family.refused})." if family.refused else ""
-    warnings.warn(
+    logging.getLogger("kernmill").warning(
         f"{_line(walk)}: kernels were compiled {_WARN_AFTER} times for one expression, the last time because "
-        f"{reason}.{because} Pad the sizes to a few fixed ones, or give changing numbers as Tensor(number).",
-        stacklevel=2,
+        f"{reason}.{because} Pad the sizes to a few fixed ones, or give changing numbers as Tensor(number)."
     )
 
 

@@ -7,6 +7,7 @@ and expressions, changes the state, copies and pickles it. All values are small 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import pickle
@@ -33,6 +34,15 @@ Statement = Callable[[Any, Names], object]
 
 class Mine(Exception):
     """What a program raises itself."""
+
+
+class Refused(Exception):
+    """A captured function uses a view from before it that a write changes, which jit alone refuses."""
+
+
+def is_refusal(error: Exception) -> bool:
+    """True for what jit refuses of views."""
+    return str(error).startswith("jit:") and "a view" in str(error)
 
 
 def limited(x: Tensor) -> Tensor:
@@ -330,6 +340,8 @@ class Life:
             try:
                 results = call(x, y, self.box, n)
             except (KernmillError, Mine) as error:
+                if is_refusal(error):
+                    raise Refused from error
                 self.found.append(type(error).__name__)
                 break
             if is_kept:
@@ -371,5 +383,10 @@ class Life:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_programs_are_what_they_are_without_jit(kind: str) -> None:
-    for seed in range(SEEDS // 4):
-        assert Life(seed, kind, jit).go() == Life(seed, kind, lambda function: function).go(), seed
+    compared = 0
+    for seed in range(SEEDS // 2):
+        with contextlib.suppress(Refused):
+            found = Life(seed, kind, jit).go()
+            assert found == Life(seed, kind, lambda function: function).go(), seed
+            compared += 1
+    assert compared >= SEEDS // 8  # most of these programs keep views and write to their tensors

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import Tensor, dtypes, jit
+from kernmill import KernmillError, Tensor, dtypes, jit
+from tests.fuzz.test_captures import is_refusal
 
 SEEDS = int(os.environ.get("FUZZ_SEEDS", "40"))
 SHAPES = ((1,), (7,), (64,), (3, 5), (6, 6), (16, 33), (40, 40), (2, 3, 17), (33, 1, 20), (0, 4))
@@ -256,8 +257,17 @@ def life(seed: int, device: str, wrap: Callable[[Any], Any]) -> list[Any]:
 
 def test_random_changes_of_the_state_between_replays() -> None:
     """Constants, one tensor at several places, other signatures: what a replay gives is what plain calls give."""
-    for seed in range(SEEDS // 2):
-        assert life(seed, "LLVM", jit) == life(seed, "LLVM", lambda function: function), seed
+    compared = 0
+    for seed in range(SEEDS):
+        try:
+            found = life(seed, "LLVM", jit)
+        except KernmillError as error:
+            if not is_refusal(error):
+                raise
+            continue
+        assert found == life(seed, "LLVM", lambda function: function), seed
+        compared += 1
+    assert compared >= SEEDS // 4
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
