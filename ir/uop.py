@@ -133,10 +133,9 @@ class UOp:
             key = op, dtype, arg, *map(id, src)
         else:
             key = op, dtype, _identity(dtype, arg) if op is Ops.CONST else arg
-        found: UOp | None
         ref = _table.get(key)
         if ref is not None and (found := ref()) is not None and not found.own:
-            return found
+            return found  # type: ignore[no-any-return]
         if len(dead) > _MOST_DEAD:
             sweep()
         self = _new(cls)
@@ -151,7 +150,7 @@ class UOp:
             with sweep_lock:
                 ref = _table.get(key)
                 if ref is not None and (found := ref()) is not None and not found.own:
-                    return found
+                    return found  # type: ignore[no-any-return]
                 _table[key] = new
         return self
 

@@ -458,7 +458,7 @@ def _has(values: Any, is_it: Callable[[Any], bool]) -> bool:
     return any(_has(v, is_it) for v in values) if isinstance(values, (list, tuple)) else is_it(values)
 
 
-def _shaped(array: Array, shape: Sequence[Any]) -> Array:
+def _shaped(array: Array, shape: tuple[Any, ...]) -> Array:
     """A flat array in a shape.
 
     Raises:

@@ -211,7 +211,7 @@ class Indexing(Sortable):
         if array.size == 0 and not hasattr(item, "dtype"):
             array = array.astype(np.int64)
         if array.dtype == object and all(isinstance(i, int) for i in array.flat):  # no dtype of NumPy holds them
-            raise _out_of_range(max(array.flat, key=abs), axis, int(size) if isinstance(size, int) else 0)
+            raise _out_of_range(int(max(array.flat, key=abs)), axis, int(size) if isinstance(size, int) else 0)
         if array.dtype.kind not in "iu":
             raise DTypeError(
                 f"t[..]: an index of dtype {array.dtype}. Indices are ints, slices, None, `...` or int tensors."

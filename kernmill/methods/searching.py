@@ -118,7 +118,9 @@ class Searching(Scan):
             )
         return result
 
-    def _combined(self, axis: int, index: Self, value: Self, reduce: str) -> Self:
+    def _combined(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, axis: int, index: Self, value: Self, reduce: str
+    ) -> Self:
         return self.scatter_reduce(axis, index, value, reduce)
 
     def _by_index(self, source: Self, named: Self, axis: int, index: Self, op: Op) -> Self:
@@ -170,7 +172,9 @@ class Searching(Scan):
         first, *others = columns[::-1]
         return choose(is_found.unsqueeze(1), first.stack(*others, axis=1), first._make(first._tensor(fill_value).uop))
 
-    def masked_select(self, mask: Self, *, size: int | None = None, fill_value: float = 0) -> Self:
+    def masked_select(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, mask: Self, *, size: int | None = None, fill_value: float = 0
+    ) -> Self:
         """The first `size` elements where the mask holds, as a vector; `fill_value` where there are fewer.
 
         Raises:

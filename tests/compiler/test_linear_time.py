@@ -144,7 +144,12 @@ def test_a_long_chain_of_equal_steps_has_few_different_kernels(monkeypatch: pyte
     planning: Any = importlib.import_module("kernmill.runtime.planning")
     plans: list[GraphPlan] = []
     plan_kernels = planning.plan_kernels
-    monkeypatch.setattr(planning, "plan_kernels", lambda *of: plans.append(plan_kernels(*of)) or plans[-1])
+
+    def noted(*of: Any) -> GraphPlan:
+        plans.append(plan_kernels(*of))
+        return plans[-1]
+
+    monkeypatch.setattr(planning, "plan_kernels", noted)
     Tensor.realize(*means(801))
     kernels = [item for plan in plans for item in plan.items if isinstance(item, Kernel)]
     assert len(kernels) > 20
