@@ -93,7 +93,7 @@ def steps_of(make: Callable[[int], list[Tensor]], n: int) -> int:
 @pytest.mark.parametrize(
     ("make", "n"),
     [(sines, 200), (means, 150), (products, 60), (gradient, 120), (diamonds, 60), (shared_weight, 70), (joined, 300)],
-    ids=lambda v: str(v),
+    ids=lambda v: getattr(v, "__name__", str(v)),
 )
 def test_twice_the_steps_take_at_most_twice_the_work(make: Callable[[int], list[Tensor]], n: int) -> None:
     with Context(DEVICE="NULL"):
