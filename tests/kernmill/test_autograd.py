@@ -176,7 +176,7 @@ def test_a_gradient_that_is_the_same_for_all_rows_is_added_once(name: str) -> No
     with collecting_kernels() as found:
         close(x.grad, np.ones((64, 1)) * values(64, 64, seed=2).sum(1) * scale, 1e-4, 1e-4)
     most = 2 * 64 * 64 if name != "a square" else 2 * 64 * 64 * 66
-    assert sum(estimate(ast).flops for _, ast in found) <= most + 1  # the product of two numbers that are given
+    assert sum(estimate(ast).flops for _, ast in found) <= most + 2  # the product of two numbers that are given
 
 
 def test_the_second_gradient_of_abs_at_zero_is_zero() -> None:
