@@ -45,6 +45,7 @@ _WARN_AFTER = 8  # exact plans of one family
 _MOST_FAMILIES = 512
 _MOST_VARIABLES = 4
 _LEAST_BOUND = 256  # of a variable, so that a short sequence may become a long one
+_LONG = 1 << 14  # a sum of more elements is split (compiler/split_reduce.py), or one accumulator loses digits
 _ROOM = 8  # a variable may grow by this factor before a plan with larger bounds is made
 
 families: OrderedDict[Any, Family] = OrderedDict()
@@ -241,7 +242,11 @@ def _generalized(
     """A plan with variables for the sizes that differ between samples."""
     first, last = len(walk.roots), samples[-1]
     vectors = list(zip(*[sample.sizes for sample in samples], strict=True))
-    found = _variables([vector for vector in vectors if len(set(vector)) > 1])
+    changing = [vector for vector in vectors if len(set(vector)) > 1]
+    if max(map(max, changing), default=0) > _LONG:
+        family.refused = "long sums are computed in parts, whose number depends on the size"
+        return None
+    found = _variables(changing)
     if found is None:
         family.refused = "more than four sizes change independently"
         return None
@@ -282,7 +287,7 @@ def _variables(
         if node is None:
             if len(variables) == _MOST_VARIABLES:
                 return None
-            most = max(_LEAST_BOUND, 1 << (_ROOM * max(vector) - 1).bit_length())
+            most = min(_LONG, max(_LEAST_BOUND, 1 << (_ROOM * max(vector) - 1).bit_length()))
             node = UOp(Ops.VARIABLE, dtypes.index, (), (f"size{len(variables)}", 2, most))
             variables[vector] = node
         size = as_size(node)
