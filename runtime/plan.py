@@ -89,8 +89,9 @@ class Plans:
 
     def put(self, key: Any, plan: Plan) -> None:
         """Keep a plan; drop others until all fit in the setting PLANS_MAX_MB."""
+        before = self.found.pop(key, None)
+        self.bytes += plan.cost_bytes - (before.cost_bytes if before is not None else 0)
         self.found[key] = plan
-        self.bytes += plan.cost_bytes
         while self.bytes > int(setting("PLANS_MAX_MB")) << 20 and len(self.found) > 1:
             self.bytes -= self.found.popitem(last=False)[1].cost_bytes
 
