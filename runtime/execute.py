@@ -201,7 +201,7 @@ class _Run:
         key of a graph with parts does not say."""
         walk, parts = self.walk, self.parts
         plan = plans.get(self.key())
-        if plan is not None and not (plan.counts and wants_exact(plan)):
+        if plan is not None and not self.outgrows(plan):
             return plan
         many = self.plain if plan is None else None
         if parts and many is not None:
@@ -213,6 +213,11 @@ class _Run:
             self.walk, self.parts = walk, parts
         plans.put(self.key(), plan)
         return plan
+
+    def outgrows(self, plan: Plan) -> bool:
+        """True if a plan that serves many graphs is not the one for this graph: a recording has no values for the plan's
+        variables, and sizes that keep coming get exact kernels."""
+        return (plan.numbers is not None and self.walk.is_exact) or (bool(plan.counts) and wants_exact(plan))
 
     def storages(self, plan: Plan) -> list[Buffer]:
         """The memory of the leaves and of the numbers."""

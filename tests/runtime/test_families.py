@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernmill import Context, Tensor
+from kernmill import Context, Tensor, jit
 from kernmill.runtime import counters, families, plan
 
 
@@ -127,3 +127,17 @@ def test_what_cannot_be_shared_is_told_once(
         assert "kernels were compiled 8 times for one expression" in text
         assert "test_families.py" in text
     assert "a new graph" in capsys.readouterr().err
+
+
+def test_a_captured_function_does_not_take_a_plan_for_many_sizes() -> None:
+    """A recording has no values for that plan's variables: its replay failed with `the size size0 is nothing`."""
+
+    def function(x: Tensor) -> Tensor:
+        return (x * 2 + 1).sum()
+
+    for size in range(3, 8):
+        function(data(size)).item()
+    captured = jit(function)
+    for size in (6, 6, 6, 4, 6):
+        x = data(size)
+        assert captured(x).item() == pytest.approx(2 * x.numpy().sum() + size, rel=1e-5)
