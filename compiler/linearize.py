@@ -154,7 +154,7 @@ def _levels(members: list[UOp | Path], needs: list[set[int]], side_by_side: int)
 
     A machine looks some hundred instructions ahead. Of copies that follow each other it sees one or two, and waits for
     their chains; side by side they fill its units. Short chains overlap by themselves, and the vectors of too many
-    copies would not fit the registers. Figures: docs/decisions/0005-math.md and 0031-side-by-side.md.
+    copies would not fit the registers. Why: docs/topics/vector-code.md.
     """
     depth = [0] * len(members)
     chain = [0] * len(members)  # vector steps that wait for no accumulator

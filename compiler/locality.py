@@ -1,7 +1,7 @@
 """Which part of each buffer an iteration of the parallel loop touches: its own part, or any place.
 
-When: the loops are cut. Why: the runtime runs kernels that follow each other part by part (docs/decisions/0052). Of T
-iterations the t-th owns the t-th of T equal parts of a buffer. Only what can be proved is said; gates are ignored.
+When: the loops are cut. Why: the runtime runs kernels that follow each other part by part (docs/topics/threads.md).
+Of T iterations the t-th owns the t-th of T equal parts of a buffer. Only what can be proved is said; gates are ignored.
 Tests: tests/compiler/test_locality.py.
 """
 

@@ -1,7 +1,7 @@
 """Loops in two parts: the first, in which the gate of a sum is known to hold, is a loop without it.
 
 When: after trim_loops. Why there: how far a loop runs is known, and its copies still share one condition. Guarantees:
-the same results. Figures: docs/decisions/0030-loops-in-two-parts.md. Tests: tests/compiler/test_peel_loops.py.
+the same results. Why: docs/topics/tails-and-masks.md. Tests: tests/compiler/test_peel_loops.py.
 """
 
 from __future__ import annotations

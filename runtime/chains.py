@@ -3,7 +3,8 @@
 A kernel says what iteration t of its T touches (compiler/locality.py): the t-th of T equal parts of a buffer, or any
 place. Launches are a chain while what they write, and what is written there, is touched in such parts only, and
 memory that two buffers share is all of both. As many parts are done together as a cache holds of all these buffers, so
-that a launch finds there what the one before it wrote; threads share the parts once for all of it. docs/decisions/0052.
+that a launch finds there what the one before it wrote; threads share the parts once for all of it.
+Why: docs/topics/threads.md.
 """
 
 from __future__ import annotations

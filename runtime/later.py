@@ -1,7 +1,7 @@
 """Lazy imports: modules of this folder that only compiling, searching and reporting need, imported when first used.
 
 A program whose plans and kernels are all in the cache uses none of them, nor the compiler that they import
-(docs/decisions/0034-known-graphs.md).
+(docs/topics/plans-and-caches.md).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from typing import IO, Any, Final
 __all__ = ["CompilerProcess", "Emitter", "serve"]
 
 _IDLE_S: Final = 30.0
-_LEVEL: Final = 2  # of the code generator; for what the others would give see docs/compile-time.md
+_LEVEL: Final = 2  # of the code generator; for what the others would give see docs/topics/compile-time.md
 _FOLDS_MASKED_LOADS: Final = (22,)  # LLVM whose peephole pass moves them into permutations, which read all lanes
 
 

@@ -6,7 +6,8 @@ pool has more than one thread, each thread has an equal part, in whole chunks, a
 another has left; which thread does which part must not show in the result, and kernels see to that.
 
 Waiting threads spin for `SPIN` microseconds and then sleep: a long spin loses two to five times as soon as another
-process wants the core (docs/threads.md). Workers are daemon threads of Python inside one native call without the GIL.
+process wants the core (docs/topics/threads.md). Workers are daemon threads of Python inside one native call
+without the GIL.
 
 A call in the main thread runs the handlers of signals about every 20 ms, between slices of a kernel's range. Ctrl-C
 ends it: the rest of the table is dropped, `run` raises KeyboardInterrupt, and what kernels wrote is incomplete. A range

@@ -3,7 +3,7 @@
 What is read from beginning to end lies best in large pages, but fresh ones may be slow to get: a virtual machine's host
 gives memory when it is touched, 4 KB at a time. A thread gets pages ahead of who writes there, large ones as long as
 they take no longer than ordinary ones do. Once all is written, another one makes large pages of the others.
-Figures: docs/decisions/0061-pages-ahead.md, 0085-large-pages-afterwards.md. Tests: tests/runtime/test_weight_arena.py.
+Why: docs/topics/memory.md. Tests: tests/runtime/test_weight_arena.py.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ def inside_the_front(found: Import, file: str) -> Iterator[str]:
 def not_lazily(found: Import, file: str) -> Iterator[str]:
     """No import hidden in a function, or between folders under TYPE_CHECKING: it would hide a cycle.
 
-    Inside one folder the word of a type may come from a module that imports this one (docs/decisions/0006).
+    Inside one folder the word of a type may come from a module that imports this one (docs/topics/project-rules.md).
     """
     if found.lazy == "TYPE_CHECKING" and found.is_relative and not found.devices():
         return

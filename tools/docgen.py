@@ -170,32 +170,6 @@ def run_a_model() -> str:
     return page
 
 
-TOPICS: dict[str, tuple[int, ...]] = {
-    "From a graph to kernels": (2, 4, 9, 23, 33, 53, 54, 56, 68, 69, 71, 78),
-    "From a kernel to text": (1, 5, 10, 26, 30, 43, 48, 73),
-    "Schedules and their search": (3, 12, 45, 62, 70, 89),
-    "Schedules: products and long sums": (16, 24, 25, 29, 44, 47, 55, 81),
-    "Schedules: rows, windows, places": (15, 17, 42, 51, 64, 91),
-    "Matrix units and groups of work-items": (20, 21, 35, 49, 79),
-    "Quantized weights": (19, 27, 31, 32, 40, 41, 46, 72, 75, 80, 82, 83, 84, 86, 88),
-    "Calls, captures and plans": (18, 22, 34, 37, 52, 59, 66, 74, 76, 87),
-    "Compiling, memory and devices": (11, 13, 28, 36, 50, 57, 61, 63, 85),
-    "Language models and their files": (7, 8, 38, 39, 90, 92),
-    "The front, and rules of the house": (6, 14, 65, 77),
-}
-
-
-def decisions() -> str:
-    files = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
-    titles = [(path.name, path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")) for path in files]
-    intro = "Why things are as they are. What was found later stands at the end of the page that it belongs to.\n"
-    rows = {int(name[:4]): f"- [{title}]({name})\n" for name, title in titles}
-    known = {number for numbers in TOPICS.values() for number in numbers}
-    topics = {**TOPICS, "Not sorted yet": tuple(number for number in rows if number not in known)}
-    parts = [f"## {topic}\n\n{''.join(rows[n] for n in numbers)}" for topic, numbers in topics.items() if numbers]
-    return page("Decisions", "the first line of each file beside it, by the topics in tools/docgen.py", intro, *parts)
-
-
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings,
     "ops.md": ops,
@@ -203,7 +177,6 @@ PAGES: dict[str, Callable[[], str]] = {
     "layers.md": layers,
     "layout.md": layout,
     "how-to/run-a-model.md": run_a_model,
-    "decisions/README.md": decisions,
 }
 
 

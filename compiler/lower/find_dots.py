@@ -123,7 +123,7 @@ def _narrow(u: UOp) -> UOp | None:
 
 def _is_near(a: UOp, b: UOp, products: Sequence[tuple[UOp, UOp]], target: Target) -> bool:
     """Whether pairs are made as fast as they are multiplied: one operand is read so, and the other at most woven in
-    registers, but not from memory, for which the product waits (docs/decisions/0081-pairs-of-bfloat16.md)."""
+    registers, but not from memory, for which the product waits (docs/topics/dot-products.md)."""
     if _is_read(b):
         return _is_read(a) or products[0][0].dtype.lanes > 1
     memories = [memory_of(product[1].src[0]) for product in products if product[1].op is Ops.LOAD]

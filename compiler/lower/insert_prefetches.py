@@ -5,7 +5,7 @@ place of its own (AFTER). A panel is copied in a burst: prefetched by the copy i
 memory can, while the multipliers wait; prefetched by the products of the panel before, it comes while they work. What
 lies behind a row whose index was looked up is not the next row, so that one is prefetched by its own index. Assumes:
 the bytes ahead of a copy are the next panel's. Guarantees: the same results; a copy whose readers walk other loops than
-it does keeps its prefetches. Figures: docs/decisions/0025 and 0042. Tests:
+it does keeps its prefetches. Why: docs/topics/prefetch.md, docs/topics/convolutions.md. Tests:
 tests/compiler/lower/test_insert_prefetches.py.
 """
 

@@ -95,7 +95,7 @@ def nest_sums(uops: list[UOp]) -> list[UOp]:
     """The list with long sums of floats in levels: a large number forgets the ends of the small ones added to it.
 
     In the list every value has its place, so the blocks of a loop stand where the loop did. Loops that end at a place
-    known only inside, and tiles of a matrix unit, stay as they are. Figures: docs/decisions/0069-sums-of-sums.md.
+    known only inside, and tiles of a matrix unit, stay as they are. Why: docs/topics/reductions.md.
     """
     sums: dict[tuple[UOp, ...], list[UOp]] = {}  # by their loops
     for u in uops:

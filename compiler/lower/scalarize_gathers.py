@@ -4,7 +4,7 @@ When: after combine_loads and find_tables. Why there: a lane is a part of one lo
 A gather takes its indices out of a vector again, and many CPUs are slow at it: 28 cycles for 16 entries where sixteen
 loads take 8, on one with the fix for Downfall (`Target.has_gathers`). An index in memory goes to an address by itself.
 Assumes: nothing. Guarantees: the same entries; indices that are gathered themselves, or have gates, stay in a vector.
-Figures: docs/decisions/0046-entries.md. Tests: tests/compiler/lower/test_scalarize_gathers.py.
+Why: docs/topics/quantized-layouts.md. Tests: tests/compiler/lower/test_scalarize_gathers.py.
 """
 
 from __future__ import annotations

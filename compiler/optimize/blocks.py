@@ -2,8 +2,8 @@
 
 Lanes are outputs whose words lie side by side in one operand, so that no sum goes across lanes. The short sum is copied
 out whole and becomes a chain of dot products (lower/find_dots.py); of the loops over blocks those stay that a body has
-no room for. The other operand is the same in all lanes; the outputs that it steps with are a register tile. Figures:
-docs/decisions/0019-quantized-products.md. Tests: tests/compiler/optimize/test_blocks.py.
+no room for. The other operand is the same in all lanes; the outputs that it steps with are a register tile. Why:
+docs/topics/quantized-products.md. Tests: tests/compiler/optimize/test_blocks.py.
 """
 
 from __future__ import annotations

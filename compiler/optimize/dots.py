@@ -2,8 +2,8 @@
 
 Neighbouring terms of the sum, four of bytes or two of bfloat16, become one instruction (lower/find_dots.py), which asks
 for them side by side: the reduce loop is copied out by so many, and innermost where an operand is packed. Nothing here
-asks what a kernel computes beyond that one sum. Figures: docs/decisions/0010-dot-and-tiles.md,
-0044-bytes-of-the-other-sign.md and 0081-pairs-of-bfloat16.md. Tests: tests/compiler/optimize/test_dots.py.
+asks what a kernel computes beyond that one sum. Why: docs/topics/dot-products.md. Tests:
+tests/compiler/optimize/test_dots.py.
 """
 
 from __future__ import annotations

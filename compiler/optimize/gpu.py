@@ -7,7 +7,7 @@ Three shapes, told apart by how loads step with loops, never by what a kernel co
 - everything else: an item for each few elements, and blocks turned in shared memory where reading and writing run
   along different loops.
 
-No GPU was at hand: the constants are from what others have published (docs/decisions/0021-work-groups.md). Tests:
+No GPU was at hand: the constants are from what others have published (docs/topics/opencl.md). Tests:
 tests/compiler/optimize/test_gpu.py.
 """
 

@@ -3,7 +3,7 @@
 Nothing here asks what a kernel computes. It looks at how each load and store steps with each loop: a load that does
 not change with a loop is reused by a tile over it; a loop that steps by 1 can become lanes. From these two facts
 follow the register tile of a matrix product and of a convolution, the partial sums of a row reduction and the plain
-streams of elementwise work. Figures behind the constants: docs/decisions/0003-heuristic.md. Tests:
+streams of elementwise work. Why: docs/topics/matrix-products.md. Tests:
 tests/compiler/optimize/test_heuristic.py.
 """
 

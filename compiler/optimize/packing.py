@@ -4,7 +4,7 @@ Nothing here asks what a kernel computes. One operand changes with the lanes and
 it, the lanes of one tile and all terms of the sum, is read by every tile of rows. Another changes with the rows and not
 with the lanes, and is read again by every panel. Each is packed where enough tiles read it again, and reading it as it
 lies is dear: lanes far apart, a pitch that maps rows to the same places of a cache, or values that are converted each
-time they are read. Figures: docs/decisions/0003-heuristic.md and 0016-panels.md. Tests:
+time they are read. Why: docs/topics/matrix-products.md. Tests:
 tests/compiler/optimize/test_packing.py.
 """
 

@@ -1,8 +1,8 @@
 """The schedule of a product with a matrix that lies in panels: some rows side by side, and one panel after the other.
 
 The rows of a panel are lanes: no sum is folded, and what the other operand gives is one value for all of them. Panels
-far from each other are read side by side, as many as a register tile has room for; nothing has to be packed. Figures:
-docs/decisions/0088-floats-side-by-side.md. Tests: tests/compiler/optimize/test_panels.py.
+far from each other are read side by side, as many as a register tile has room for; nothing has to be packed. Why:
+docs/topics/quantized-layouts.md. Tests: tests/compiler/optimize/test_panels.py.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A sum over where(place == f(n), x(n), neutral), for all places of an output loop, compares every place with every n. The
 other way round, the output is filled with the neutral element, and a loop over n, one iteration after the other, folds
 x(n) into place f(n). What memory holds when an iteration begins is a CARRY, so that nobody takes the iterations in
-another order, or several at once. Used by the action `scatter`. Why: docs/decisions/0064. Tests:
+another order, or several at once. Used by the action `scatter`. Why: docs/topics/scatter-sort-scan.md. Tests:
 tests/compiler/optimize/test_scatter.py.
 """
 

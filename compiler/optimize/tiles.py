@@ -1,6 +1,6 @@
 """How large a register tile is: vectors and rows of it, and how many sums hide what an addition takes.
 
-Figures: docs/decisions/0003-heuristic.md. Tests: tests/compiler/optimize/test_tiles.py.
+Why: docs/topics/matrix-products.md. Tests: tests/compiler/optimize/test_tiles.py.
 """
 
 from __future__ import annotations

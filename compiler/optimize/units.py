@@ -4,7 +4,7 @@ Blocks of results are computed by the unit, two by two, and put in memory; rows 
 is left to do and store them, with masks at the ends. Both operands are packed as the unit wants them
 (lower/find_mmas.py) unless they lie so: panels of the columns, as many as half of L2 holds, for all tiles of rows, the
 rows for all panels of a block. Nothing here asks what a kernel computes beyond that one sum.
-docs/decisions/0020-tiles.md and 0079-prompts-in-tiles.md. Tests: tests/compiler/optimize/test_units.py.
+Why: docs/topics/matrix-units.md. Tests: tests/compiler/optimize/test_units.py.
 """
 
 from __future__ import annotations

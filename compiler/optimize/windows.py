@@ -7,8 +7,8 @@ the register tile of a matrix product, whose rows share what they read with thei
 panel goes on in the output, block by block; then rows that have their terms side by side need no window. A loop of the
 sum beside the window along which places lie side by side is the innermost one. Where the lanes lie in what the window
 slides over, a square of places shares what their windows overlap (`overlapping`); where it slides along them, rows
-do (`along_windows`). Figures: docs/decisions/0015-windows.md, 0024-long-sums.md, 0042-channels-last.md,
-0051-windows-beside-the-lanes.md and 0091-windows-along-the-lanes.md. Tests: tests/compiler/optimize/test_windows.py.
+do (`along_windows`). Why: docs/topics/convolutions.md, docs/topics/reductions.md. Tests:
+tests/compiler/optimize/test_windows.py.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Few rows of x by a matrix as files have it either wait for memory at the end of 
 Here the rows are lanes: one value of x serves 16 of them, and the matrix is read from one end to the other; prompts
 find their panels packed. Where the device has dot products of pairs of bfloat16, neighbours of a row stay together, and
 prompts are multiplied so, their values rounded to bfloat16 as well.
-Figures: docs/decisions/0088-floats-side-by-side.md. Tests: tests/kernmill/quant/test_floats.py.
+Why: docs/topics/quantized-layouts.md. Tests: tests/kernmill/quant/test_floats.py.
 """
 
 from __future__ import annotations

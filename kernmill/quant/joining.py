@@ -1,6 +1,6 @@
 """Matrices that one x is multiplied by, as one matrix: fewer launches, and one stream of memory in place of several.
 
-Figures: docs/decisions/0090-joined-matrices.md. Tests: tests/kernmill/quant/test_joining.py.
+Why: docs/topics/llm-inference.md. Tests: tests/kernmill/quant/test_joining.py.
 """
 
 from __future__ import annotations

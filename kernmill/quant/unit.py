@@ -4,7 +4,7 @@ Weights are decoded for all rows together, in the order in which the unit reads 
 that the unit multiplies: that errs less than the 8 bits of product.py do. A float16 weight is no bfloat16: where there
 is no unit for it, weight and x are sums of two each, upper and lower bits. The products of all but the two lower ones
 make their product to float32's last bits but seven.
-Figures: docs/decisions/0079-prompts-in-tiles.md. Tests: tests/kernmill/quant/test_unit.py.
+Why: docs/topics/matrix-units.md. Tests: tests/kernmill/quant/test_unit.py.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Looking points up in memory takes longer than reading more bytes does. A code is
 - of IQ1 2 bits, for -1, 0 and 1. Whether an eighth is added or subtracted is a bit for all values that share it; in
   IQ1_S it is the lowest one of a scale, which is odd anyway;
 - of IQ2 3 bits, of IQ3 4 bits: the number of a value among those that there are, from the least one on.
-Two scales lie in a byte. Figures: docs/decisions/0082-values-written-out.md. Tests:
+Two scales lie in a byte. Why: docs/topics/quantized-layouts.md. Tests:
 tests/kernmill/quant/test_written.py.
 """
 

@@ -38,7 +38,7 @@ def test_units_say_how_results_are_dealt_out() -> None:
 
 
 def test_the_instruction(golden: Golden) -> None:
-    """ptxas 12.9 takes kernels with it for sm_80 and sm_90: docs/decisions/0035-shared-tiles.md."""
+    """ptxas 12.9 takes kernels with it for sm_80 and sm_90: docs/topics/matrix-units.md."""
     texts: list[str] = []
     for unit in MMA_UNITS:
         sizes = (unit.m * unit.k, unit.k * unit.n, unit.m * unit.n)

@@ -58,7 +58,7 @@ def test_shared_arrays_stand_at_the_head_and_barriers_are_declared_for_lean_buil
 
 
 def test_a_function_that_gets_memory_of_a_group_is_inlined() -> None:
-    """PoCL gives all groups one array where another function names it: decision 0035."""
+    """PoCL gives all groups one array where another function names it (docs/topics/matrix-units.md)."""
     kind = importlib.import_module("kernmill.renderers.opencl")._kind
     assert [kind(space) for space in ("__local", "__global", "__private")] == [
         "static __attribute__((always_inline))", "static", "static",

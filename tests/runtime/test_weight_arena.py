@@ -263,7 +263,7 @@ def _until(is_so: Callable[[], bool]) -> None:
 @needs_pages
 @pytest.mark.usefixtures("can_collapse", "at_once")
 def test_ordinary_pages_become_large_ones_that_hold_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model whose pages came slowly was read at 21 GB/s in place of 29, for minutes (docs/decisions/0085)."""
+    """A model whose pages came slowly was read at 21 GB/s in place of 29, for minutes (docs/topics/memory.md)."""
     made, collapsed = list[bool](), module._collapsed
 
     def watched(address: int, size: int) -> bool:

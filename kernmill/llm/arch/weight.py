@@ -54,7 +54,7 @@ def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
 
 def join(matrices: MutableMapping[str, Weight], names: Sequence[str]) -> None:
     """Of these names, which matrices with the same x have: neighbours that can be one matrix become one, by the name of
-    the first. Why: docs/decisions/0090-joined-matrices.md."""
+    the first. Why: docs/topics/llm-inference.md."""
     for first in range(len(names)):
         for end in range(len(names), first + 1, -1):
             run = [matrices[name] for name in names[first:end] if name in matrices]

@@ -315,7 +315,7 @@ def test_sine_of_tiny_arguments_is_the_argument(dtype: DType) -> None:
     ("dtype", "limit"), [(dtypes.float16, 28), (dtypes.float32, 35), (dtypes.float64, 87)], ids=str
 )
 def test_sine_costs_what_is_stated(op: Op, dtype: DType, limit: int) -> None:
-    """As in docs/decisions/0005-math.md: large arguments are paid for by all. FMA negates for nothing."""
+    """As in docs/topics/math-and-precision.md: large arguments are paid for by all. FMA negates for nothing."""
     free = (Ops.CONST, Ops.PARAM, Ops.BITCAST, Ops.NEG)
     root = in_basic_ops(op, leaf(dtype))
     assert root is not None

@@ -95,7 +95,7 @@ def test_values_where_the_cpu_reads_ahead() -> None:
 
 
 def test_blocks_by_turns_are_walked_as_they_lie() -> None:
-    """What is read between two looks at a block of x drove it out of the cache (docs/decisions/0084)."""
+    """What is read between two looks at a block of x drove it out of the cache (docs/topics/quantized-layouts.md)."""
     found = schedule(by_turns(groups=4, blocks=8))
     assert found[found.index("accumulate k0 1") + 1] == "order i0 k0 i1"
     for other in (product(groups=8), by_turns(groups=1, blocks=8)):  # the second leaves threads no loop
