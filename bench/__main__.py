@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from .machine import machine
 from .measure import ROWS, measure_all
 from .peers import PEERS, has_jit, installed, missing, thread_environment
 from .row import Outcome, Row, Setup
-from .table import markdown, write_readme
+from .table import markdown
 
 _FULL = Setup()
 _QUICK = Setup(rounds=5, sample_s=0.003, row_s=3.0)
@@ -36,8 +35,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--limit", type=float, default=720, metavar="SECONDS",
                       help="for each number of threads; rows left over are named (default: %(default)s)")  # fmt: skip
     made.add_argument("--quick", action="store_true", help="fewer and shorter samples: a look, no measurement")
-    made.add_argument("--json", metavar="FILE", help="every sample, for keeping")
-    made.add_argument("--write-readme", action="store_true", help="put the table into bench/README.md")
+    made.add_argument("--json", metavar="FILE", help="keep every sample, as in bench/results")
     made.add_argument("--show", nargs="+", metavar="FILE", help="nothing is run: the table of what --json kept")
     made.add_argument("--list", action="store_true", help="name the rows and stop")
     made.add_argument("--child", metavar="FILE", help=argparse.SUPPRESS)
@@ -94,15 +92,19 @@ def as_json(facts: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
     return json.dumps({"machine": facts, "rows": [dataclasses.asdict(o) for o in outcomes]}, indent=1) + "\n"
 
 
+def as_kept(content: dict[str, Any]) -> tuple[dict[str, Any], list[Outcome]]:
+    """The machine and the rows of one file."""
+    return content["machine"], [Outcome(**one) for one in content["rows"]]
+
+
 def kept(files: Sequence[str]) -> tuple[dict[str, Any], list[Outcome]]:
     """The machine and all rows of what --json wrote; of a row that was measured more than once, the last."""
     facts: dict[str, Any] = {}
     outcomes: dict[tuple[str, int], Outcome] = {}
     for file in files:
-        content = json.loads(Path(file).read_text(encoding="utf-8"))
-        facts = facts or {**content["machine"], "runs": len(files)}
-        for one in content["rows"]:
-            outcomes[one["name"], one["threads"]] = Outcome(**one)
+        found, rows = as_kept(json.loads(Path(file).read_text(encoding="utf-8")))
+        facts = facts or {**found, "runs": len(files)}
+        outcomes.update({(one.name, one.threads): one for one in rows})
     return facts, list(outcomes.values())
 
 
@@ -110,7 +112,7 @@ def measured(arguments: argparse.Namespace, rows: Sequence[Row]) -> tuple[dict[s
     """The machine and every row: a run for each number of threads."""
     peers = chosen_peers(arguments.peers)
     base = dataclasses.replace(_QUICK if arguments.quick else _FULL, peers=peers)
-    facts = {**machine(), "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "rounds": base.rounds}
+    facts = {**machine(), "rounds": base.rounds}
     facts["jit"] = has_jit()
     facts["missing"] = {name: missing(name) for name in arguments.peers.split(",") if name in PEERS and missing(name)}
     outcomes: list[Outcome] = []
@@ -141,8 +143,6 @@ def main(given: Sequence[str] | None = None) -> int:
     print(text, end="")
     if arguments.json:
         Path(arguments.json).write_text(as_json(facts, outcomes), encoding="utf-8")
-    if arguments.write_readme:
-        write_readme(text)
     return int(any(outcome.failed for outcome in outcomes))
 
 

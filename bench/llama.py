@@ -29,7 +29,7 @@ from .figures import digits, ratios, show_bytes, show_ratio, spread
 from .machine import machine, machine_line
 from .model_file import SHAPES, write_model
 from .peers import thread_environment
-from .table import as_row, write_readme
+from .table import as_row
 
 __all__ = ["GOALS", "TYPES", "Line", "main", "markdown", "measured", "verdicts"]
 
@@ -249,9 +249,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seconds", type=float, default=60, help="a test, after its third round (default %(default)s)")
     made.add_argument("--quick", action="store_true", help="short tests and few rounds: a look")
     made.add_argument("--folder", type=Path, help="keep the model files here, and take those that are there")
-    made.add_argument("--json", type=Path, metavar="FILE", help="every sample, for keeping")
+    made.add_argument("--json", type=Path, metavar="FILE", help="keep every sample, as in bench/results")
     made.add_argument("--show", nargs="+", type=Path, metavar="FILE", help="nothing is run: the table of what was kept")
-    made.add_argument("--write-readme", action="store_true", help="put the table into bench/README.md")
     return made
 
 
@@ -288,6 +287,11 @@ def run_all(arguments: argparse.Namespace, folder: Path) -> tuple[dict[str, Any]
     return facts, lines
 
 
+def shape_of(mixes: Sequence[str]) -> str:
+    """The shape of the files where none is given: the layers of a larger model where each file has one type."""
+    return "layers" if mixes and all(mix.startswith("all ") for mix in mixes) else "0.5B"
+
+
 def shown(files: Sequence[Path]) -> tuple[dict[str, Any], list[Line]]:
     """What --json kept."""
     contents = [json.loads(file.read_text(encoding="utf-8")) for file in files]
@@ -305,8 +309,7 @@ def main(given: Sequence[str] | None = None) -> int:
         arguments.mixes = [f"all {kind}" for kind in arguments.types or TYPES]
     kept = shown(arguments.show) if arguments.show else None
     mixes = [line.mix for line in kept[1]] if kept else arguments.mixes
-    is_by_type = bool(mixes) and all(mix.startswith("all ") for mix in mixes)
-    arguments.shape = arguments.shape or ("layers" if is_by_type else "0.5B")
+    arguments.shape = arguments.shape or shape_of(mixes)
     if unknown := {*arguments.mixes} - {*GOALS, *(f"all {kind}" for kind in TYPES)}:
         made.error(f"{min(unknown)} is none of {', '.join(GOALS)}")
     try:
@@ -329,8 +332,6 @@ def main(given: Sequence[str] | None = None) -> int:
     if not arguments.child:
         text = markdown(facts, arguments.shape, lines)
         print(text, end="")
-        if arguments.write_readme:
-            write_readme(text, mark="llama-types" if is_by_type else "llama")
     return int(any(line.failed for line in lines))
 
 

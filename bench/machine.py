@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 __all__ = ["machine", "machine_line"]
@@ -44,6 +46,16 @@ def versions() -> dict[str, str]:
     return found
 
 
+def commit() -> str:
+    """The commit of the checkout, with a + if files differ from it; empty where there is none."""
+    git = ["git", "describe", "--always", "--exclude=*", "--dirty=+"]
+    try:
+        done = subprocess.run(git, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return done.stdout.strip()
+
+
 def machine() -> dict[str, object]:
     """All of it. `load` is the mean number of busy processes in the last minute."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -51,6 +63,7 @@ def machine() -> dict[str, object]:
     return {
         "cpu": cpu_model(), "cores": cores, "caches": caches(), "system": f"{sys.platform} {platform.machine()}",
         "versions": versions(), "load": round(load, 2),
+        "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "commit": commit(),
     }  # fmt: skip
 
 

@@ -1,19 +1,15 @@
-"""The Markdown table, and the place in bench/README.md where it is kept."""
+"""The Markdown table of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from .figures import digits, ratios_to, show_bytes, show_ratio, show_seconds, spread
 from .machine import machine_line
 from .row import Outcome
 
-__all__ = ["markdown", "write_readme"]
-
-README = Path(__file__).resolve().parent / "README.md"
-BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
+__all__ = ["as_row", "markdown"]
 
 
 def markdown(facts: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
@@ -76,14 +72,3 @@ def cells(outcome: Outcome, others: Sequence[str]) -> list[str]:
         text = show(spread(theirs).median, outcome.quantity)
         row.append(f"{text}, {show_ratio(ratios_to(theirs, ours))}" if ours else text)
     return [*row, "; ".join(what for what, _ in outcome.goals), "; ".join(found for _, found in outcome.goals)]
-
-
-def write_readme(text: str, path: Path = README, mark: str = "table") -> None:
-    """Put a table between its marks. Raises ValueError where the file has none."""
-    old = path.read_text(encoding="utf-8")
-    begin, end = (which.replace("table", mark) for which in (BEGIN, END))
-    before, found, rest = old.partition(begin)
-    _, also, after = rest.partition(end)
-    if not (found and also):
-        raise ValueError(f"{path.name}: the marks {begin} and {end} are not there, in this order")
-    path.write_text(f"{before}{begin}\n{text}{end}{after}", encoding="utf-8", newline="\n")

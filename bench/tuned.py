@@ -8,12 +8,14 @@ is the heuristic's time by that of the best schedule found, both timed in turn.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from .__main__ import chosen_rows, unless_cut_off
@@ -21,7 +23,7 @@ from .figures import digits, show_seconds
 from .machine import machine, machine_line
 from .measure import EXPRESSION_ROWS
 from .row import Row, Setup
-from .table import as_row, write_readme
+from .table import as_row
 from .train_rows import TRAIN_ROWS
 
 _STEPS = ("mlp_step", "convnet_step")
@@ -87,12 +89,11 @@ def lines_of(kernels: Sequence[tuple[str, Any, Any]], seconds: float, beam: int,
         worker.close()
 
 
-def markdown(facts: dict[str, Any], lines: Sequence[Line], seconds: float, threads: str) -> str:
+def markdown(facts: dict[str, Any], lines: Sequence[Line]) -> str:
     """The machine, the table, and how many kernels are within 10 %."""
     within = sum(line.ratio <= _ENOUGH for line in lines)
-    when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    text = [f"{machine_line(facts)}, THREADS={threads}; {when}.", "",
-            f"At most {seconds:g} s of search a kernel. x: the heuristic's time by the best schedule's. "
+    text = [f"{machine_line(facts)}, THREADS={facts['threads']}; {facts['when']}.", "",
+            f"At most {facts['seconds']:g} s of search a kernel. x: the heuristic's time by the best schedule's. "
             f"{within} of {len(lines)} kernels are within 10 %.", "",
             as_row(["row", "kernel", "heuristic", "search", "x", "tried", "the search's schedule"]),
             as_row(["---", "---", "--:", "--:", "--:", "--:", "---"])]  # fmt: skip
@@ -115,7 +116,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", default="1", help="of the device (default %(default)s)")
     parser.add_argument("--limit", type=float, default=840, metavar="SECONDS",
                         help="for all kernels together, which then get less each (default %(default)s)")  # fmt: skip
-    parser.add_argument("--write-readme", action="store_true", help="put the table into bench/README.md")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the table, as in bench/results")
     arguments = parser.parse_args(given)
     rows = chosen_rows(arguments.rows) if arguments.rows else TUNED_ROWS
     os.environ["THREADS"] = arguments.threads
@@ -131,10 +132,11 @@ def main(given: Sequence[str] | None = None) -> int:
                 lines.append(line)
         except KeyboardInterrupt:
             print("Interrupted: the table of what was searched until then.")
-    text = markdown(machine(), lines, arguments.seconds, arguments.threads)
-    print(text, end="")
-    if arguments.write_readme:
-        write_readme(text, mark="tuned")
+    facts = {**machine(), "seconds": arguments.seconds, "threads": arguments.threads}
+    print(markdown(facts, lines), end="")
+    if arguments.json:
+        content = {"machine": facts, "kernels": [asdict(line) for line in lines]}
+        arguments.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return 1 if any(line.wrong for line in lines) else 0
 
 

@@ -30,7 +30,7 @@ from bench.measure import ROWS, judged, measure_all, measure_row
 from bench.models import MODELS, Model, reference_losses
 from bench.peers import PEERS, installed, missing
 from bench.row import Goal, Outcome, Prepared, Row, Setup, WrongResult, take_off
-from bench.table import BEGIN, END, markdown, write_readme
+from bench.table import markdown
 from bench.timing import call_sampler, calls_for, interleave
 from bench.tuned import Line, kernels_of, lines_of
 from bench.tuned import markdown as tuned_markdown
@@ -433,22 +433,6 @@ def test_json_holds_every_sample() -> None:
     assert kept["machine"]["versions"]["numpy"] == np.__version__
 
 
-def test_the_readme_keeps_what_surrounds_the_table(tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    write_readme("new\n", readme)
-    write_readme("newer\n", readme)
-    assert readme.read_text() == f"before\n{BEGIN}\nnewer\n{END}\nafter\n"
-    readme.write_text("nothing")
-    with pytest.raises(ValueError, match="marks"):
-        write_readme("new\n", readme)
-
-
-def test_our_readme_has_the_place() -> None:
-    text = (Path(__file__).resolve().parent.parent / "bench" / "README.md").read_text(encoding="utf-8")
-    assert 0 < text.find(BEGIN) < text.find(END)
-
-
 # --- command line ----------------------------------------------------------------------------------------------------
 def test_choosing() -> None:
     assert [row.name for row in chosen_rows(["sum", "matmul_5*"])] == ["matmul_512", "sum"]
@@ -485,7 +469,7 @@ def test_a_tuned_row_and_its_table(tmp_path: Path) -> None:
     assert [line.row for line in lines] == ["rms_norm"], "each kernel once"
     assert lines[0].ratio >= 1
     slow = Line("a", "b", 2e-3, 1e-3, 5, 1, "thread i0")
-    text = tuned_markdown(FACTS, [*lines, slow], 0.2, "1")
+    text = tuned_markdown({**FACTS, "seconds": 0.2, "threads": "1"}, [*lines, slow])
     assert "| a | b | 2.00 ms | 1.00 ms | 2.00 | 5, 1 WRONG | `thread i0` |" in text
     assert text.index("| a |") < text.index("| rms_norm |")
     (quantized,) = chosen_rows(["quant_q4_k_1"])

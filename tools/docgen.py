@@ -16,6 +16,7 @@ import kernmill.ir as ir  # noqa: E402
 import kernmill.nn as nn  # noqa: E402
 from kernmill.commands import options  # noqa: E402
 from kernmill.methods.losses import Losses  # noqa: E402
+from tools.results_page import results  # noqa: E402
 
 
 def table(columns: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
@@ -177,6 +178,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "layers.md": layers,
     "layout.md": layout,
     "how-to/run-a-model.md": run_a_model,
+    "results.md": lambda: page("Results", "bench/results", results(ROOT / "bench" / "results")),
 }
 
 

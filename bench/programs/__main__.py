@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -222,9 +221,9 @@ def main(given: Sequence[str] | None = None) -> int:
         return 0
     options.modes, options.peers = options.modes.split(","), [p for p in options.peers.split(",") if p and installed(p)]
     options.peers += ["old"] if options.against else []
-    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
-    facts = {"machine": machine(), "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-             "commit": git.stdout.strip(), "threads": options.threads, "clock": options.clock}  # fmt: skip
+    here = machine()
+    facts = {"machine": here, "when": here["when"], "commit": here["commit"]}
+    facts.update({"threads": options.threads, "clock": options.clock})
     found = []
     for program in programs:
         with tempfile.TemporaryDirectory(prefix="kernmill-programs-") as cache:
