@@ -21,7 +21,7 @@ from .errors import InternalError
 from .ops import AxisKind, Group, Op, Ops
 from .shape import Shape
 from .shape_rules import shape_of
-from .values import to_dtype
+from .values import Given, to_dtype
 from .weak import Ref, dead, note_dead, sweep, sweep_lock
 
 __all__ = [
@@ -45,9 +45,9 @@ class _Ref(Ref):
 
 
 def _identity(dtype: DType, arg: Any) -> Any:
-    """What tells two CONST args apart: 0.0 from -0.0, and nan from itself."""
+    """What tells two CONST args apart: 0.0 from -0.0, nan from itself, and the user's numbers from ours."""
     if dtype.is_float and not isinstance(arg, tuple):
-        return "nan" if arg != arg else (arg, math.copysign(1.0, arg))
+        return "nan" if arg != arg else (arg, math.copysign(1.0, arg), type(arg) is Given)
     if isinstance(arg, tuple):
         return tuple(_identity(dtype, value) for value in arg)
     return arg
@@ -113,7 +113,7 @@ class UOp:
     arg: Any
     origin: str | None
     storage: Any
-    is_known: bool  # a realize has met this node before; of a CONST: a number that the user gives
+    is_known: bool  # a realize has met this node before
     own: int  # 0: interned; else one tensor's, and no equal expression is this node; 2: also a constant to gradients
     _shape: Any  # these are MISSING until they are asked for
     _bounds: Any

@@ -8,9 +8,18 @@ from typing import Any
 
 from .dtype import DType, dtypes, round_float
 
-__all__ = ["bits_of", "float_to_int", "from_bits", "to_dtype"]
+__all__ = ["Given", "bits_of", "float_to_int", "from_bits", "to_dtype"]
 
 _CODES = {16: "<e", 32: "<f", 64: "<d"}  # of floats, to `struct`
+
+
+class Given(float):
+    """A float of the user's call: the next call may have another one, so kernels take it as an argument.
+
+    A CONST with it is another node than one with an equal float of our own methods.
+    """
+
+    __slots__ = ()
 
 
 def to_dtype(dtype: DType, value: Any) -> Any:

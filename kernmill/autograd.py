@@ -66,7 +66,11 @@ def gradient(root: UOp, grad: UOp, targets: Collection[UOp], leaves: Collection[
             known = None
         if rule is None or not any(s in leads for s in node.src):
             continue
-        found = [(known[0], known[1](grads[node]))] if known else zip(node.src, rule(node, grads[node]), strict=True)
+        found = (
+            [(known[0], known[1](node, known[0], grads[node]))]
+            if known
+            else zip(node.src, rule(node, grads[node]), strict=True)
+        )
         for source, part in found:
             if part is not None and source in leads and source.dtype.is_float:
                 part = _fitted(part, source)

@@ -33,6 +33,7 @@ from kernmill.ir import (
     DType,
     DTypeError,
     DTypeLike,
+    Given,
     Op,
     Ops,
     UOp,
@@ -48,6 +49,7 @@ from kernmill.ir import (
     promote,
     reshape,
     setting,
+    to_dtype,
 )
 from kernmill.runtime import canonical_name, device_names
 
@@ -150,9 +152,10 @@ def accumulator(dtype: DType) -> DType:
     return dtypes.float32 if dtype.is_float and dtype.bits < 32 else dtype
 
 
-KNOWN: WeakTable[UOp, tuple[UOp, Callable[[UOp], UOp]]] = WeakTable()
-"""Nodes of which more is known than the rules of their ops say: a node below, and its gradient from that of the node.
-No function here holds a tensor: tensors are alive as long as somebody has them."""
+KNOWN: WeakTable[UOp, tuple[UOp, Callable[[UOp, UOp, UOp], UOp]]] = WeakTable()
+"""Nodes of which more is known than the rules of their ops say: a node below, and a rule for its gradient, which takes
+the node, the node below and the gradient of the node. No rule holds a tensor: tensors are alive as long as somebody has
+them."""
 
 _alive: set[weakref.ref[Lazy]] = set()
 _track, _forget = _alive.add, _alive.discard  # functions of C: they run for every tensor
@@ -446,9 +449,14 @@ def checked_const(dtype: DType, value: float, asked: DType) -> UOp:
         )
     node = const(dtype, value)
     for given in current_origin.given:
-        if given is value:
-            node.is_known = True  # it may be another number in the next call: kernels take it as an argument
+        if given is value and dtype.is_float:
+            return given_const(dtype, value)
     return node
+
+
+def given_const(dtype: DType, value: float) -> UOp:
+    """Make the constant of a float that the user gives: kernels take it as an argument."""
+    return UOp(Ops.CONST, dtype, (), Given(to_dtype(dtype, value)))
 
 
 # --- provenance: each node remembers the user's line -----------------------------------------------------------------

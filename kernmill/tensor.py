@@ -35,11 +35,12 @@ from kernmill.runtime import buffer_node, download, realize
 
 from .autograd import filled, history_lost, is_stop, leads_not, leaf_written, stepped
 from .autograd import gradient as gradient_of
-from .lazy import Lazy, constant, expressions, fits, grad_state, is_grad_enabled, keep_track, no_grad, trace_origins
+from .lazy import Lazy, constant, expressions, fits, given_const, grad_state, keep_track, no_grad, trace_origins
 from .methods.casting import Casting
 from .methods.creation import DLPACK_BFLOAT, DLPACK_UINT, host_array, recode
 from .methods.movement import expand_whole
 from .methods.other_names import instead_of
+from .recorded import record_calls
 from .size import as_node, shown
 from .synonyms import with_other_names
 from .variable import given_values
@@ -442,7 +443,7 @@ def _leads_nowhere(function: Any, given: Any, result: Any) -> Any:
         GradientError: it has floats, and a gradient would be expected to flow through them.
     """
     has_floats = _has(result, lambda v: getattr(getattr(v, "dtype", None), "kind", "-") in "fcV")  # V: bfloat16
-    is_asked = has_floats and is_grad_enabled() and not function.__name__.endswith("_like")  # which take a shape only
+    is_asked = has_floats and grad_state() and not function.__name__.endswith("_like")  # which take a shape only
     if is_asked and _has(given, lambda v: isinstance(v, Conversions) and v.requires_grad):
         raise GradientError(
             f"np.{function.__name__}: NumPy's result would not lead back to this tensor, which has requires_grad. "
@@ -495,6 +496,7 @@ def _updating(sign: str, method: str) -> Callable[[Tensor, Operand], Tensor]:
 
 
 @trace_origins
+@record_calls
 @with_other_names
 class Tensor(Conversions):
     """A multidimensional array that is computed when it is needed.
@@ -530,9 +532,7 @@ class Tensor(Conversions):
         if isinstance(data, (bool, int, float)) and device is None and not is_leaf:
             own = dtype or as_dtype(type(data))
             if fits(own, data) and (isinstance(data, int) or own.is_float):
-                node = const(own, data)
-                node.is_known = True
-                return cls._make(node)
+                return cls._make(given_const(own, data) if own.is_float else const(own, data))
         try:
             array, dtype = host_array(data, dtype)
         except TypeError:  # PyTorch's bfloat16, which it does not give to NumPy

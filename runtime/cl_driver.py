@@ -220,10 +220,13 @@ def _refuse_pocl_without_linker(facts: ClFacts, name: str) -> None:
         return
     log = _self_test(facts)
     if log is not None:
-        raise DeviceError(
-            f"{name}: a first kernel failed in a process of its own, as it would in this one: {log} Install the "
-            "packages binutils and libc6-dev (PoCL links with them), or Debian's pocl-opencl-icd of version 7 or later."
+        remedy = (
+            "The driver is older than this CPU. Install a newer one, such as Debian's package pocl-opencl-icd."
+            if "unknown target CPU" in log
+            else "Install the packages binutils and libc6-dev (PoCL links with them), or Debian's pocl-opencl-icd of "
+            "version 7 or later."
         )
+        raise DeviceError(f"{name}: a self-test kernel failed (run in a separate process): {log} {remedy}")
     default_cache().put(key, b"", {"name": "PoCL self-test"})
 
 
@@ -235,7 +238,7 @@ def _pocl_version(text: str) -> int:
 _SELF_TEST = """
 import pyopencl as cl
 for p in cl.get_platforms():
-    for d in p.get_devices() if p.name == {platform!r} else ():
+    for d in p.get_devices() if p.version.replace("  ", " ") == {version!r} else ():
         c = cl.Context([d])
         k = cl.Kernel(cl.Program(c, '__kernel void k(__global float *b) {{ b[0] = exp(b[0]); }}').build(), 'k')
         b = cl.Buffer(c, cl.mem_flags.READ_WRITE, 4)
@@ -252,7 +255,7 @@ def _self_test(facts: ClFacts) -> str | None:
     try:
         with tempfile.TemporaryDirectory() as fresh:  # from PoCL's cache a kernel comes without the linker
             done = subprocess.run(
-                [sys.executable, "-c", _SELF_TEST.format(platform=facts.platform)],
+                [sys.executable, "-c", _SELF_TEST.format(version=facts.version.partition(";")[0])],
                 capture_output=True, text=True, timeout=_SELF_TEST_S, check=False,
                 env={**os.environ, "POCL_CACHE_DIR": fresh},
             )  # fmt: skip
@@ -260,5 +263,6 @@ def _self_test(facts: ClFacts) -> str | None:
         return f"no answer in {_SELF_TEST_S} s."
     if done.returncode == 0:
         return None
-    said = (done.stderr or done.stdout).strip().splitlines()
-    return f"{said[-1].rstrip('.') if said else f'exit status {done.returncode}'}."
+    said = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.returncode}"]
+    errors = [line for line in said if line.startswith("error: ")]  # of the driver's compiler
+    return f"{(errors or said)[-1].rstrip('.')}."

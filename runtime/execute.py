@@ -215,8 +215,10 @@ class _Run:
         return plan
 
     def outgrows(self, plan: Plan) -> bool:
-        """True if a plan that serves many graphs is not the one for this graph: a recording has no values for the
-        plan's variables, and sizes that keep coming get exact kernels."""
+        """True if a plan for many graphs is not the one for this graph.
+
+        A recording has no values for its variables, and sizes that keep coming get exact kernels.
+        """
         return (plan.numbers is not None and self.walk.is_exact) or (bool(plan.counts) and wants_exact(plan))
 
     def storages(self, plan: Plan) -> list[Buffer]:

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
-from kernmill.ir import DType, KernmillError, Ops, UOp, dtypes, setting
+from kernmill.ir import DType, Given, KernmillError, Ops, UOp, dtypes, setting
 
 from .buffer import Buffer
 from .device import canonical_name
@@ -145,7 +145,7 @@ class GraphWalk:
 
     def _constant(self, node: UOp) -> Any:
         value = node.arg
-        if not node.is_known or node.dtype not in _FLOATS or is_form(value):
+        if type(value) is not Given or node.dtype not in _FLOATS or is_form(value):
             return node
         self.numbers.append((node.dtype, value))
         return _CONST, node.dtype, None

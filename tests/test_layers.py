@@ -28,7 +28,8 @@ USES: dict[str, tuple[str, ...]] = {  # inside kernmill/, from the bottom up; wh
     "lazy": ("arguments", "size", "synonyms", "views"),
     "methods": ("arguments", "lazy", "size", "views"),
     "autograd": ("lazy", "methods"),
-    "tensor": ("autograd", "lazy", "methods", "size", "synonyms", "variable", "views"),
+    "recorded": ("lazy",),
+    "tensor": ("autograd", "lazy", "methods", "recorded", "size", "synonyms", "variable", "views"),
     "captures": ("lazy", "methods", "size", "tensor", "variable", "views"),
 }
 FOR_ARCHITECTURES = ("kernmill", "kernmill.quant", "kernmill.formats.quoting")  # the last words their sentences

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import weakref
-from functools import partial
 from typing import Self
 
-from kernmill.ir import SettingError, UOp
+from kernmill.ir import Ops, SettingError, UOp, const, elementwise
 
 from ..lazy import KNOWN
 from .elementwise import choose
@@ -16,12 +14,9 @@ from .functions import Functions, in_float32
 __all__ = ["Activations"]
 
 
-def _where_positive(kind: type[Activations], result: weakref.ref[UOp], grad: UOp) -> UOp:
-    """The gradient of relu; nan passes it on."""
-    node = result()
-    assert node is not None  # it leads to what the gradient is of
-    passed = kind._make(grad)
-    return choose(kind._make(node).le(0), passed._filled(0), passed).uop
+def _where_positive(result: UOp, _: UOp, grad: UOp) -> UOp:
+    """Return the gradient of relu; nan passes it on."""
+    return elementwise(Ops.WHERE, result.alu(Ops.LE, 0), const(grad.dtype, 0), grad)
 
 
 class Activations(Functions):
@@ -31,7 +26,7 @@ class Activations(Functions):
         """max(x, 0); its gradient at 0 is 0."""
         result = choose(self.le(0), self._filled(0), self)
         if result.requires_grad:  # by the result, which the next layer has in memory anyway: x need not be
-            KNOWN[result.uop] = self.uop, partial(_where_positive, type(self), weakref.ref(result.uop))
+            KNOWN[result.uop] = self.uop, _where_positive
         return result
 
     def relu6(self) -> Self:

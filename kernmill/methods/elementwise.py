@@ -351,7 +351,7 @@ class Arithmetic(Bitwise):
             power, base = self._multiplied(-exponent).reciprocal(), self.uop
             if exponent < -1:  # at 0 the rules of its products would say inf * 0
                 make, down = self._make, exponent - 1
-                KNOWN[power.uop] = base, lambda grad: grad * (make(base)._multiplied(down).uop * exponent)
+                KNOWN[power.uop] = base, lambda _, base, grad: grad * (make(base)._multiplied(down).uop * exponent)
             return power
         if exponent == 0:  # 1 of nan too; it still leads to a gradient, which is 0
             return choose(self._filled(0).eq(0), self._filled(1), self)

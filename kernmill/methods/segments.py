@@ -69,7 +69,7 @@ def _is_linear(node: UOp, source: UOp, adjoint: Callable[[Sortable], Sortable]) 
     shape, result = source.shape, node.shape
     while node.op is Ops.RESHAPE and not node.own:
         node = node.src[0]
-    KNOWN[node] = source, lambda grad: reshape(adjoint(Sortable._make(reshape(grad, result))).uop, shape)
+    KNOWN[node] = source, lambda _, __, grad: reshape(adjoint(Sortable._make(reshape(grad, result))).uop, shape)
 
 
 def looked_up(x: Rows, index: Rows) -> Rows:

@@ -183,7 +183,7 @@ except DeviceError as error:
     assert run(code.format(factor=3), tmp_path / "one", **stores)[0] == "[3.0, 6.0]\n"
     path = f"{tools}{os.pathsep}{os.environ['PATH']}"
     out = run(code.format(factor=5), tmp_path / "two", **stores, PATH=path)[0]
-    assert "a first kernel failed in a process of its own" in out
+    assert "a self-test kernel failed (run in a separate process)" in out
     assert "Install the packages binutils and libc6-dev" in out
 
 

@@ -272,10 +272,9 @@ def test_a_file_is_the_model(tiny: Any, name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["olmo2", "gpt2", "command-r"])
-def test_one_of_each_group_on_opencl(tiny: Any, name: str) -> None:
-    pytest.importorskip("pyopencl")
+def test_one_of_each_group_on_opencl(tiny: Any, name: str, opencl: str) -> None:
     model, ids = made(tiny, name), tiny.IDS[:5]
-    with Context(DEVICE="CL"):
+    with Context(DEVICE=opencl):
         found = model.model(capacity=8).logits(ids).numpy()
     np.testing.assert_allclose(found, Plain(model, ROWS[name]).logits(ids), rtol=2e-4, atol=3e-5)
 
