@@ -47,6 +47,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if _device_of(item) == "CL" or "opencl" in getattr(item, "fixturenames", ()):
             item.add_marker("opencl")
+    importlib.import_module("tests.daily").mark_slow(items)
     chosen = {name.upper() for name in config.getoption("--device") or ()}
     if not chosen:
         return
