@@ -113,8 +113,8 @@ class _Builder:
         for node in order:
             if node.op in (Ops.CONTIGUOUS, Ops.ASSIGN, Ops.COPY) and _base(node).op is not Ops.PARAM:
                 forced.add(node if node.op is not Ops.CONTIGUOUS else _base(node))
-            if node.op is Ops.COPY and node.src[0].op is not Ops.PARAM:
-                forced.add(node.src[0])
+            if node.op is Ops.COPY and _base(node.src[0]).op is not Ops.PARAM:
+                forced.add(_base(node.src[0]))  # what is copied: reshapes have no memory of their own
         forced |= {_base(check.src[1]) for check in checks if _base(check.src[1]).op is not Ops.PARAM}
         self._inputs(order)
         fusion = fuse(
@@ -300,7 +300,7 @@ class _Builder:
         """Add the kernel of a node to the plan, unless there is nothing to compute."""
         loops = fusion.roots[fusion.kernel_of[node]].loops
         if all(loop.src[0].bounds != (0, 0) for loop in loops):
-            copy = Copy(self.buffer_of[node.src[0]], self.buffer_of[node]) if node.op is Ops.COPY else None
+            copy = Copy(self.buffer_of[_base(node.src[0])], self.buffer_of[node]) if node.op is Ops.COPY else None
             self.plan.items.append(copy or self.kernels[node])
 
     def _waits(self) -> dict[UOp, set[UOp]]:

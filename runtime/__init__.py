@@ -24,6 +24,7 @@ from . import schedules as schedules
 from . import stored_plan as stored_plan
 from . import watch as watch
 from . import weight_arena as weight_arena
+from .allocator import CachingAllocator as CachingAllocator
 from .buffer import *
 from .build import *
 from .device import *

@@ -1,4 +1,4 @@
-"""Host memory for CPU devices: aligned and reused.
+"""Memory that is reused: the host's for CPU devices, aligned; and any device's own, behind the same buckets.
 
 Fresh pages cost three times the work of a large elementwise kernel (the system zeroes each on first touch), so a freed
 block waits in a bucket of its size for the next request. Large blocks ask for huge pages. Kernels read nothing behind
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import ctypes
+import gc
 import mmap
 import os
 import threading
@@ -17,8 +18,10 @@ from typing import Any
 
 from kernmill.ir import InternalError, OutOfMemoryError, keep_until_death, process_lock, taken
 
+from .holders import largest_holders
+
 __all__ = [
-    "ALIGNMENT_BYTES", "LARGE_PAGES", "SMALLER", "Block", "HostAllocator", "Lease",
+    "ALIGNMENT_BYTES", "LARGE_PAGES", "SMALLER", "Block", "CachedBlock", "CachingAllocator", "HostAllocator", "Lease",
     "available_memory", "round_up", "total_memory",
 ]  # fmt: skip
 
@@ -91,6 +94,8 @@ class HostAllocator:
 
     step_bytes = ALIGNMENT_BYTES  # no block is smaller
     most_bytes = 1 << 62  # of a block
+    no_room: tuple[type[Exception], ...] = (OSError, MemoryError, OverflowError, ValueError)  # from `new_block`
+    frees_by_itself = True  # the memory of a block goes back to the system when the object dies
 
     def __init__(self, cache_limit_bytes: int | None = None, *, device: str = "LLVM") -> None:
         self.cache_limit_bytes = total_memory() // 4 if cache_limit_bytes is None else cache_limit_bytes
@@ -125,7 +130,8 @@ class HostAllocator:
                 self._live_bytes += nbytes
                 if len(self._capacities) < _MOST_CAPACITIES:
                     self._capacities[nbytes] = capacity
-        block.nbytes, block.is_live, block.goes_at_once = nbytes, True, capacity > self.cache_limit_bytes
+        block.nbytes, block.is_live = nbytes, True
+        block.goes_at_once = capacity > self.cache_limit_bytes and self.frees_by_itself
         return block
 
     def free(self, block: Block) -> None:
@@ -184,18 +190,35 @@ class HostAllocator:
             del self._free[capacity]
 
     def _map(self, nbytes: int, capacity: int) -> Block:
-        for _ in range(2):
+        """A new block; where there is no room at once, after the cache is emptied, then after tensors in reference
+        cycles are gone, and no larger than it has to be."""
+        if nbytes > self.most_bytes:
+            raise OutOfMemoryError(
+                f"{self._device}: a buffer of {nbytes:,} bytes is larger than it takes in one piece "
+                f"({self.most_bytes:,} bytes). {largest_holders(self._device)}Use smaller tensors, or another device."
+            )
+        for make_room in (self.trim, self._collect_garbage):
             try:
                 return self.new_block(capacity)
-            except (OSError, MemoryError, OverflowError, ValueError):
-                self.trim()
-        raise OutOfMemoryError(f"{self._device}: no room for a buffer of {_human(nbytes)}. {self.figures()} {SMALLER}")
+            except self.no_room:
+                make_room()
+                capacity = min(capacity, round_up(max(nbytes, 1), self.step_bytes))
+        try:
+            return self.new_block(capacity)
+        except self.no_room as error:
+            text = f"{self._device}: no room for a buffer of {_human(nbytes)}. {self.figures()} "
+            raise OutOfMemoryError(f"{text}{largest_holders(self._device)}{SMALLER}") from error
+
+    def _collect_garbage(self) -> None:
+        gc.collect()
+        self.trim()
 
     def figures(self) -> str:
         """What is held and what there is, for an error's text."""
         live, cached = self.held_bytes()
         held = f"held by live buffers: {_human(live)}; kept for reuse: {_human(cached)}"
-        return f"Free: {_human(self.free_bytes())}; {held}."
+        of = f" of {_human(total)}" if (total := self.total_bytes()) else ""
+        return f"Free: {_human(self.free_bytes())}{of}; {held}."
 
     # --- what another kind of memory does in its own way
     def bucket_bytes(self, nbytes: int) -> int:
@@ -218,6 +241,62 @@ class HostAllocator:
     def free_bytes(self) -> int:
         """What the system still has."""
         return available_memory()
+
+    def total_bytes(self) -> int:
+        """What there is in all; 0: not known."""
+        return total_memory()
+
+
+class CachedBlock(Block):
+    """A device's own block, in the buckets of a CachingAllocator."""
+
+    __slots__ = ("_give_back", "own")
+
+    def __init__(self, own: Any, capacity_bytes: int, release: Callable[[Any], None]) -> None:
+        self.own, self.address, self.capacity_bytes, self._give_back = own, own.address, capacity_bytes, release
+        self.is_live, self.stamp, self.nbytes, self.goes_at_once, self.wrapped = True, 0, 0, False, None
+
+    def release(self) -> None:
+        """To the device."""
+        own, self.own = self.own, None
+        self._give_back(own)
+
+
+class CachingAllocator(HostAllocator):
+    """Blocks that a device made, kept for reuse: a training step then asks the device for nothing.
+
+    `new` makes a block of so many bytes, with an `address`, or raises OutOfMemoryError or MemoryError; `release` gets
+    it back, in whatever thread, but never while Python collects garbage.
+    """
+
+    frees_by_itself = False
+    no_room = (MemoryError,)
+
+    def __init__(
+        self,
+        new: Callable[[int], Any],
+        release: Callable[[Any], None],
+        limits: Callable[[], Any],
+        *,
+        device: str,
+    ) -> None:
+        self.limits = limits()
+        total = self.limits.total_bytes
+        super().__init__(total // 4 if total else 1 << 62, device=device)
+        self._new, self._release, self._ask = new, release, limits
+        self.step_bytes, self.most_bytes = max(1, self.limits.alignment), self.limits.max_alloc_bytes
+
+    def new_block(self, capacity: int) -> Block:
+        """A block of the device. Raises MemoryError."""
+        return CachedBlock(self._new(capacity), capacity, self._release)
+
+    def free_bytes(self) -> int:
+        """What the device says."""
+        return int(self._ask().free_bytes)
+
+    def total_bytes(self) -> int:
+        """What the device says."""
+        return int(self.limits.total_bytes)
 
 
 def round_up(size: int, step: int) -> int:

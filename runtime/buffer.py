@@ -13,7 +13,7 @@ from typing import Any
 
 from kernmill.ir import DType, Ops, Shape, UOp, np
 
-from .allocator import Block, Lease
+from .allocator import CachedBlock, Lease
 
 __all__ = ["Buffer", "buffer_node"]
 
@@ -59,10 +59,11 @@ class Buffer:
         return found
 
     @property
-    def block(self) -> Block | None:
-        """The block of its device that it lies in; None for memory that is no device's."""
+    def block(self) -> Any:
+        """The block in which it is, as the device's `allocate` made it; None for memory that is no device's."""
         owner = self.whole.owner
-        return owner.block if isinstance(owner, Lease) else None
+        block = owner.block if isinstance(owner, Lease) else None
+        return block.own if isinstance(block, CachedBlock) else block
 
     def forget_makers(self) -> None:
         """Before other values are written here: the expressions are computed anew when asked for again."""

@@ -35,7 +35,7 @@ class Counters:
 
 
 counters = Counters()
-_MemoryKey: TypeAlias = "tuple[str, str, bytes, str, int | str]"
+_MemoryKey: TypeAlias = "tuple[Device, str, bytes, str, int | str]"
 _programs: WeakValueDictionary[_MemoryKey, Program] = WeakValueDictionary()  # plans and captures keep them alive
 _MOST_THREADS = (1 << 62) - 1  # iterations of a parallel loop
 _MOST_WORK_NS = 1e30  # far beyond the age of any machine
@@ -59,7 +59,7 @@ def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
     Raises:
         CompileError: a device's compiler refused a source; the message shows where.
     """
-    keys = [(d.name, d.cache_tag(), k.key, written_schedule(k) or "", setting("BEAM")) for d, k in wanted]
+    keys = [(d, d.tag, k.key, written_schedule(k) or "", setting("BEAM")) for d, k in wanted]
     found = {key: program for key in keys if (program := _programs.get(key)) is not None}
     new: dict[_MemoryKey, Unfinished] = {}
     for key, (device, kernel) in zip(keys, wanted, strict=True):
@@ -67,7 +67,7 @@ def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
             counters.from_memory += 1
             continue
         given = _schedule_text(device, kernel)
-        disk_key = cache_key(kernel.key, device.cache_tag(), stamp(), given or "")
+        disk_key = cache_key(kernel.key, device.tag, stamp(), given or "")
         program = _stored_program(device, kernel, disk_key)
         if program is None:
             new[key] = later.compiling.Unfinished(device, kernel, disk_key, given)

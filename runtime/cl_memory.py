@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from kernmill.ir import taken
 
 from .allocator import Block, HostAllocator, round_up
+from .cl_driver import refuse_after_fork
 
 if TYPE_CHECKING:
     from .cl_driver import ClFacts
@@ -61,10 +62,28 @@ def host_memory(cl: Any, context: Any, address: int, nbytes: int) -> Any:
     return cl.Buffer(context, cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, hostbuf=memory)
 
 
+class ClHostAllocator(HostAllocator):
+    """Host memory that a driver works on, in pieces that it takes."""
+
+    def __init__(self, facts: ClFacts, device: str) -> None:
+        super().__init__(device=device)
+        self.most_bytes = facts.max_alloc_bytes
+
+    def alloc(self, nbytes: int) -> Block:
+        """As for any memory. Raises DeviceError in a child of the process that opened the device."""
+        refuse_after_fork(self._device)
+        return super().alloc(nbytes)
+
+
 class ClAllocator(HostAllocator):
     """Blocks of the driver's memory; any thread may call it."""
 
     step_bytes = _STEP
+
+    def alloc(self, nbytes: int) -> Block:
+        """As for any memory. Raises DeviceError in a child of the process that opened the device."""
+        refuse_after_fork(self._device)
+        return super().alloc(nbytes)
 
     def __init__(self, cl: Any, context: Any, queue: Any, facts: ClFacts, device: str) -> None:
         super().__init__(facts.total_bytes // 4, device=device)
@@ -107,6 +126,10 @@ class ClAllocator(HostAllocator):
     def free_bytes(self) -> int:
         """What this process has not taken, at most."""
         return self.facts.total_bytes - self._live_bytes - self._cached_bytes
+
+    def total_bytes(self) -> int:
+        """What the driver says."""
+        return self.facts.total_bytes
 
     def begin(self) -> None:
         """Kernels enqueued from here on see what was copied before. Called with the device's lock held, as `joined`."""

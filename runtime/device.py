@@ -2,31 +2,45 @@
 
 A device is a class `<Name>Device` in `runtime/ops_<name>.py`, or anywhere else through the entry-point group
 `kernmill.devices` (name: the device's name, value: the class). Nothing is opened before it is used. `DEVICE=NAME` or
-`NAME:1` chooses.
+`NAME:1` chooses, `NAME:1?key=value` with options of the device's own.
 """
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from math import prod
 from typing import Any, NamedTuple
 
-from kernmill.ir import CompileError, DeviceError, DType, Op, Target, UOp, before_forks, debug, process_lock, setting
+from kernmill.ir import (
+    CompileError,
+    DeviceError,
+    DType,
+    KernmillError,
+    Op,
+    Target,
+    UOp,
+    before_forks,
+    debug,
+    process_lock,
+    setting,
+)
 from kernmill.renderers import Renderer
 
-from .allocator import Block, HostAllocator
+from .allocator import CachingAllocator, HostAllocator
 from .buffer import Buffer
+from .opening import asked, check_class, check_limits, checked_options, own_files, parse_options, target_text
 
 __all__ = [
-    "Batch", "BufferType", "Call", "Device", "Event", "GroupTooLarge", "Program", "Properties", "canonical_name",
-    "device_indices", "device_names", "get_device",
+    "Batch", "BufferType", "Call", "Device", "Event", "GroupTooLarge", "Program", "Properties", "batch_of",
+    "canonical_name", "device_indices", "device_names", "failure", "forget_device", "get_device",
 ]  # fmt: skip
 
 
@@ -37,9 +51,9 @@ class Properties(NamedTuple):
     free_bytes: int = 0
     max_alloc_bytes: int = 1 << 62  # one buffer
     max_mapped_bytes: int = 1 << 62  # all buffers together
-    alignment: int = 64
-    is_async: bool = False
-    has_events: bool = False
+    alignment: int = 64  # of a buffer's address; a power of two
+    is_async: bool = False  # `run` may return before the work is done
+    orders_copies: bool = False  # its copies wait by themselves for the kernels that use the same memory
     is_host_visible: bool = True  # the host can address its memory
     wraps_host_memory: bool = True  # a kernel may work on memory that the host allocated
     max_buffers: int = 1 << 30  # that a kernel may work on
@@ -140,7 +154,7 @@ class Batch:
 
 
 class Event:
-    """A point in a device's work. The default has none and waits for everything."""
+    """A point in a device's work. The default marks none: whoever waits for it waits for all that was submitted."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -152,16 +166,24 @@ class Event:
         """(default: synchronize) Return when everything before the mark is done."""
         self.device.synchronize()
 
+    def wait_on(self, device: Device) -> None:
+        """(default: the host waits) What is submitted to that device from now on comes after the mark."""
+        self.wait()
+
 
 class Device(ABC):
     """One device. `must`: renderer, compile, load, run. Everything else has a default that is right for host memory."""
 
+    CONTRACT: int | None = None  # the version of the contract that it was written for
+    OPTIONS: Mapping[str, str] = {}  # what `NAME?key=value` may say, with the meaning of each key
     kind: str = "cpu"  # cpu, gpu, igpu or accel
     description: str = ""
 
-    def __init__(self, name: str, index: int = 0) -> None:
+    def __init__(self, name: str, index: int = 0, options: Mapping[str, str] | None = None) -> None:
         self.name = name
         self.index = index
+        self.options = options or {}
+        self.lost = ""  # why it cannot be used any more
 
     # --- must
     @cached_property
@@ -212,19 +234,38 @@ class Device(ABC):
     @cached_property
     def limits(self) -> Properties:
         """`props` of the first time: for what stays as it is, since free memory takes a while to find."""
-        return self.props()
+        found = asked(self.name, "props", self.props)
+        check_limits(self.name, found, has_memory=type(self).copy_in is not Device.copy_in)
+        return found
 
     def buffer_types(self) -> tuple[BufferType, ...]:
         """(default: the plain one) How tensors may lie in this device's memory; the first is what it prefers."""
         return (BufferType(is_host_visible=self.limits.is_host_visible),)
 
-    def allocate(self, size_bytes: int) -> Block:
-        """(default: host memory) A block. Raises OutOfMemoryError."""
+    def allocate(self, size_bytes: int) -> Any:
+        """(default: host memory) A block: any object with an `address`. Raises OutOfMemoryError or MemoryError; the
+        runtime then makes room and calls again, and writes the message."""
         return _host_allocator().alloc(size_bytes)
 
     def free(self, block: Any) -> None:
-        """(default: host memory) Give a block back."""
+        """(default: host memory) Give a block back. May come late, and from any thread."""
         _host_allocator().free(block)
+
+    @cached_property
+    def allocator(self) -> HostAllocator:
+        """(default: what `allocate` makes, kept for reuse; the host's memory) Where the runtime takes blocks from."""
+        if type(self).allocate is Device.allocate:
+            return _host_allocator()
+        return CachingAllocator(self.allocate, self._release, self.props, device=self.name)
+
+    def _release(self, block: Any) -> None:
+        """Give a block back; with a device that is lost, or is lost now, nobody is told: whoever uses it next is."""
+        if not self.lost:
+            try:
+                self._finish_before_copy()
+                self.free(block)
+            except Exception as error:  # whatever the author's code raises
+                failure(self, error, "free")
 
     def copy_in(self, target: Buffer, source: memoryview) -> None:
         """(default: host memory) Bytes of the host into a buffer."""
@@ -236,11 +277,9 @@ class Device(ABC):
 
     def host_array(self, buffer: Buffer) -> Any:
         """(default: a view where the host sees the memory) The values as a 1-D NumPy array (bfloat16: as uint16)."""
+        self._finish_before_copy()
         if self.limits.is_host_visible:
-            self.synchronize()
             return buffer.host_array()
-        if type(self).copy_out is Device.copy_out:
-            raise DeviceError(f"{self.name}: its memory is not the host's, and it gives no copy_out. Write one.")
         import numpy as np
 
         out = np.empty(buffer.numel, buffer.dtype.stored_as)
@@ -252,10 +291,32 @@ class Device(ABC):
         """(default: one copy where the host sees one of them, else two) A buffer of another device into one of this
         one's, of the same size."""
         if self.limits.is_host_visible:
-            device.synchronize()
+            self._finish_before_copy()
+            device._finish_before_copy()
             device.copy_out(target.host_array().data.cast("B"), source)
         else:
-            self.copy_in(target, device.host_array(source).data.cast("B"))
+            self.write(target, device.read(source).data.cast("B"))
+
+    def write(self, target: Buffer, source: memoryview) -> None:
+        """Bytes of the host into a buffer, after the kernels that were submitted before. The runtime calls this;
+        `copy_in` does the work."""
+        try:
+            self._finish_before_copy()
+            self.copy_in(target, source)
+        except Exception as error:  # whatever the author's code raises
+            raise failure(self, error, f"copy_in of {len(source):,} bytes") from error
+
+    def read(self, buffer: Buffer) -> Any:
+        """As `host_array`, which does the work; the runtime calls this."""
+        try:
+            return self.host_array(buffer)
+        except Exception as error:  # whatever the author's code raises
+            raise failure(self, error, f"copy_out of {buffer.nbytes:,} bytes") from error
+
+    def _finish_before_copy(self) -> None:
+        """Wait for kernels that may use the memory that a copy is about to touch, where the copy itself does not."""
+        if self.limits.is_async and not self.limits.orders_copies:
+            self.synchronize()
 
     def assembly(self, source: str) -> str:
         """(default: none) What the machine executes, as text."""
@@ -273,13 +334,16 @@ class Device(ABC):
         """(default: what the target can express) Whether this node may be placed here."""
         return True
 
-    def wants(self, node: UOp) -> bool:
-        """(default: no) Whether this node is wanted here although its data live elsewhere."""
-        return False
-
     def cache_tag(self) -> str:
         """(default: the target's name) What a stored binary depends on besides its source."""
         return self.target.name
+
+    @cached_property
+    def tag(self) -> str:
+        """What a stored binary depends on besides its source and kernmill: `cache_tag`, all of the Target, and the
+        files of the device and the renderer, if these come from elsewhere."""
+        files = own_files((type(self), type(self.renderer)))
+        return "\n".join([self.cache_tag(), target_text(self.target), *files])
 
     def synchronize(self) -> None:  # noqa: B027 - a default that does nothing, not a forgotten method
         """(default: nothing is pending) Return when all work is done."""
@@ -289,8 +353,61 @@ class Device(ABC):
         return Event(self)
 
 
+def failure(device: Device, error: Exception, what: str) -> Exception:
+    """The error to raise for one from a device's own code: ours as it is, else a DeviceError. After an OSError or
+    EOFError the device is lost: its tensors say so when they are used, and its name opens a new one."""
+    if isinstance(error, KernmillError) or is_ours(device):
+        return error
+    text = f"{device.name}: {what} failed ({type(error).__name__}: {error})."
+    if not isinstance(error, OSError | EOFError):
+        return DeviceError(f"{text} This is a fault of the device's code ({type(device).__module__}).")
+    device.lost = (
+        f"{text} The device is lost, and so are its tensors and captured functions: make them anew. "
+        f"{device.name} is opened again when it is next used; other devices go on."
+    )
+    name = f"{device.name} (lost)"
+    _lost[name] = device.lost
+    forget_device(device.name)
+    for found in gc.get_objects():
+        if type(found) is Buffer and found.device == device.name:
+            found.device = name  # which `get_device` refuses with this sentence
+    return DeviceError(device.lost)
+
+
+class GuardedBatch(Batch):
+    """A batch of a device from elsewhere, whose errors become ours."""
+
+    def __init__(self, device: Device, calls: Sequence[Call]) -> None:
+        super().__init__(device, calls)
+        self.batch = device.prepare(calls)
+        self.binder, self.place, self.setter = self.batch.binder, self.batch.place, self.batch.setter  # type: ignore[method-assign]
+
+    def run(self, *, is_timed: bool = False) -> list[int]:
+        """As the device's own."""
+        if self.device.lost:
+            raise DeviceError(self.device.lost)
+        try:
+            return self.batch.run(is_timed=is_timed)
+        except Exception as error:  # whatever the author's code raises
+            names = ", ".join(dict.fromkeys(call.program.name for call in self.calls[:3]))
+            raise failure(self.device, error, f"run of {names}") from error
+
+
+def is_ours(device: Device) -> bool:
+    """Whether the device is part of kernmill, so that what it raises needs no sentence around it."""
+    return type(device).__module__.startswith("kernmill.")
+
+
+def batch_of(device: Device, calls: Sequence[Call]) -> Batch:
+    """What the runtime repeats: `prepare`, with the errors of a device from elsewhere made ours."""
+    return device.prepare(calls) if is_ours(device) else GuardedBatch(device, calls)
+
+
 _lock = process_lock()
+_lost: dict[str, str] = {}  # what the tensors of a device that is lost say
 _open: dict[tuple[str, Any], Device] = {}  # by name and TARGET
+forgetting: list[Callable[[], object]] = []  # called when a device is forgotten
+_options: dict[str, Mapping[str, str]] = {}  # by name: what follows the ? in one
 
 
 @cache
@@ -313,7 +430,13 @@ def device_names() -> dict[str, str]:
 
 
 def canonical_name(name: str) -> str:
-    """`llvm:0` -> `LLVM`, `cl:nvidia` -> `CL:1`. Raises DeviceError for a name that means no device."""
+    """`llvm:0` -> `LLVM`, `cl:nvidia` -> `CL:1`, `far:1?key=value` -> `FAR:1`, which is opened with these options.
+    Raises DeviceError for a name that means no device, and for other options than those of an open device."""
+    if "?" in name:
+        name, _, text = name.partition("?")
+        found = canonical_name(name)
+        _note_options(found, parse_options(found, text))
+        return found
     base, _, index = name.upper().partition(":")
     number: int | None = int(index) if index.isdecimal() else None
     if index and number is None and base in device_names():
@@ -321,6 +444,15 @@ def canonical_name(name: str) -> str:
     if not base or (index and number is None):
         raise DeviceError(f"device {name!r}: a device is named like LLVM or LLVM:1.")
     return f"{base}:{number}" if number else base
+
+
+def _note_options(name: str, options: Mapping[str, str]) -> None:
+    before = _options.get(name)
+    is_open = any(open_name == name for open_name, _ in _open)
+    if options != before and (before is not None or is_open):
+        said = ",".join(f"{key}={value}" for key, value in (before or {}).items()) or "none"
+        raise DeviceError(f"device {name!r}: it has other options already ({said}). Give them once, at the first use.")
+    _options[name] = options
 
 
 def device_indices(base: str) -> list[int]:
@@ -337,10 +469,22 @@ def get_device(name: str | None = None) -> Device:
     name, level = name if name is not None else str(setting("DEVICE")), setting("TARGET")
     device = _open.get((name, level))
     if device is None:
+        if name in _lost:
+            raise DeviceError(_lost[name])
         name = canonical_name(name)
         with _lock:
             device = _open.get((name, level)) or _open.setdefault((name, level), _open_device(name))
     return device
+
+
+def forget_device(name: str) -> None:
+    """The next use of the name opens the device anew; plans and programs of the one that was open are dropped. Its
+    tensors stay where they are."""
+    with _lock:
+        for key in [key for key in _open if key[0] == name]:
+            del _open[key]
+        for forget in forgetting:
+            forget()
 
 
 def _open_device(name: str) -> Device:
@@ -353,11 +497,15 @@ def _open_device(name: str) -> Device:
         )
     base, _, index = name.partition(":")
     cls = _device_class(base, name)
-    there = cls.devices()
+    check_class(name, cls, Device)
+    there = asked(name, "devices()", cls.devices)
     if int(index or 0) not in there:
         names = ", ".join(f"{base}:{number}" if number else base for number in there)
         raise DeviceError(f"device {name!r}: it is not there. Here are: {names}. `kernmill info` says what each is.")
-    device = cls(name, int(index or 0))
+    options = checked_options(name, cls.OPTIONS, _options.get(name, {}))
+    device = asked(name, f"{cls.__qualname__}.__init__", cls, name, int(index or 0), *([options] if options else []))
+    if not is_ours(device):  # its faults are told now
+        asked(name, "renderer", lambda: (device.limits, device.tag))
     if debug() >= 1:
         print(f"opened {name}: {device.description}, target {device.target.name}", file=sys.stderr)
     return device

@@ -20,6 +20,7 @@ from kernmill.ir import (
     Kernel,
     KernmillError,
     Ops,
+    OutOfMemoryError,
     UOp,
     dtypes,
     process_lock,
@@ -29,7 +30,7 @@ from kernmill.ir import (
 from . import later
 from .allocator import Lease
 from .buffer import Buffer, buffer_node
-from .device import Call, canonical_name, get_device
+from .device import Call, canonical_name, failure, get_device
 from .families import find_plan, wants_exact
 from .graph_key import STALE, GraphWalk
 from .plan import Plan, plans, runs_unseen, settings_key
@@ -59,9 +60,9 @@ _CODES = {
 
 def allocate_buffer(device: str, dtype: DType, count: int) -> Buffer:
     """Memory for `count` values; contents are whatever was there. Raises OutOfMemoryError."""
-    place = get_device(device)
-    block = place.allocate(max(1, count * dtype.size_bytes))
-    return Buffer(device, dtype, count, Lease(block, place.free), block.address)
+    memory = get_device(device).allocator
+    block = memory.alloc(max(1, count * dtype.size_bytes))
+    return Buffer(device, dtype, count, Lease(block, memory.free), block.address)
 
 
 def upload(array: Any, dtype: DType, device: str, *, borrow: bool = False) -> UOp:
@@ -75,7 +76,7 @@ def upload(array: Any, dtype: DType, device: str, *, borrow: bool = False) -> UO
     buffer = allocate_buffer(device, dtype, array.size)
     buffer.is_borrowed = current_recording() is not None  # a replay reads these values again: never written in place
     if array.size:
-        get_device(device).copy_in(buffer, array.data.cast("B"))
+        get_device(device).write(buffer, array.data.cast("B"))
     return buffer_node(buffer)
 
 
@@ -87,7 +88,7 @@ def download(node: UOp) -> Any:
             "jit: the captured function reads values (numpy(), item(), a comparison in an if). A replay would repeat "
             "the values of the capture. Return the tensor and read it outside."
         )
-    return get_device(buffer.device).host_array(buffer)
+    return get_device(buffer.device).read(buffer)
 
 
 def realize(
@@ -107,11 +108,16 @@ def realize(
         if pending:
             if len(pending) > 1:
                 pending = list(dict.fromkeys(pending))
-            run = _Run(pending, others, variables or _NO_VALUES)
-            if run.walk.fresh and (parameters := run.parameters()):
-                _Run(parameters, others, run.variables).go()
-                run = _Run(pending, others, run.variables)
-            run.go()
+            try:
+                run = _Run(pending, others, variables or _NO_VALUES)
+                if run.walk.fresh and (parameters := run.parameters()):
+                    _Run(parameters, others, run.variables).go()
+                    run = _Run(pending, others, run.variables)
+                run.go()
+            except OutOfMemoryError as error:
+                if line := pending[0].origin:
+                    error.args = (f"{error} The memory was for what {line} computes.",)
+                raise
 
 
 class _Run:
@@ -338,7 +344,7 @@ def number_buffers(device: str, numbers: Sequence[tuple[DType, float]]) -> list[
         first = ctypes.addressof(whole)
     else:
         whole = allocate_buffer(device, dtypes.uint8, len(stored))
-        get_device(device).copy_in(whole, memoryview(stored))
+        get_device(device).write(whole, memoryview(stored))
         first = whole.address
     steps = range(first, first + len(stored), _NUMBER_BYTES)
     return [
@@ -377,13 +383,22 @@ def run_batch(batch: list[tuple[Kernel, Call]]) -> None:
             later.check.run_checked(device, kernel, call)
     else:
         start = time.perf_counter_ns()
-        times = device.run([call for _, call in batch], is_timed=is_timed)
+        try:
+            times = device.run([call for _, call in batch], is_timed=is_timed)
+        except Exception as error:  # whatever a device's own code raises
+            raise failure(device, error, f"run of {_shown(batch)}") from error
         _launched[0] += time.perf_counter_ns() - start
         if is_timed:
             later.profile.report(device, [kernel for kernel, _ in batch], times)
     if (record := current_recording()) is not None:
         # the threads of now: a launch may have been refused, and its kernel been made anew with smaller groups
         record.add_kernels(device.name, [(k, call._replace(threads=call.program.threads)) for k, call in batch])
+
+
+def _shown(batch: list[tuple[Kernel, Call]]) -> str:
+    """Kernels as a message names them: the first ones, with the user's lines."""
+    names = [f"{kernel.name} ({kernel.origin})" if kernel.origin else kernel.name for kernel, _ in batch]
+    return ", ".join(list(dict.fromkeys(names))[:3]) + (f" and {len(batch) - 3} more" if len(batch) > 3 else "")
 
 
 def _above_memory(roots: Iterable[UOp], parts: Container[UOp] = ()) -> dict[UOp, int]:

@@ -34,7 +34,7 @@ from kernmill.ir import (
 )
 
 from .build import counters
-from .device import canonical_name
+from .device import canonical_name, forgetting
 from .graph_key import NUMBER_DTYPES, GraphWalk, Structure, is_form, is_number
 from .plan import Plan, closed, new_plan, settings_key
 
@@ -49,6 +49,7 @@ _LONG = 1 << 14  # a sum of more elements is split (compiler/split_reduce.py), o
 _ROOM = 8  # a variable may grow by this factor before a plan with larger bounds is made
 
 families: OrderedDict[Any, Family] = OrderedDict()
+forgetting.append(families.clear)
 
 
 class Sample(NamedTuple):

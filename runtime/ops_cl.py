@@ -26,10 +26,10 @@ from kernmill.ir import (
 )
 from kernmill.renderers import MMA_ITEMS, MMA_UNITS, OPENCL_OPS, OpenCLRenderer, Renderer
 
-from .allocator import SMALLER, Block
+from .allocator import SMALLER, Block, HostAllocator
 from .buffer import Buffer
 from .cl_driver import ClFacts, facts_of, found_devices, open_binding, refuse_after_fork, refuse_unusable
-from .cl_memory import NO_ROOM, ClAllocator, ClBlock, host_memory
+from .cl_memory import NO_ROOM, ClAllocator, ClBlock, ClHostAllocator, host_memory
 from .cl_program import build_program, pack_program, quietly, unpack_program
 from .device import Batch, Call, Device, GroupTooLarge, Program, Properties
 from .unit_trial import unit_trial
@@ -73,6 +73,8 @@ def _session(cl: Any, facts: ClFacts, index: int, name: str) -> _Session:
 class ClDevice(Device):
     """One device of an OpenCL driver."""
 
+    CONTRACT = 1
+
     def __init__(self, name: str, index: int = 0) -> None:
         super().__init__(name, index)
         self.cl = open_binding()
@@ -111,7 +113,7 @@ class ClDevice(Device):
         facts = self.facts
         return Properties(
             facts.total_bytes, 0, facts.max_alloc_bytes, facts.total_bytes, is_async=not facts.is_host_memory,
-            is_host_visible=facts.is_host_memory, wraps_host_memory=facts.is_unified,
+            orders_copies=True, is_host_visible=facts.is_host_memory, wraps_host_memory=facts.is_unified,
             max_buffers=facts.parameter_bytes // 16,  # each comes with an offset
         )  # fmt: skip
 
@@ -147,7 +149,7 @@ class ClDevice(Device):
         return "" if memory[2].raw == right else "its products are wrong"
 
     @cached_property
-    def options(self) -> tuple[str, ...]:
+    def build_options(self) -> tuple[str, ...]:
         """Build options, the first that work: everything exact that can be asked for.
 
         PoCL before 7 reads clang's header for every kernel, four fifths of the time of a build; -D_OPENCL_H_ leaves it
@@ -162,7 +164,9 @@ class ClDevice(Device):
 
     def cache_tag(self) -> str:
         """Platform, device and driver with their versions, and the build options."""
-        return f"{self.target.name} {self.facts.name} {self.facts.platform} {self.facts.version} {self.options[-1]}"
+        return (
+            f"{self.target.name} {self.facts.name} {self.facts.platform} {self.facts.version} {self.build_options[-1]}"
+        )
 
     # --- programs
     def compile(self, name: str, source: str) -> bytes:
@@ -172,7 +176,7 @@ class ClDevice(Device):
 
     def build(self, name: str, source: str) -> Any:
         """A program of the driver for this device. Raises CompileError."""
-        return build_program(self.cl, self.context, self.handle, source, self.options, name)
+        return build_program(self.cl, self.context, self.handle, source, self.build_options, name)
 
     def _binary(self, program: Any) -> bytes:
         """Its binary for this device; nothing from a driver without binaries, which builds from source each time, nor
@@ -191,7 +195,9 @@ class ClDevice(Device):
         program = None
         if stored:
             try:
-                program = quietly(self.cl.Program(self.context, [self.handle], [stored]), self.handle, self.options[-1])
+                program = quietly(
+                    self.cl.Program(self.context, [self.handle], [stored]), self.handle, self.build_options[-1]
+                )
             except self.cl.Error:
                 program = None
         with self.told():
@@ -203,11 +209,12 @@ class ClDevice(Device):
         return binary.decode("ascii").rstrip("\0") if binary.isascii() else ""
 
     # --- memory
-    def allocate(self, size_bytes: int) -> Any:
-        """Host memory where the device works on it, else a buffer of the driver."""
-        refuse_after_fork(self.name)
-        self._refuse_large(size_bytes)
-        return super().allocate(size_bytes) if self.facts.is_host_memory else self.memory.alloc(size_bytes)
+    @cached_property
+    def allocator(self) -> HostAllocator:
+        """Host memory where the device works on it, else buffers of the driver."""
+        if not self.facts.is_host_memory:
+            return self.memory
+        return ClHostAllocator(self.facts, self.name)
 
     def _refuse_large(self, size_bytes: int) -> None:
         """Raise OutOfMemoryError for more than the driver takes in one piece."""
@@ -216,13 +223,6 @@ class ClDevice(Device):
                 f"{self.name}: a buffer of {size_bytes:,} bytes is larger than {self.facts.name} takes in one piece "
                 f"({self.facts.max_alloc_bytes:,} bytes). Use smaller tensors, or another device."
             )
-
-    def free(self, block: Any) -> None:
-        """Give a block back."""
-        if isinstance(block, ClBlock):
-            self.memory.free(block)
-        else:
-            super().free(block)
 
     def copy_in(self, target: Buffer, source: memoryview) -> None:
         """Bytes of the host into a buffer, beside the kernels that run."""

@@ -31,6 +31,7 @@ _lock = process_lock()
 class LlvmDevice(Device):
     """This machine's CPU."""
 
+    CONTRACT = 1
     description = "this CPU, through LLVM"
 
     def __init__(self, name: str, index: int = 0) -> None:

@@ -16,6 +16,7 @@ __all__ = ["NullDevice"]
 class NullDevice(Device):
     """A machine with wide vectors that does not exist."""
 
+    CONTRACT = 1
     description = "compiles, runs nothing"
 
     @cached_property

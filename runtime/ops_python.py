@@ -21,6 +21,7 @@ __all__ = ["PythonDevice"]
 class PythonDevice(Device):
     """Slow and obvious."""
 
+    CONTRACT = 1
     description = "the reference: plain Python"
 
     @cached_property

@@ -21,6 +21,7 @@ from kernmill.ir import (
     CheckItem,
     Copy,
     GraphPlan,
+    InternalError,
     Kernel,
     KernmillError,
     MemoryPlan,
@@ -39,7 +40,7 @@ from kernmill.ir import (
 from . import later
 from .build import build_all, expect
 from .compile_cache import cache_key, default_cache
-from .device import Program, canonical_name, get_device
+from .device import Program, canonical_name, forgetting, get_device
 from .graph_key import Structure, is_number
 from .replay import narrow
 from .schedules import stamp
@@ -106,6 +107,7 @@ class Plans:
 
 
 plans = Plans()
+forgetting.append(plans.clear)
 _lately: list[Any] = [None, (), True]  # overrides of settings; what a plan depends on; nothing is printed or checked
 
 
@@ -141,6 +143,8 @@ def new_plan(structure: Structure, nodes: Iterable[UOp], devices: tuple[str, ...
 
 def _with_programs(graph: GraphPlan, memory: MemoryPlan, entries: int) -> Plan:
     kernels = [item for item in graph.items if isinstance(item, Kernel)]
+    for kernel in kernels:
+        _check_devices(kernel, graph)
     built = iter(build_all([(get_device(kernel.device), kernel) for kernel in kernels]))
     steps: list[Copy | list[tuple[Kernel, Program]]] = []
     for key, items in groupby(graph.items, lambda item: item.device if isinstance(item, Kernel) else item):
@@ -151,6 +155,17 @@ def _with_programs(graph: GraphPlan, memory: MemoryPlan, entries: int) -> Plan:
     written = [b.slot for number, b in enumerate(graph.buffers) if number in outputs and b.slot is not None]
     cost = _ENTRY_BYTES * entries + _KERNEL_BYTES * len(kernels)
     return Plan(graph, memory, steps, bounds, written, [], cost)
+
+
+def _check_devices(kernel: Kernel, graph: GraphPlan) -> None:
+    """Raise InternalError for a kernel with memory of another device, which would be an address of nothing there."""
+    for number in kernel.buffers:
+        if (device := graph.buffers[number].device) != kernel.device:
+            line = f" ({kernel.origin})" if kernel.origin else ""
+            raise InternalError(
+                f"kernel {kernel.name}{line} on {kernel.device} reads or writes memory of {device}. A COPY is missing "
+                "between them; the front puts it there for `.to(device)`."
+            )
 
 
 def closed(structure: Structure, origins: Sequence[str | None]) -> UOp:

@@ -15,7 +15,7 @@ from kernmill.ir import Copy, DType
 from .allocator import Lease
 from .buffer import Buffer
 from .chains import can_chain
-from .device import Call, Device, get_device
+from .device import Call, Device, batch_of, get_device
 from .plan import Plan
 
 __all__ = ["Prepared", "prepare"]
@@ -39,7 +39,7 @@ def prepare(plan: Plan) -> Prepared | None:
     ]
     if can_chain(calls):
         return None
-    batch = device.prepare(calls)
+    batch = batch_of(device, calls)
     addresses: list[_Addresses] = [[] for _ in graph.buffers]
     variables: dict[str, list[tuple[int, int]]] = {}
     for entry, (kernel, _) in enumerate(kernels):
@@ -56,7 +56,7 @@ def prepare(plan: Plan) -> Prepared | None:
 class Prepared:
     """The table of a plan, for one run at a time."""
 
-    __slots__ = ("arena", "device", "given", "inner", "launch", "new", "parts", "setters")
+    __slots__ = ("arena", "device", "given", "inner", "launch", "memory", "new", "parts", "setters")
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Prepared:
         addresses: Sequence[_Addresses],
         setters: Mapping[str, Callable[[int], object]],
     ) -> None:
-        self.device, self.launch, self.setters = device, launch, setters
+        self.device, self.memory, self.launch, self.setters = device.name, device.allocator, launch, setters
         size = plan.memory.arena_bytes.get(device.name, 0)
         self.arena = size if size <= device.limits.max_alloc_bytes and not plan.counts else 0
         self.given: list[tuple[int, int, _Addresses]] = []  # number, slot
@@ -93,7 +93,7 @@ class Prepared:
             where[number] = address = buffer.address
             for array, position in at:
                 array[position] = address
-        arena = self.device.allocate(self.arena) if self.arena else None
+        arena = self.memory.alloc(self.arena) if self.arena else None
         begin = 0 if arena is None else arena.address
         for number, offset, at in self.inner:
             where[number] = address = begin + offset
@@ -113,9 +113,9 @@ class Prepared:
             self.launch()
         finally:
             if arena is not None:
-                self.device.free(arena)
+                self.memory.free(arena)
         return found
 
     def _new(self, dtype: DType, count: int) -> Buffer:
-        block = self.device.allocate(max(1, count * dtype.size_bytes))
-        return Buffer(self.device.name, dtype, count, Lease(block, self.device.free), block.address)
+        block = self.memory.alloc(max(1, count * dtype.size_bytes))
+        return Buffer(self.device, dtype, count, Lease(block, self.memory.free), block.address)

@@ -19,7 +19,7 @@ from kernmill.ir import IndexRangeError, Kernel, KernmillError, ShapeError
 
 from . import later
 from .buffer import Buffer
-from .device import Batch, Call, Device, get_device
+from .device import Batch, Call, Device, batch_of, failure, get_device
 from .watch import wants_report
 
 __all__ = [
@@ -205,7 +205,7 @@ class Replay:
         if isinstance(step, _Check):
             return _Check(self._standing(step.buffer), step.message)
         calls = [c._replace(buffers=tuple(self._standing(b) for b in c.buffers)) for c in step.calls]
-        batch = get_device(step.device).prepare(calls)
+        batch = batch_of(get_device(step.device), calls)
         variables: dict[str, list[tuple[int, int]]] = {}
         for entry, call in enumerate(step.calls):
             for slot, buffer in enumerate(call.buffers):
@@ -308,7 +308,11 @@ def check_values(bounds: Mapping[str, tuple[int, int]], values: Mapping[str, int
 def copy_between(target: Buffer, source: Buffer) -> None:
     """A buffer into another of the same size."""
     if source.numel:
-        get_device(target.device).copy_from(target, source, get_device(source.device))
+        device, other = get_device(target.device), get_device(source.device)
+        try:
+            device.copy_from(target, source, other)
+        except Exception as error:  # whatever a device's own code raises
+            raise failure(device, error, f"a copy of {source.nbytes:,} bytes from {other.name}") from error
 
 
 def download_scalar(buffer: Buffer) -> bool:
@@ -317,4 +321,4 @@ def download_scalar(buffer: Buffer) -> bool:
     if device.limits.is_host_visible and type(device).host_array is Device.host_array:  # no array for one value
         device.synchronize()
         return bool(ctypes.c_uint8.from_address(buffer.address).value)
-    return bool(device.host_array(buffer)[0])
+    return bool(device.read(buffer)[0])

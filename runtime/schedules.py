@@ -70,7 +70,7 @@ def store_schedule(device: Device, kernel: Kernel, schedule: str, facts: Mapping
 
 
 def _key(device: Device, kernel: Kernel) -> str:
-    return cache_key("schedule 2", kernel.key, device.cache_tag(), stamp())
+    return cache_key("schedule 2", kernel.key, device.tag, stamp())
 
 
 @cache

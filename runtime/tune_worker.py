@@ -62,7 +62,7 @@ class Bench:
 
     def fill(self, slot: int, values: Any) -> None:
         """Bytes into a buffer."""
-        self.device.copy_in(self.buffers[slot], values.view("uint8").data)
+        self.device.write(self.buffers[slot], values.view("uint8").data)
 
     def results(self, slot: int) -> Any:
         """A copy of a buffer's values."""

@@ -54,6 +54,7 @@ class WeightArena:
         self._left = [round_up(size, ALIGNMENT_BYTES) for size in expected]  # of those that are not written yet
         limits = get_device(device).limits
         self._is_open = _ORDINARY >= 0 and limits.is_host_visible
+        self._is_open &= get_device(device).allocator.frees_by_itself  # pages of the system, which listens to advice
         if self._is_open and _WHOLE_BYTES < sum(self._left) <= limits.max_alloc_bytes:
             self._begin(sum(self._left))
             _start(_get_ahead, weakref.ref(self), self._whole)
@@ -86,11 +87,11 @@ class WeightArena:
     def _begin(self, size: int) -> None:
         """Another mapping. Its pages go to the system when nothing lies there: the next model has other sizes."""
         self._end()
-        place = get_device(self.device)
-        block = place.allocate(size)
+        memory = get_device(self.device).allocator
+        block = memory.alloc(size)
 
         block.goes_at_once = True
-        whole = Buffer(self.device, dtypes.uint8, size, Lease(block, place.free), block.address)
+        whole = Buffer(self.device, dtypes.uint8, size, Lease(block, memory.free), block.address)
         self._is_open = block.advise(_ORDINARY)
         self._whole, self._filled = whole if self._is_open else None, 0
 

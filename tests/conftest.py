@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.metadata
 import os
 import re
 import shutil
+import sys
 import tempfile
+import types
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,6 +98,57 @@ def opencl() -> str:
     if why_missing("CL"):
         pytest.skip(why_missing("CL"))
     return "CL"
+
+
+class _Far:
+    """Opens FAR devices, and announces others, as if a package with these entry points were installed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.classes: dict[str, type] = {}
+        self.patch = monkeypatch
+        real: Callable[..., Any] = importlib.metadata.entry_points
+
+        def found(**given: Any) -> Any:
+            if given.get("group") != "kernmill.devices":
+                return real(**given)
+            return importlib.metadata.EntryPoints(
+                importlib.metadata.EntryPoint(name, f"announced_{name.lower()}:{cls.__name__}", "kernmill.devices")
+                for name, cls in self.classes.items()
+            )
+
+        monkeypatch.setattr(importlib.metadata, "entry_points", found)
+        self.announce("FAR", importlib.import_module("tests.far_device").FarDevice)
+
+    def announce(self, name: str, cls: type) -> str:
+        """`DEVICE=name` is an instance of this class."""
+        module = types.ModuleType(f"announced_{name.lower()}")
+        setattr(module, cls.__name__, cls)
+        self.patch.setitem(sys.modules, module.__name__, module)
+        self.classes[name] = cls
+        return name
+
+    def __call__(self, index: int = 0, **options: object) -> str:
+        """The name of FAR:index, which is opened with these options."""
+        from kernmill.runtime import get_device
+
+        given = ",".join(f"{key}={value}" for key, value in options.items())
+        return get_device(f"FAR:{index}?{given}" if given else f"FAR:{index}").name
+
+
+@pytest.fixture
+def far(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Far]:
+    """`far(1, mib=8)` opens a device in another process, FAR:1, and gives its name (tests/far_device.py)."""
+    runtime = importlib.import_module("kernmill.runtime")
+    made = _Far(monkeypatch)
+    yield made
+    opened = runtime.device._open
+    for key in [key for key in opened if key[0].partition(":")[0] in made.classes]:
+        device = opened.pop(key)
+        runtime.forget_device(device.name)
+        if hasattr(device, "close"):
+            device.close()
+    for name in [name for name in runtime.device._options if name.partition(":")[0] in made.classes]:
+        del runtime.device._options[name]
 
 
 @pytest.fixture

@@ -99,7 +99,7 @@ def test_a_replay_on_memory_of_the_driver(driver_memory: Any) -> None:
 def test_a_buffer_above_the_limit_is_refused_by_its_size(opencl: str) -> None:
     device = opened(opencl)
     with pytest.raises(OutOfMemoryError, match=r"CL: a buffer of .* bytes is larger than .* takes in one piece"):
-        device.allocate(device.facts.max_alloc_bytes + 1)
+        device.allocator.alloc(device.facts.max_alloc_bytes + 1)
     if device.facts.is_host_memory:  # an array of the host's as well
         large = Buffer("CL", dtypes.uint8, device.facts.max_alloc_bytes + 1, np.zeros(1), 4096, is_borrowed=True)
         with pytest.raises(OutOfMemoryError, match=r"takes in one piece .* Use smaller tensors"):
@@ -125,13 +125,14 @@ def test_an_arena_above_the_limit_is_many_buffers(
     with Context(DEVICE="CL"):
         asked: list[int] = []
         device = opened("CL")
-        allocate = device.allocate
+        allocate = device.allocator.alloc
 
         def noted(size: int) -> Any:
             asked.append(size)
             return allocate(size)
 
-        monkeypatch.setattr(device, "allocate", noted)
+        monkeypatch.setattr(device.allocator, "alloc", noted)
+        monkeypatch.setattr(device.allocator, "most_bytes", 40_000)  # one for all that are opened of a device
         step = jit(lambda a: chain(a).sum(0))
         for turn in range(4):
             given = x + F32(turn)
