@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -100,3 +101,30 @@ def test_a_story_model_without_a_place(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.endswith(f"error: --out: there is no folder {tmp_path / 'no'}\n")
     assert not done.stdout, "it is said before the training, whose result would be lost"
+
+
+GALLERY = {  # program: options of a tiny run, and what its last line says
+    "spirals": ("--steps 20", r"accuracy \d+\.\d %"),
+    "char_rnn": ("--steps 3 --width 8 --length 9", r"continued: .{20}"),
+    "autoencoder": ("--steps 3", r"pixels right \d+\.\d %"),
+    "factorization": ("--steps 3 --users 20 --films 10", r"films for the first user: \d+, \d+, \d+; mean error .* %"),
+    "kmeans": ("--points 200 --clusters 3 --rounds 4", r"200 points, 3 clusters: mean distance .* \d\.\d{3}"),
+    "heat": ("--size 16 --steps 40", r"after 40 steps: mean \d+\.\d{3}, centre \d+\.\d{3}"),
+    "mandelbrot": ("--width 20 --rounds 5", r"inside: 0\.\d{3} of the points"),
+    "life": ("--size 8 --steps 8", r"after 8 steps: 5 cells, the glider is where it should be"),
+}
+
+
+@pytest.mark.parametrize("name", GALLERY)
+def test_a_program_of_the_gallery(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options, last = GALLERY[name]
+    program = runpy.run_path(str(ROOT / "examples" / f"{name}.py"))
+    assert program["main"](options.split()) == 0
+    assert re.fullmatch(last, capsys.readouterr().out.splitlines()[-1])
+
+
+def test_the_gallery_has_every_example() -> None:
+    page = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
+    examples = {path.name for path in (ROOT / "examples").glob("*.py")}
+    assert examples == set(re.findall(r"\(\.\./examples/(\w+\.py)\)", page))
+    assert {f"{name}.py" for name in GALLERY} | {"mnist.py", "train_story_model.py"} == examples
