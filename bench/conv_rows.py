@@ -90,7 +90,7 @@ def kernmill_forms(conv: Conv) -> tuple[Any, ...]:
 
 
 def jax_forms(conv: Conv) -> tuple[Any, ...]:
-    """Channels first and last; XLA turns what comes out of the second back, as the row asks for."""
+    """Channels first and last; XLA turns what comes out of the second back, as the row requires."""
 
     def run(is_last: bool, jax: Any, x: Any, weight: Any) -> Any:
         names = ("NHWC", "HWIO", "NHWC") if is_last else ("NCHW", "OIHW", "NCHW")

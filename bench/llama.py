@@ -311,7 +311,7 @@ def main(given: Sequence[str] | None = None) -> int:
     mixes = [line.mix for line in kept[1]] if kept else arguments.mixes
     arguments.shape = arguments.shape or shape_of(mixes)
     if unknown := {*arguments.mixes} - {*GOALS, *(f"all {kind}" for kind in TYPES)}:
-        made.error(f"{min(unknown)} is none of {', '.join(GOALS)}")
+        made.error(f"{min(unknown)}: must be one of {', '.join(GOALS)}")
     try:
         llama_cpp = importlib.import_module("llama_cpp")
     except ImportError:

@@ -112,7 +112,9 @@ def main(given: Sequence[str] | None = None) -> int:
         "rows", nargs="*", metavar="ROW", help="names or patterns; without any, all expressions and training steps"
     )
     parser.add_argument("--seconds", type=float, default=30, help="of search, for each kernel (default %(default)s)")
-    parser.add_argument("--beam", type=int, default=4, help="schedules kept at a time (default %(default)s)")
+    parser.add_argument(
+        "--beam", type=int, default=4, help="beam width: candidate schedules per step (default %(default)s)"
+    )
     parser.add_argument("--threads", default="1", help="of the device (default %(default)s)")
     parser.add_argument("--limit", type=float, default=840, metavar="SECONDS",
                         help="for all kernels together, which then get less each (default %(default)s)")  # fmt: skip

@@ -68,11 +68,11 @@ def loop_paths(ast: UOp) -> dict[UOp, Path]:
                 around = (*around, loop)
                 if paths.setdefault(loop, around) != around:
                     raise CompileError(
-                        f"schedule of {ast.arg.name}: two sums share {loop.arg[0]} but come to stand in different "
-                        "loops. Cut the loops around them in fewer ways in a given schedule."
+                        f"schedule of {ast.arg.name}: two reductions share {loop.arg[0]} but end up in different "
+                        "loops. Split the loops around them in fewer ways in a given schedule."
                     )
         if len(later) == len(waiting):
-            raise InternalError(f"linearize: loops of {ast.arg.name} are closed inside each other")
+            raise InternalError(f"linearize: loops of {ast.arg.name} are not properly nested")
         waiting = later
     return paths
 
@@ -86,7 +86,7 @@ def _place(ranges: frozenset[UOp], paths: dict[UOp, Path]) -> Path:
     around = walked(ranges)
     for loop in around:
         if loop not in paths:
-            raise InternalError(f"linearize: a value stands in the loop {loop.arg}, which nothing opens")
+            raise InternalError(f"linearize: a value is in the loop {loop.arg}, which is never opened")
     deepest: Path = max((paths[loop] for loop in around), key=len, default=())
     for loop in around:
         if paths[loop] != deepest[: len(paths[loop])]:
@@ -131,7 +131,7 @@ def _emit(
             if not missing[user]:
                 heappush(ready, (_rank(members[user]), level[user], user))
     if any(missing):
-        raise InternalError(f"linearize: a block in {[r.arg[0] for r in path]} waits for itself")
+        raise InternalError(f"linearize: a basic block in {[r.arg[0] for r in path]} depends on itself")
 
 
 def _neighbours(block: list[UOp]) -> Iterator[tuple[UOp, UOp]]:

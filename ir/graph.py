@@ -157,7 +157,7 @@ def check_region(shape: Shape, axis: int, start: Size, stop: Size, size: Size) -
     if least < 0 or greatest > 0 or index_const(as_size(index_const(stop) - start)).bounds[0] < 0:
         raise ShapeError(
             f"[{show_size(start)}:{show_size(stop)}] of axis {axis} of {show_shape(shape)}: some values of the "
-            "variables lead outside of it. Give the variables bounds for which 0 <= start <= stop <= size."
+            "variables are out of bounds. Give the variables bounds for which 0 <= start <= stop <= size."
         )
 
 
@@ -193,7 +193,7 @@ def window(x: UOp, axis: int, size: int, stride: int = 1, dilation: int = 1) -> 
     if min(size, stride, dilation) < 1 or dilation * (size - 1) + 1 > index_const(length).bounds[0]:
         raise ShapeError(
             f"window: size {size}, stride {stride}, dilation {dilation} on axis {axis} of {show_shape(x.shape)}: "
-            f"the window spans {dilation * (size - 1) + 1} places. Pad the input or use a smaller window."
+            f"the window spans {dilation * (size - 1) + 1} elements. Pad the input or use a smaller window."
         )
     places = as_size((length - dilation * (size - 1) - 1) // stride + 1)
     if size == stride and dilation == 1 and isinstance(length, int):  # side by side: the gradient adds nothing up

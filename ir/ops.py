@@ -1,4 +1,4 @@
-"""The op table: ONE ROW PER OP. Everything that is known of an op stands in its row.
+"""The op table: ONE ROW PER OP. The row has all facts about the op.
 
 The verifier, the printer, constant folding, the evaluator, the reference device, docs/ops.md and half of the tests
 are derived from these rows. To add an op: add a row here, a decomposition or one line per renderer, and a gradient if
@@ -22,7 +22,7 @@ __all__ = ["AxisKind", "Group", "Op", "Ops"]
 
 
 class Group(Enum):
-    """Which kind of node an op makes: decides where it is legal (ir/verify.py)."""
+    """The kind of node that an op makes. It decides where the op is legal (ir/verify.py)."""
 
     SOURCE = "source"
     MOVEMENT = "movement"
@@ -42,21 +42,21 @@ _ELEMENTWISE: Final = frozenset({Group.UNARY, Group.BINARY, Group.COMPARE, Group
 
 
 class AxisKind(StrEnum):
-    """What a loop is for. The optimizer re-kinds ranges; lowering gives each kind its code."""
+    """The purpose of a loop. The optimizer changes the kinds of ranges; lowering generates code for each kind."""
 
     LOOP = "loop"  # an ordinary loop over outputs
-    THREAD = "thread"  # the outermost loop, cut into chunks that the pool hands out
+    THREAD = "thread"  # the outermost loop, divided into chunks that the thread pool distributes
     REDUCE = "reduce"  # a loop that feeds an accumulator
-    UNROLL = "unroll"  # copied out: a register tile, or a longer loop body
+    UNROLL = "unroll"  # unrolled: a register tile, or a longer loop body
     VECTOR = "vector"  # the lanes of a vector value
-    RFACTOR = "rfactor"  # a reduce loop copied out into accumulators of its own
+    RFACTOR = "rfactor"  # a reduce loop unrolled into multiple accumulators
     GLOBAL = "global"  # a GPU's grid
-    LOCAL = "local"  # the work-items of a group: each runs one iteration
+    LOCAL = "local"  # the work-items of a work-group: each runs one iteration
 
 
 @dataclass(eq=False, slots=True, repr=False)
 class Op:
-    """One op. Identity is equality; the name comes from the row's place in `Ops`."""
+    """An op. Ops are equal if identical; the name is that of the attribute in `Ops`."""
 
     group: Group
     doc: str
@@ -67,8 +67,8 @@ class Op:
     associative: bool = False
     idempotent: bool = False
     unit: float | None = None  # x op unit == x
-    cost: int = 1  # about how many additions take as long
-    is_elementwise: bool = field(init=False)  # an element comes from the same element of each source
+    cost: int = 1  # execution time in additions, approximate
+    is_elementwise: bool = field(init=False)  # each element depends on the same element of each source
     name: str = field(init=False, default="?")
 
     def __post_init__(self) -> None:
@@ -132,7 +132,7 @@ def _pow(a: Any, b: Any) -> Any:
     if isinstance(a, int) and isinstance(b, int):
         if b < 0:
             return a ** (b % 2) if a in (1, -1) else 0
-        wrapped = pow(a, b, 1 << 64)  # a**b itself may not fit in any memory
+        wrapped = pow(a, b, 1 << 64)  # a**b itself may be too large to compute
         return wrapped - (1 << 64) if wrapped >> 63 else wrapped
     try:
         return math.pow(a, b)
@@ -177,27 +177,25 @@ def _rounded(fn: Callable[[float], int]) -> Callable[[Any], Any]:
 
 
 class Ops:
-    """The table. A row: group, meaning with special cases, number of sources, Python meaning, algebraic facts."""
+    """The table of ops. A row has group, meaning with special cases, number of sources, Python function, algebraic facts."""
 
     # fmt: off
     # --- sources
     CONST    = Op(Group.SOURCE, "arg, a Python number of the dtype (a tuple of them for a vector)", 0)
-    BUFFER   = Op(Group.SOURCE, "memory of arg=(number, device, numel), 1-D; the UOp's `storage` holds the memory", 0)
-    PARAM    = Op(Group.SOURCE, "the buffer that a kernel gets as argument arg=(slot, numel), 1-D; arg=(slot, greatest, least) if the number of values differs from run to run", 0)
-    VARIABLE = Op(Group.SOURCE, "a whole number known at launch: arg=(name, least, greatest)", 0)
+    BUFFER   = Op(Group.SOURCE, "a 1-D buffer, arg=(number, device, numel); the UOp's `storage` is the memory", 0)
+    PARAM    = Op(Group.SOURCE, "a 1-D kernel argument, arg=(slot, numel); arg=(slot, greatest, least) if its size differs from run to run", 0)
+    VARIABLE = Op(Group.SOURCE, "an integer known at launch, arg=(name, least, greatest)", 0)
     IOTA     = Op(Group.SOURCE, "0, 1, ..., arg-1 along one axis", 0)
 
-    # --- movement: the same elements elsewhere; src=(x,)
+    # --- movement: the same elements at other indices; src=(x,)
     RESHAPE  = Op(Group.MOVEMENT, "same elements in row-major order, shape arg", 1)
     EXPAND   = Op(Group.MOVEMENT, "axes of size 1 repeated to shape arg", 1)
     PERMUTE  = Op(Group.MOVEMENT, "axis i of the result is axis arg[i] of x", 1)
     PAD      = Op(Group.MOVEMENT, "zeros around x; arg=((before, length of the result), ...)", 1)
     SHRINK   = Op(Group.MOVEMENT, "x[start:start+length] per axis; arg=((start, length), ...)", 1)
     STRIDE   = Op(Group.MOVEMENT, "every step-th element, from the end if step < 0; arg=((step, length of the result), ...)", 1)
-    WINDOW   = Op(Group.MOVEMENT, "arg=(axis, size, stride, dilation, positions): axis becomes positions, a new last one runs "
-                                  "over the window: out[.., o, .., k] = x[.., o*stride + k*dilation, ..]", 1)
-    UNWINDOW = Op(Group.MOVEMENT, "arg=(axis, length, stride, dilation), the adjoint of WINDOW before summing: "
-                                  "out[.., i, .., k] = x[.., o, .., k] where i = o*stride + k*dilation, else 0", 1)
+    WINDOW   = Op(Group.MOVEMENT, "arg=(axis, size, stride, dilation, positions): axis becomes positions, a new last one runs over the window: out[.., o, .., k] = x[.., o*stride + k*dilation, ..]", 1)
+    UNWINDOW = Op(Group.MOVEMENT, "arg=(axis, length, stride, dilation), the adjoint of WINDOW before summing: out[.., i, .., k] = x[.., o, .., k] where i = o*stride + k*dilation, else 0", 1)
 
     # --- elementwise, one source
     NEG      = Op(Group.UNARY, "-x; wraps for the smallest int", 1, operator.neg)
@@ -226,9 +224,9 @@ class Ops:
     CDIV     = Op(Group.BINARY, "ints, towards zero, b != 0 and no overflow: the divide instruction", 2, _cdiv)
     CMOD     = Op(Group.BINARY, "ints, remainder of CDIV, sign of a, b != 0", 2, lambda a, b: a - _cdiv(a, b) * b)
     POW      = Op(Group.BINARY, "a ** b as IEEE 754 pow; ints wrap", 2, _pow, cost=20)
-    SCALE    = Op(Group.BINARY, "a * 2**b of float32 or float64, rounded once; for a near 1 and a whole b", 2, lambda a, b: a * _pow(2.0, b // 2) * _pow(2.0, b - b // 2))
-    MAX      = Op(Group.BINARY, "the larger; nan if either is nan", 2, _max, commutative=True, associative=True, idempotent=True)
-    MIN      = Op(Group.BINARY, "the smaller; nan if either is nan", 2, _min, commutative=True, associative=True, idempotent=True)
+    SCALE    = Op(Group.BINARY, "a * 2**b of float32 or float64, rounded once; a near 1 and b integral", 2, lambda a, b: a * _pow(2.0, b // 2) * _pow(2.0, b - b // 2))
+    MAX      = Op(Group.BINARY, "the larger value; nan if either is nan", 2, _max, commutative=True, associative=True, idempotent=True)
+    MIN      = Op(Group.BINARY, "the smaller value; nan if either is nan", 2, _min, commutative=True, associative=True, idempotent=True)
     AND      = Op(Group.BINARY, "bitwise and of ints; and of bools", 2, operator.and_, commutative=True, associative=True, idempotent=True)
     OR       = Op(Group.BINARY, "bitwise or of ints; or of bools", 2, operator.or_, commutative=True, associative=True, idempotent=True, unit=0)
     XOR      = Op(Group.BINARY, "bitwise exclusive or; bools: differ", 2, operator.xor, commutative=True, associative=True, unit=0)
@@ -242,59 +240,50 @@ class Ops:
     NE       = Op(Group.COMPARE, "a != b; true with nan", 2, operator.ne, commutative=True)
 
     # --- elementwise, three sources
-    WHERE    = Op(Group.TERNARY, "b where the bool a, else c; the other one may be anything", 3, lambda a, b, c: b if a else c)
-    FMA      = Op(Group.TERNARY, "a*b + c rounded once; where the target has no such instruction twice, unless arg=1 says that it must not be", 3, _fma)
+    WHERE    = Op(Group.TERNARY, "b where the bool a is true, else c; the value that is not selected is ignored, even nan", 3, lambda a, b, c: b if a else c)
+    FMA      = Op(Group.TERNARY, "a*b + c, rounded once. Targets without FMA round twice unless arg=1", 3, _fma)
 
     # --- conversions
-    CAST     = Op(Group.CONVERT, "to the dtype: floats truncate to ints, ints wrap, floats round to nearest even. Floats that "
-                                "neither the int nor int32 holds (64 bits: int64), and nan, are its least value, wrapped; "
-                                "CPUs other than x86 and GPUs give any value there", 1, cost=0)
+    CAST     = Op(Group.CONVERT, "to the dtype: floats truncate to ints, ints wrap, floats round to nearest even. Floats out of range of the int and of int32 (64 bits: int64), and nan, give its least value, wrapped; CPUs other than x86 and GPUs give any value there", 1, cost=0)
     BITCAST  = Op(Group.CONVERT, "the same bits read as the dtype (of equal size)", 1, cost=0)
 
     # --- over an axis
-    REDUCE   = Op(Group.REDUCTION, "arg=(op, axes): axes folded with op to size 1; in a kernel src=(values.., ranges..), "
-                                   "arg=(op, number of values)")
+    REDUCE   = Op(Group.REDUCTION, "arg=(op, axes): axes reduced with op to size 1; in a kernel src=(values.., ranges..), arg=(op, number of values)")
 
     # --- tensors only
-    TAKE     = Op(Group.TENSOR, "src=(x, i): entries i of axis arg; every i must lie in the axis (CHECK sees to it)", 2)
+    TAKE     = Op(Group.TENSOR, "src=(x, i): entries i of axis arg; every i must be within the axis (CHECK enforces it)", 2)
     ASSIGN   = Op(Group.TENSOR, "src=(old, value): old with the region arg=((start, stop, step), ...) replaced; None: all of it", 2)
-    CONTIGUOUS = Op(Group.TENSOR, "x, in memory of its own", 1)
+    CONTIGUOUS = Op(Group.TENSOR, "x, in a separate buffer", 1)
     COPY     = Op(Group.TENSOR, "x on device arg", 1)
-    DETACH   = Op(Group.TENSOR, "x, a constant to gradients", 1)
+    DETACH   = Op(Group.TENSOR, "x, a constant for gradients", 1)
     CHECK    = Op(Group.TENSOR, "src=(x, bad): x; realizing it fails with IndexRangeError(arg) when the bool scalar bad is true", 2)
     SINK     = Op(Group.TENSOR, "the roots of a graph or a kernel")
 
     # --- memory, in kernels
-    INDEX    = Op(Group.MEMORY, "src=(buffer, i) or (buffer, i, gate): the place i; touched only where the bool gate holds")
-    LOAD     = Op(Group.MEMORY, "the value at src[0]=INDEX; 0 where its gate is false; arg: None, (how many bytes ahead to prefetch, into which cache), or 'inorder' (not before what lies in front of it)", 1)
-    STORE    = Op(Group.MEMORY, "src=(INDEX, value): no result; arg: None, 'nt' (write around the caches) or 'prefetchw' (ask for its line while its sum is made)", 2)
-    PREFETCH = Op(Group.MEMORY, "what lies arg bytes behind src[0]=INDEX is asked for; no result, and no fault; arg None: it will be written", 1)
-    LOCAL    = Op(Group.MEMORY, "a kernel's own array of arg=(name, numel), or (name, numel, 'shared'): one for all work-items of "
-                                "a group; src: the ranges it is made anew for")
-    REG      = Op(Group.MEMORY, "an accumulator, src=(first value, ranges it is made anew for..), arg=name")
-    CARRY    = Op(Group.MEMORY, "src=(REG or memory, ranges..): what it holds at the start of an iteration of the ranges, which come in order")
-    SET      = Op(Group.MEMORY, "src=(REG, value): the accumulator becomes value", 2)
-    AFTER    = Op(Group.MEMORY, "src=(REG or LOCAL, effects.., ranges..): it, once its arg effects ran over these ranges")
+    INDEX    = Op(Group.MEMORY, "src=(buffer, i) or (buffer, i, gate): element i; accessed only where the bool gate is true")
+    LOAD     = Op(Group.MEMORY, "the value at src[0]=INDEX; 0 where its gate is false; arg: None, (prefetch distance in bytes, cache level), or 'inorder' (not hoisted above earlier loads)", 1)
+    STORE    = Op(Group.MEMORY, "src=(INDEX, value): no result; arg: None, 'nt' (non-temporal) or 'prefetchw' (prefetch its cache line during the reduction)", 2)
+    PREFETCH = Op(Group.MEMORY, "prefetch the address of src[0]=INDEX + arg bytes; no result, never faults; arg None: prefetch for writing", 1)
+    LOCAL    = Op(Group.MEMORY, "a kernel-local array, arg=(name, numel), or (name, numel, 'shared'): one for all work-items of a work-group; src: the ranges whose iterations each have a new array")
+    REG      = Op(Group.MEMORY, "an accumulator, src=(initial value, ranges whose iterations reset it..), arg=name")
+    CARRY    = Op(Group.MEMORY, "src=(REG or memory, ranges..): its value at the start of an iteration of the ranges, which run in order")
+    SET      = Op(Group.MEMORY, "src=(REG, value): set the accumulator to value", 2)
+    AFTER    = Op(Group.MEMORY, "src=(REG or LOCAL, effects.., ranges..): src[0] after its arg effects have run over these ranges")
 
     # --- vectors
     BROADCAST = Op(Group.VECTOR, "the scalar in every lane", 1)
-    LANES    = Op(Group.VECTOR, "the scalars side by side in one vector")
+    LANES    = Op(Group.VECTOR, "the scalars as the lanes of one vector")
     LANE     = Op(Group.VECTOR, "lane arg of the vector", 1)
-    SHUFFLE  = Op(Group.VECTOR, "src=(a, b): lanes arg of a and b laid side by side", 2)
-    TABLE    = Op(Group.VECTOR, "in each lane an entry of a table: of the 16 bytes arg, src=(places below 16,); or src=(places, a, b): of a and b side by side, places modulo their lanes")
-    FOLD     = Op(Group.VECTOR, "all lanes folded with op arg to a scalar, halves first", 1)
-    DOT      = Op(Group.VECTOR, "src=(a, b, c): c + sums of neighbouring products. Of 4, a and b of bytes, c of int32: exact, but for "
-                                "the int32 sum, which wraps. Of 2, a and b of bfloat16, c of float32: each addition is rounded, in any "
-                                "order, subnormal ones may count as 0", 3)
-    MMA      = Op(Group.VECTOR, "arg=(m, n, k, g), src=(a, b, c): c + a@b on a matrix unit; a holds m rows of k, c m rows of n, and b "
-                                "k/g rows of n groups of g values that follow each other in k; ints wrap; floats are added in any "
-                                "order, subnormal ones may count as 0", 3, _mma)
+    SHUFFLE  = Op(Group.VECTOR, "src=(a, b): lanes arg of a followed by b", 2)
+    TABLE    = Op(Group.VECTOR, "in each lane an entry of a table. src=(indices below 16,): table of the 16 bytes arg; src=(indices, a, b): table of a followed by b, indices modulo their lanes")
+    FOLD     = Op(Group.VECTOR, "horizontal reduction: all lanes combined with op arg to a scalar, halves first", 1)
+    DOT      = Op(Group.VECTOR, "src=(a, b, c): c + sums of adjacent products. Of 4, a and b of bytes, c of int32: exact, but for the int32 sum, which wraps. Of 2, a and b of bfloat16, c of float32: each addition is rounded, in any order, subnormal ones may count as 0", 3)
+    MMA      = Op(Group.VECTOR, "arg=(m, n, k, g), src=(a, b, c): c + a@b on a matrix unit; a has m rows of k, c m rows of n, and b k/g rows of n groups of g values, consecutive in k; ints wrap; floats are added in any order, subnormal ones may count as 0", 3, _mma)
 
     # --- control, in kernels
-    RANGE    = Op(Group.CONTROL, "a loop variable 0..size-1: src=(size,), arg=(name, AxisKind); in part of the threads' loop its first iteration too", 1)
+    RANGE    = Op(Group.CONTROL, "a loop variable 0..size-1: src=(size,), arg=(name, AxisKind), and for a slice of the THREAD loop its first iteration", 1)
     END      = Op(Group.CONTROL, "the end of the loop src[0]", 1)
-    BARRIER  = Op(Group.CONTROL, "all work-items of a group wait for each other here and see what was stored to shared arrays; arg: "
-                                 "its number", 0)
+    BARRIER  = Op(Group.CONTROL, "all work-items of a work-group synchronize here and see earlier stores to shared arrays; arg: its number", 0)
     # fmt: on
 
     @classmethod

@@ -272,7 +272,5 @@ def _arguments(rule: Rule, fn: Callable[..., Any], bound: dict[str, str]) -> str
     names = list(inspect.signature(fn).parameters)
     missing = [name for name in names if name not in bound]
     if missing:
-        raise InternalError(
-            f"rule {rule.name}: {', '.join(missing)} asked for, but the pattern binds {', '.join(bound)}"
-        )
+        raise InternalError(f"rule {rule.name}: {', '.join(missing)} used, but the pattern binds {', '.join(bound)}")
     return ", ".join(bound[name] for name in names)

@@ -94,6 +94,6 @@ def _watch(fired: list[int], steps: int, rules: RuleSet, root: UOp) -> list[int]
         busiest = sorted((name for name, count in counts.items() if count), key=lambda name: -counts[name])
         shown = ", ".join(f"{name} ({counts[name]})" for name in busiest[:5])
         raise InternalError(
-            f"rewrite with {rules.name} does not come to rest at {root!r}. Of its last steps were: {shown}."
+            f"rewrite with {rules.name} does not terminate at {root!r}. Most frequent of its last steps: {shown}."
         )
     return fired

@@ -1,8 +1,8 @@
 """Settings: one row each. The name is the environment variable and the `Context` keyword.
 
-A setting is read from the environment once, when first asked for, an empty variable as none; `Context(DEBUG=2)`
-overrides it for a block, in the calling thread only. An unknown name or value is an error that prints the valid ones: a misspelt switch that is silently
-ignored costs an afternoon.
+A setting is read from the environment once, at its first use; an empty variable counts as unset. `Context(DEBUG=2)`
+overrides it for a block, in the calling thread only. An unknown name or value is an error that lists the valid ones: a
+misspelt switch that is silently ignored costs an afternoon.
 """
 
 # ruff: noqa: E501 - a row is a line
@@ -23,14 +23,14 @@ Value = int | str
 
 
 class Setting(NamedTuple):
-    """One row of the table: how it is spelled, what it means, what it may be."""
+    """A row of the table: name, default, meaning, valid values."""
 
     name: str
     default: Value
     meaning: str
     valid: str
     parse: Callable[[str], Value]
-    is_captured: bool = False  # a captured function is captured anew where the value is another one
+    is_captured: bool = False  # a captured function is captured again when the value changes
 
 
 def _checked(read: Callable[[str], Value], fits: Callable[[Any], bool]) -> Callable[[str], Value]:
@@ -61,29 +61,29 @@ SETTINGS: dict[str, Setting] = {
         Setting("DEBUG", 0, "how much is printed (see the table below)", "0 to 6", _between(0, 6)),
         Setting("DUMP", "", "folder that receives UOps, source, assembly and figures of every kernel", "a folder", str),
         Setting("OVERRIDE", "", "folder with <kernel>.schedule files that replace the heuristic", "a folder", str, is_captured=True),
-        Setting("BEAM", "", "search: 1 or more tries schedules for kernels without a stored result, keeping so many; empty: stored results are used; 0: not even those", "empty, or 0 to 64",
+        Setting("BEAM", "", "beam width of the search for kernels without a stored schedule; empty: no search; 0: stored schedules are ignored too", "empty, or 0 to 64",
                 _or_empty(_between(0, 64)), is_captured=True),
-        Setting("BEAM_SECONDS", 10, "how long the search for one kernel may take", "1 to 86400", _between(1, 86_400)),
+        Setting("BEAM_SECONDS", 10, "seconds that the search for one kernel may take", "1 to 86400", _between(1, 86_400)),
         Setting("CACHE", "1", "compiled kernels on disk: off, on, read only", "0, 1 or ro", _one_of("0", "1", "ro")),
         Setting("CACHE_DIR", "", "folder of the kernel cache; empty: the user's cache folder", "a folder", str),
-        Setting("CACHE_MAX_MB", 1024, "size cap of the kernel cache; the least recently used go first", "1 to 1000000",
+        Setting("CACHE_MAX_MB", 1024, "size limit of the kernel cache; least recently used entries are evicted", "1 to 1000000",
                 _between(1, 1_000_000)),
-        Setting("PLANS_MAX_MB", 64, "memory for the plans of graphs that were computed; the least recently used are dropped", "1 to 1000000", _between(1, 1_000_000)),
+        Setting("PLANS_MAX_MB", 64, "memory for the plans of computed graphs; least recently used plans are evicted", "1 to 1000000", _between(1, 1_000_000)),
         Setting("THREADS", 0, "threads of a CPU device; 0: as many as the process may use", "0 to 1024", _between(0, 1024), is_captured=True),
         Setting("SPIN", 30, "microseconds that a waiting worker spins before it sleeps", "0 to 1000000", _between(0, 1_000_000)),
-        Setting("COMPILER_PROCESS", 1, "1: graphs of many new kernels are compiled by a second process beside this one; 2: every new kernel is", "0, 1 or 2", _between(0, 2)),
+        Setting("COMPILER_PROCESS", 1, "1: a second process helps to compile graphs of many new kernels; 2: it compiles every new kernel; 0: no second process", "0, 1 or 2", _between(0, 2)),
         Setting("CHECK", 0, "1: verify every compiler stage, and run every kernel on PYTHON too", "0 or 1", _between(0, 1), is_captured=True),
-        Setting("QUANT_ACT", "int8", "what a product with quantized weights makes of its other operand: blocks of 32 in 8 bits (many rows, through a matrix unit: bfloat16), or nothing", "int8 or float", _one_of("int8", "float"), is_captured=True),
-        Setting("QUANT_FORM", "fast", "how interleaved weights of IQ1, IQ2, IQ3 and TQ1_0 lie in memory. fast: their values are written out where the device has dot products of bytes, in 1.2 to 1.6 times the bytes of the file; small: in as many", "fast or small", _one_of("fast", "small"), is_captured=True),
-        Setting("TARGET", "", "force a lower CPU level; gpu and cpu: the shape of kernels on CL and PYTHON; amx: kernels for a matrix unit, which functions stand for; mma: those for NVIDIA's unit, not tried before; small: caches of some KB, so that small tensors meet what is done for large ones", "empty, sse, avx2, avx512, small, amx, gpu, cpu or mma", _one_of("", "sse", "avx2", "avx512", "small", "amx", "gpu", "cpu", "mma"), is_captured=True),
+        Setting("QUANT_ACT", "int8", "precision of activations in quantized products. int8: blocks of 32 int8 values (large batches on a matrix unit: bfloat16); float: unchanged", "int8 or float", _one_of("int8", "float"), is_captured=True),
+        Setting("QUANT_FORM", "fast", "layout of interleaved IQ1, IQ2, IQ3 and TQ1_0 weights in memory. fast: decoded values if the device has byte dot products, 1.2 to 1.6 times the size of the file; small: the size of the file", "fast or small", _one_of("fast", "small"), is_captured=True),
+        Setting("TARGET", "", "override the target. sse, avx2, avx512: lower CPU level; gpu, cpu: kernel shape on CL and PYTHON; amx: emulated matrix unit; mma: NVIDIA's matrix unit without its self-test; small: caches of some KB, for tests", "empty, sse, avx2, avx512, small, amx, gpu, cpu or mma", _one_of("", "sse", "avx2", "avx512", "small", "amx", "gpu", "cpu", "mma"), is_captured=True),
         Setting("SEED", 0, "seed of the random numbers", "0 to 4294967295", _between(0, 2**32 - 1)),
     ]
 }  # fmt: skip
 
 DEBUG_LEVELS: tuple[tuple[int, str], ...] = (
     (1, "devices as they are opened"),
-    (2, "a line per kernel, each timed by itself: device, name, time, GFLOP/s, GB/s, the user's source line"),
-    (3, "once per kernel: the schedule that was chosen, in the form that OVERRIDE reads"),
+    (2, "a line per kernel, each timed separately: device, name, time, GFLOP/s, GB/s, the user's source line"),
+    (3, "once per kernel: the schedule that was chosen, in the format that OVERRIDE reads"),
     (4, "once per kernel: its UOps before optimization"),
     (5, "once per kernel: the source that was rendered"),
     (6, "once per kernel: the assembly"),
@@ -103,15 +103,15 @@ def _parse(row: Setting, text: str, origin: str) -> Value:
 
 def _known(name: str, origin: str) -> Setting:
     if name not in SETTINGS:
-        raise SettingError(f"{origin}: there is no setting {name!r}. Known settings: {', '.join(sorted(SETTINGS))}.")
+        raise SettingError(f"{origin}: {name!r} is not a setting. Known settings: {', '.join(sorted(SETTINGS))}.")
     return SETTINGS[name]
 
 
 def setting(name: str) -> Value:
-    """The value in force: from the innermost `Context`, else the environment, else the default.
+    """Return the current value: from the innermost `Context`, else the environment, else the default.
 
     Raises:
-        SettingError: the environment holds a value that the setting does not take.
+        SettingError: the environment has a value that the setting does not accept.
     """
     overrides = _overrides.get()
     if overrides is not None and name in overrides:
@@ -124,11 +124,11 @@ def setting(name: str) -> Value:
 
 
 active_overrides = _overrides.get
-"""What the innermost `Context` says, as one object; None outside of any. While it is the same, every setting is."""
+"""Return the overrides of the innermost `Context` as one object (None outside). It changes with settings."""
 
 
 def debug() -> int:
-    """`DEBUG` as a number: asked before anything is printed, so it has its own word."""
+    """Return `DEBUG` as an int. It is read before anything is printed, so it has its own function."""
     return int(setting("DEBUG"))
 
 
@@ -136,7 +136,7 @@ def Context(**values: Value) -> AbstractContextManager[None]:  # reads as a noun
     """Override settings for a block: `with Context(DEBUG=2, THREADS=1): ...`. Alone, without `with`, it does nothing.
 
     Raises:
-        SettingError: an unknown name, or a value that the setting does not take; at once, not when it is entered.
+        SettingError: unknown name or invalid value; raised at the call, not when the block is entered.
     """
     return _overriding({name: _parse(_known(name, "Context"), str(v), "Context") for name, v in values.items()})
 

@@ -91,7 +91,7 @@ def parse_uops(text: str) -> UOp:
             raise FormatError(f"parse_uops: line {count}: {line.strip()!r} does not parse ({error}).") from None
         nodes[name] = last
     if last is None:
-        raise FormatError("parse_uops: the text holds no node.")
+        raise FormatError("parse_uops: the text contains no node.")
     return last
 
 

@@ -113,7 +113,7 @@ def _complaint(node: UOp, stage: Stage) -> Complaint:
     if op not in LEGAL_OPS[stage]:
         return f"{op.name} is not legal in a {stage} graph"
     if stage is Stage.TENSOR and node.dtype.is_index and node.shape:
-        return f"{op.name} makes a tensor of dtype index, which is for sizes and loops"
+        return f"{op.name} makes a tensor of dtype index, which is only for sizes and loops"
     if op.arity is not None and len(node.src) != op.arity:
         return f"{op.name} takes {op.arity} sources and has {len(node.src)}"
     for check in (_BY_OP.get(op), _BY_GROUP.get(op.group)):
@@ -181,7 +181,7 @@ def _conversion(node: UOp, stage: Stage) -> Complaint:
     before, is_bitcast = node.src[0].dtype, node.op is Ops.BITCAST
     may_differ = is_bitcast and stage in _WITH_VECTORS  # in how many lanes the bits are
     if not node.dtype.bits or not before.bits or (node.dtype.lanes != before.lanes and not may_differ):
-        return f"{node.op.name} cannot turn {before.name} into {node.dtype.name}"
+        return f"{node.op.name} cannot convert {before.name} to {node.dtype.name}"
     is_same = node.dtype.bits * node.dtype.lanes == before.bits * before.lanes
     if is_bitcast and stage is not Stage.TENSOR and not is_same:
         return f"BITCAST from {before.name} to {node.dtype.name}: the sizes differ"
@@ -191,7 +191,7 @@ def _conversion(node: UOp, stage: Stage) -> Complaint:
 def _movement(node: UOp, stage: Stage) -> Complaint:
     before, arg = node.src[0].shape, node.arg
     if node.dtype is not node.src[0].dtype:
-        return f"{node.op.name} turns {node.src[0].dtype.name} into {node.dtype.name}"
+        return f"{node.op.name} converts {node.src[0].dtype.name} to {node.dtype.name}"
     match node.op:
         case Ops.RESHAPE:
             counts = numel(before), numel(arg)
@@ -210,11 +210,11 @@ def _movement(node: UOp, stage: Stage) -> Complaint:
 def _const(node: UOp, stage: Stage) -> Complaint:
     values = node.arg if isinstance(node.arg, tuple) else (node.arg,)
     if len(values) not in (1, node.dtype.lanes):
-        return f"CONST of {len(values)} values for {node.dtype.lanes} lanes"
+        return f"CONST with {len(values)} values for {node.dtype.lanes} lanes"
     kind: type[float] = float if node.dtype.is_float else bool if node.dtype.is_bool else int
     for value in values:
         if type(value) is not kind:
-            return f"CONST {value!r} is not a Python {kind.__name__}, as {node.dtype.name} asks for"
+            return f"CONST {value!r} is not a Python {kind.__name__}, as {node.dtype.name} requires"
         if not node.dtype.is_float and not node.dtype.min <= value <= node.dtype.max:
             return f"CONST {value!r} does not fit into {node.dtype.name}"
     return None
@@ -259,14 +259,14 @@ def _memory_of(place: UOp) -> UOp:
 
 def _index(node: UOp, stage: Stage) -> Complaint:
     if len(node.src) not in (2, 3):
-        return f"INDEX takes a buffer, a place and perhaps a gate; it has {len(node.src)} sources"
+        return f"INDEX takes a buffer, an index and optionally a gate; it has {len(node.src)} sources"
     memory, place = _memory_of(node.src[0]), node.src[1]
     if memory.op not in _PLACES:
         return f"INDEX into {memory.op.name}: only PARAM and LOCAL are memory"
     if node.dtype.scalar is not memory.dtype.scalar:
         return f"INDEX gives {node.dtype.name} of a buffer of {memory.dtype.name}"
     if not place.dtype.is_int:
-        return f"INDEX at a place of dtype {place.dtype.name}"
+        return f"INDEX with an index of dtype {place.dtype.name}"
     if len(node.src) == 3:
         return None if node.src[2].dtype.is_bool else f"the gate of INDEX is {node.src[2].dtype.name}, not bool"
     count = memory.arg[1] if isinstance(memory.arg[1], int) else memory.arg[1].bounds[1]
@@ -289,7 +289,7 @@ def _lanes_at(place: UOp) -> int:
 def _load(node: UOp, stage: Stage) -> Complaint:
     place = node.src[0]
     if place.op is not Ops.INDEX:
-        return f"LOAD of {place.op.name}: only an INDEX says where"
+        return f"LOAD of {place.op.name}: its source must be an INDEX"
     want = place.dtype.vec(_lanes_at(place))
     return None if node.dtype is want else f"LOAD gives {node.dtype.name} where its INDEX gives {want.name}"
 
@@ -358,7 +358,7 @@ _SIMPLE: Final[dict[Op, _Row]] = {  # what holds, and the sentence where it does
     Ops.VARIABLE: (lambda u: u.arg[1] <= u.arg[2],
                    lambda u: f"VARIABLE {u.arg[0]} from {u.arg[1]} to {u.arg[2]} has no value"),
     Ops.REG: (lambda u: u.src[:1] != () and u.src[0].dtype is u.dtype and _are_ranges(u.src[1:]),
-              lambda u: f"REG {u.arg} needs a first value of {u.dtype.name}, then the loops it is made anew for"),
+              lambda u: f"REG {u.arg} needs a first value of {u.dtype.name}, then the loops that reset it"),
     Ops.CARRY: (lambda u: u.src[:1] != () and _memory_of(u).op in (Ops.REG, *_PLACES) and u.src[0].dtype is u.dtype
                 and _are_ranges(u.src[1:]),
                 lambda u: "CARRY is of a REG or of memory, in its dtype, and of loops"),

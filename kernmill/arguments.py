@@ -32,12 +32,12 @@ class AnyTensor:
 
 Call = TypeVar("Call", bound=Callable[..., Any])
 _FAILURES = (TypeError, AttributeError, ValueError, LookupError, ArithmeticError)
-_WORDS = {AnyTensor: "a Tensor", int: "a whole number", float: "a number", str: "a text", bool: "True or False",
+_WORDS = {AnyTensor: "a Tensor", int: "an integer", float: "a number", str: "a string", bool: "True or False",
           os.PathLike: "a path", Mapping: "a dict", NoneType: "None"}  # fmt: skip
 _NOT_HERE = {"retain_graph": "Leave it out: the graph is kept until the step",
              "set_to_none": "Leave it out: it is always so",
              "create_graph": "Write loss.gradient(x), whose results have gradients"}  # fmt: skip
-_SEVERAL = {int: "several whole numbers", float: "several numbers", AnyTensor: "several tensors"}
+_SEVERAL = {int: "several integers", float: "several numbers", AnyTensor: "several tensors"}
 
 
 def is_foreign(error: BaseException, function: Callable[..., Any]) -> bool:
@@ -178,7 +178,7 @@ def _fits_one(value: Any, kind: Any) -> bool:
 def _wanted(kind: Any) -> str:
     if get_origin(kind) in (Sequence, Iterable):
         kinds = _kinds(*get_args(kind))
-        return _SEVERAL.get(kinds[0], "a pair of whole numbers for each axis")
+        return _SEVERAL.get(kinds[0], "a pair of integers for each axis")
     kind = get_origin(kind) or kind
     return str(_WORDS.get(kind, getattr(kind, "__name__", kind)))
 

@@ -81,8 +81,8 @@ def gradient(root: UOp, grad: UOp, targets: Collection[UOp], leaves: Collection[
 def leaf_written() -> GradientError:
     """Make the error of a write into a leaf."""
     return GradientError(
-        "a write to a leaf, a tensor that was made with requires_grad: the value was computed from such a "
-        "tensor, and its gradient would be lost. Write in no_grad(), write value.detach(), or write to "
+        "a write to a leaf, a tensor that was made with requires_grad: the value depends on such a tensor, and "
+        "its gradient would be lost. Write in no_grad(), write value.detach(), or write to "
         "x.clone()."
     )
 
@@ -90,16 +90,16 @@ def leaf_written() -> GradientError:
 def history_lost() -> GradientError:
     """Make the error of a write in no_grad() to a result."""
     return GradientError(
-        "a write in no_grad() to a tensor that was computed from one with requires_grad: it would no longer "
-        "lead to its gradient. Write x = x.detach() before, or make a new tensor in place of the write."
+        "a write in no_grad() to a tensor that was computed from one with requires_grad: its gradient would be "
+        "wrong. Write x = x.detach() before, or make a new tensor instead of the write."
     )
 
 
 def stepped(call: str) -> GradientError:
     """Make the error of a loss whose history an optimizer's step has released."""
     return GradientError(
-        f"{call}: an optimizer has made the step of this loss, and what it was computed from is not kept. "
-        f"Compute it anew, or call {call}() before step()."
+        f"{call}: the optimizer has already made the step of this loss, and its graph is released. Compute the "
+        f"loss again, or call {call}() before step()."
     )
 
 
@@ -109,12 +109,12 @@ def leads_not(result: Any, number: int, target: Any) -> GradientError:
         return stepped("gradient")
     if result._former is not None and not result.requires_grad:
         return GradientError(
-            f"gradient: this tensor of shape {show_shape(result.uop.shape)} was realized or read, and keeps its "
-            "value alone. Call gradient() before that, or make the target with requires_grad=True."
+            f"gradient: this tensor of shape {show_shape(result.uop.shape)} was realized or read, and its graph is "
+            "released. Call gradient() before that, or make the target with requires_grad=True."
         )
     return GradientError(
-        f"gradient: target {number} of shape {show_shape(target.uop.shape)} does not lead to this tensor. "
-        "Compute from it, outside no_grad() and without detach()."
+        f"gradient: this tensor does not depend on target {number} of shape {show_shape(target.uop.shape)}. "
+        "Compute it from the target, outside no_grad() and without detach()."
     )
 
 

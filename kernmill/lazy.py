@@ -109,8 +109,9 @@ def is_training() -> bool:
 _canonical = functools.cache(canonical_name)  # a part of a device's name is looked for among all that are there
 
 _DEVICES: Mapping[str, str] = {  # theirs: what is written here
-    "CPU": "the CPU is LLVM here: write 'LLVM', or name no device.", "OPENCL": "OpenCL is CL here: write 'CL'.",
-    **dict.fromkeys(("CUDA", "GPU", "HIP", "MPS", "XPU"), "GPUs are CL here, by OpenCL: write 'CL'."),
+    "CPU": "the CPU device is named LLVM: write 'LLVM', or omit the device.",
+    "OPENCL": "the OpenCL device is named CL: write 'CL'.",
+    **dict.fromkeys(("CUDA", "GPU", "HIP", "MPS", "XPU"), "GPUs are used through OpenCL, device CL: write 'CL'."),
     **{dtype.name.upper(): f"that is a dtype: write x.cast({dtype.name!r})." for dtype in dtypes.data},
 }  # fmt: skip
 
@@ -337,7 +338,7 @@ class Lazy(AnyTensor):
         """Raises DTypeError where a method was called as a function is: with a list, or a text first."""
         for value in values:
             if not isinstance(value, Lazy):
-                raise DTypeError(f"Tensor.{call}: {type(value).__name__} is no tensor. Write kernmill.{instead}.")
+                raise DTypeError(f"Tensor.{call}: {type(value).__name__} is not a tensor. Write kernmill.{instead}.")
 
     def _own(self, value: Operand) -> Self:
         """A value that is put into this tensor, in its dtype.

@@ -47,9 +47,9 @@ def run(source: str | os.PathLike[str], target: str | os.PathLike[str], mix: str
     file = gguf.read(source)
     kinds = {name: _kind(file, entry, recipe, requantize) for name, entry in file.entries.items()}
     if any(os.path.exists(target) and os.path.samefile(target, path) for path in file.paths):
-        raise FormatError(f"{os.fspath(target)}: it is the file that is read. Write to another place.")
+        raise FormatError(f"{os.fspath(target)}: is the input file. Write to a different path.")
     if os.path.isfile(target) and not (os.stat(target).st_mode & _WRITABLE and os.access(target, os.W_OK)):
-        raise FormatError(f"{os.fspath(target)}: it is write-protected. Delete it, or write to another place.")
+        raise FormatError(f"{os.fspath(target)}: is write-protected. Delete it, or write to a different path.")
     after = sum(kind.nbytes(file.entries[name].shape) for name, kind in kinds.items())
     _check_room(target, after)
     metadata: dict[str, object] = {k: file.metadata.raw(k) for k in file.metadata if not _OF_PARTS.match(k)}
@@ -79,8 +79,9 @@ def _check_room(target: str | os.PathLike[str], size_bytes: int) -> None:
         return  # the writer says so
     free = shutil.disk_usage(folder).free
     if size_bytes > free:
-        raise FormatError(f"{os.fspath(target)}: cannot be written: it takes {_mib(size_bytes)}, the disk has "
-                          f"{_mib(free)} left. Choose another place.")  # fmt: skip
+        raise FormatError(
+            f"{os.fspath(target)}: cannot be written: it needs {_mib(size_bytes)}, the disk has {_mib(free)} left. "
+            "Choose a different path.")  # fmt: skip
 
 
 def _sharing(metadata: gguf.Metadata, model: str) -> int:
@@ -106,7 +107,8 @@ def _fallen(file: gguf.File, kinds: Mapping[str, TensorType], recipe: Mix) -> st
             counts[recipe.wanted(name, **facts), kind.name] += 1
     changes = {types: count for types, count in counts.items() if types[0] != types[1]}
     shown = ", ".join(f"{kind} for {wanted} in {count}" for (wanted, kind), count in changes.items())
-    return f"{sum(changes.values())} tensors have rows that are no whole number of blocks: {shown}" if changes else ""
+    count = sum(changes.values())
+    return f"{count} tensors have rows that are not a multiple of the block size: {shown}" if changes else ""
 
 
 def _kind(file: gguf.File, entry: gguf.Entry, recipe: Mix, requantize: bool) -> TensorType:
@@ -117,12 +119,13 @@ def _kind(file: gguf.File, entry: gguf.Entry, recipe: Mix, requantize: bool) -> 
     if entry.type.dtype is None:
         if not requantize:
             raise FormatError(
-                f"{file.where}: tensor {quoted(entry.name)} is {entry.type.name} already; quantized twice it loses "
-                "more than once. Start from an F16, BF16 or F32 file, or ask for it with --requantize."
+                f"{file.where}: tensor {quoted(entry.name)} is {entry.type.name} already; requantizing loses "
+                "accuracy. Start from an F16, BF16 or F32 file, or pass --requantize."
             )
         if entry.type.name not in BLOCKS:
-            raise FormatError(f"{file.where}: tensor {quoted(entry.name)} is {entry.type.name}, which is not for "
-                              "files. Convert the model again.")  # fmt: skip
+            raise FormatError(
+                f"{file.where}: tensor {quoted(entry.name)} is {entry.type.name}: this type is for computation "
+                "only and may not be stored in a file. Convert the model again.")  # fmt: skip
     return kind
 
 
@@ -146,8 +149,9 @@ def _converted(file: gguf.File, name: str, kind: TensorType, number: int, report
             piece = memoryview(bytes(piece) + bytes(step - len(piece)))
         made = _encoded(piece, entry.type, kind)
         if made is None:
-            raise FormatError(f"{file.where}: tensor {quoted(name)} holds values that are inf or nan, or too large for "
-                              f"{kind.name}. Choose another mix, or convert the model again.")  # fmt: skip
+            raise FormatError(
+                f"{file.where}: tensor {quoted(name)} has values that are inf or nan, or too large for "
+                f"{kind.name}. Choose another mix, or convert the model again.")  # fmt: skip
         yield made[:left]
         left -= len(made[:left])
 

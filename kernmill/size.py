@@ -57,7 +57,7 @@ class SymbolicSize:
         is_whole = isinstance(other, (SymbolicSize, Integral))
         if isinstance(other, (float, complex)) or (rule is truediv and is_whole):
             asked = f"{other!r} {symbol} {self!r}" if turned else f"{self!r} {symbol} {other!r}"
-            raise self._refusal(asked, "Sizes are whole numbers: use //, or calculate with Tensor({self!r})")
+            raise self._refusal(asked, "Sizes are integers: use //, or calculate with Tensor({self!r})")
         if not is_whole:
             return NotImplemented
         node = self.uop.like(other.uop if isinstance(other, SymbolicSize) else index(other))
@@ -179,8 +179,8 @@ class SymbolicSize:
         least, greatest = self.uop.bounds
         other = instead or "Decide outside of it, give it a plain int (a capture for each), or compare Tensor({self!r})"
         return ShapeError(
-            f"{asked}: this size is another number in each call of the captured function, from {least} to {greatest}, "
-            f"and the function runs once for all of them. {other.format(self=self)}."
+            f"{asked}: this symbolic size changes per call of the captured function, from {least} to {greatest}, "
+            f"and the function is traced once for all of them. {other.format(self=self)}."
         )
 
     def __repr__(self) -> str:

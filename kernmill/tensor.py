@@ -143,8 +143,8 @@ class Conversions(Casting):
         """
         if state.uop.shape != (2,) or state.dtype is not dtypes.uint32:
             raise ShapeError(
-                f"set_random_state: {show_shape(state.uop.shape)} {state.dtype.name}. Give what Tensor.random_state() "
-                "gave: two uint32."
+                f"set_random_state: {show_shape(state.uop.shape)} {state.dtype.name}. Give the result of "
+                "Tensor.random_state(): two uint32."
             )
         cls._go_on(device, state.tolist())
         state.realize()  # and with it what waits to be written
@@ -250,8 +250,8 @@ class Conversions(Casting):
         if max_version is None or max_version < (1, 0) or np.__version__.startswith("2.0."):
             if copy is False:
                 raise BufferError(
-                    "__dlpack__: without a copy the memory is read-only, which DLPack can say since version 1. "
-                    "Ask with max_version=(1, 0), or allow a copy."
+                    "__dlpack__: without a copy the memory is read-only, which needs DLPack version 1. Pass "
+                    "max_version=(1, 0), or allow a copy."
                 )
             capsule = array.copy().__dlpack__(stream=stream)
         else:
@@ -298,8 +298,8 @@ class Conversions(Casting):
     def __index__(self) -> int:
         if not self.dtype.is_int or self.ndim:
             raise DTypeError(
-                f"a {self.dtype.name} tensor of shape {show_shape(self.uop.shape)} is no index: "
-                "only 0-d int tensors are."
+                f"a {self.dtype.name} tensor of shape {show_shape(self.uop.shape)} is not an index: only 0-d int "
+                "tensors are."
             )
         return int(self.item())
 
@@ -325,7 +325,7 @@ class Conversions(Casting):
 
     def __iter__(self) -> Iterator[Self]:
         if not self.ndim:
-            raise ShapeError("iter(tensor): a 0-d tensor has nothing to go over.")
+            raise ShapeError("iter(tensor): a 0-d tensor has no axis to iterate over.")
         return iter(self.unbind(0))
 
     def __repr__(self) -> str:
@@ -359,8 +359,8 @@ class Conversions(Casting):
         """
         if not requires_grad and self.requires_grad and not self._is_leaf():
             raise GradientError(
-                "requires_grad: this tensor was computed from one with requires_grad, and leads to its gradient. Write "
-                "x.detach(), or compute it in no_grad()."
+                "requires_grad can be changed on leaf tensors only, and this one was computed from one with "
+                "requires_grad. Write x.detach(), or compute it in no_grad()."
             )
         if requires_grad and not self.dtype.is_float:
             raise DTypeError(f"requires_grad: a {self.dtype.name} tensor has no gradient. Use a float dtype.")
@@ -380,8 +380,8 @@ def _realize(lazy: list[tuple[Any, UOp]]) -> None:
     for _, node in lazy:
         if not {int}.issuperset(map(type, node.shape)):
             raise ShapeError(
-                f"realize: the shape {show_shape(node.shape)} is known at each call only, and a tensor that "
-                "stays has a fixed one. Reduce it, or write it into a part of a larger tensor."
+                f"realize: a tensor with the symbolic shape {show_shape(node.shape)} cannot be stored. Reduce it, "
+                "or write it into a slice of a larger tensor."
             )
     constant = [(t, node) for t, node in lazy if _is_shared(node)]
     origin, current_origin.line = current_origin.line, None
@@ -446,7 +446,8 @@ def _leads_nowhere(function: Any, given: Any, result: Any) -> Any:
     is_asked = has_floats and grad_state() and not function.__name__.endswith("_like")  # which take a shape only
     if is_asked and _has(given, lambda v: isinstance(v, Conversions) and v.requires_grad):
         raise GradientError(
-            f"np.{function.__name__}: NumPy's result would not lead back to this tensor, which has requires_grad. "
+            f"np.{function.__name__}: no gradient would flow from NumPy's result to this tensor, which has "
+            "requires_grad. "
             "Use the method of Tensor, or give NumPy t.detach()."
         )
     return result
@@ -486,7 +487,7 @@ def _updating(sign: str, method: str) -> Callable[[Tensor, Operand], Tensor]:
         result: Tensor = getattr(self, method)(other)
         if result.dtype is not self.dtype:
             raise DTypeError(
-                f"{sign}=: the result is {result.dtype.name} and does not go into a {self.dtype.name} tensor. "
+                f"{sign}=: the result is {result.dtype.name} and cannot be stored in a {self.dtype.name} tensor. "
                 f"Write x = x {sign} y, or cast."
             )
         return self.assign(result)
@@ -627,9 +628,9 @@ class Tensor(Conversions):
             raise stepped("backward")
         if not self.requires_grad:
             raise GradientError(
-                "backward: this tensor does not lead to one with requires_grad. "
-                "Make a leaf with requires_grad=True, and compute outside no_grad() and captured functions, or call "
-                "backward() inside of them."
+                "backward: this tensor does not depend on any tensor with requires_grad. Make a leaf with "
+                "requires_grad=True, and compute outside no_grad() and captured functions, or call backward() "
+                "inside them."
             )
         seed = self._seed(gradient, "backward")
         found = self._leaves_below()

@@ -68,13 +68,13 @@ class Bound(int):
             number = index(value)
         except TypeError:
             raise ShapeError(
-                f"{variable.name}.bind: {value!r} is no whole number. Give an int from {variable.least} to "
+                f"{variable.name}.bind: {value!r} is not an integer. Give an int from {variable.least} to "
                 f"{variable.greatest}."
             ) from None
         if not variable.least <= number <= variable.greatest:
             raise ShapeError(
-                f"{variable.name}.bind: {value} is outside of {variable.least} to {variable.greatest}. Give a value "
-                "between, or make the variable with wider bounds."
+                f"{variable.name}.bind: {value} is outside {variable.least} to {variable.greatest}. Give a value "
+                "in this range, or make the variable with wider bounds."
             )
         new = super().__new__(cls, number)
         new.variable = variable
@@ -111,7 +111,7 @@ def values_of(bounds: Iterable[Bound]) -> dict[str, int]:
         if other != bound or other.variable.uop is not bound.variable.uop:
             raise ShapeError(
                 f"jit: {bound.variable!r} is {int(bound)} and {other.variable!r} is {int(other)} in one call. "
-                "Give each variable a name of its own, and one value."
+                "Give each variable a unique name and one value."
             )
     return {name: int(bound) for name, bound in found.items()}
 

@@ -274,14 +274,14 @@ def renew(view: Lazy) -> UOp:
 def _read_by_capture(shape: Sequence[Size]) -> KernmillError:
     return KernmillError(
         "jit: the captured function reads a view that was made before it, and writes to the tensor of the view, of "
-        f"shape {show_shape(tuple(shape))}. Make the view inside of the function."
+        f"shape {show_shape(tuple(shape))}. Make the view inside the function."
     )
 
 
 def _written_by_capture(view: Lazy) -> KernmillError:
     return KernmillError(
         f"jit: the captured function writes to a view of shape {show_shape(view.uop.shape)} that was made before it. "
-        "Write to the tensor itself, or make the view inside of the function."
+        "Write to the tensor itself, or make the view inside the function."
     )
 
 
@@ -312,7 +312,7 @@ def write(tensor: Lazy, other: Lazy, no_grad: Callable[[], AbstractContextManage
     is_constant = _is_constant(tensor._link)
     if is_constant and other._requires_grad:
         raise GradientError(
-            "a write through detach() of a value with requires_grad: no gradient can flow from there. Write to the "
+            "a write of a value with requires_grad through detach(): its gradient would be lost. Write to the "
             "tensor itself, or give the value as .detach()."
         )
     if owner.uop.op is Ops.ASSIGN and isinstance(owner.uop.storage, Buffer) and current_recording() is None:
@@ -356,8 +356,8 @@ def _owner(tensor: Lazy) -> Lazy:
                 new.note(view)
             return root
     raise KernmillError(
-        f"t[..] = v: a view of shape {show_shape(tensor.uop.shape)} shows elements that another view shows as well, "
-        "and the tensor of both is gone. Keep a name for that tensor, or write x = x.clone() before."
+        f"t[..] = v: a view of shape {show_shape(tensor.uop.shape)} overlaps another view, and their base tensor "
+        "no longer exists. Keep a reference to the base tensor, or write x = x.clone() before."
     )
 
 

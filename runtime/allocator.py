@@ -194,7 +194,7 @@ class HostAllocator:
         cycles are gone, and no larger than it has to be."""
         if nbytes > self.most_bytes:
             raise OutOfMemoryError(
-                f"{self._device}: a buffer of {nbytes:,} bytes is larger than it takes in one piece "
+                f"{self._device}: a buffer of {nbytes:,} bytes exceeds the largest allocation "
                 f"({self.most_bytes:,} bytes). {largest_holders(self._device)}Use smaller tensors, or another device."
             )
         for make_room in (self.trim, self._collect_garbage):
@@ -206,7 +206,7 @@ class HostAllocator:
         try:
             return self.new_block(capacity)
         except self.no_room as error:
-            text = f"{self._device}: no room for a buffer of {_human(nbytes)}. {self.figures()} "
+            text = f"{self._device}: out of memory: a buffer of {_human(nbytes)} cannot be allocated. {self.figures()} "
             raise OutOfMemoryError(f"{text}{largest_holders(self._device)}{SMALLER}") from error
 
     def _collect_garbage(self) -> None:

@@ -95,7 +95,7 @@ def refuse_after_fork(name: str) -> None:
     """Raise DeviceError in a forked child: a driver's threads are not there, and it would wait for them forever."""
     if os.getpid() not in _started[:1]:
         raise DeviceError(
-            f"{name}: this process was forked after OpenCL was opened, and drivers do not survive that. Start "
+            f"{name}: this process was forked after OpenCL was opened, which drivers do not support. Start "
             'processes with multiprocessing.set_start_method("spawn"), or open the device in the child only.'
         )
 
@@ -124,7 +124,7 @@ def found_devices() -> list[Any]:
     if not found:
         names = ", ".join(platform.name for platform in platforms)
         why = ". PoCL needs a POCL_CACHE_DIR that it can write and POCL_DEVICES that it knows" * ("Portable" in names)
-        raise DeviceError(_nothing(f"the OpenCL drivers here ({names}) offer no device{why}"))
+        raise DeviceError(_nothing(f"the installed OpenCL drivers ({names}) offer no device{why}"))
     return [device for _, device in sorted(found, key=lambda pair: pair[0])]
 
 
@@ -137,7 +137,7 @@ def _rank(platform: str, kind: int) -> tuple[int, int]:
 
 def _nothing(why: str) -> str:
     pinned = [f"{n}={os.environ[n]}" for n in ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH") if os.environ.get(n)]
-    where = f" {' and '.join(pinned)} says where to look: correct or unset it." if pinned else ""
+    where = f" {' and '.join(pinned)} sets the search path: correct or unset it." if pinned else ""
     return f"CL: {why}.{where} {_INSTALL}."
 
 
@@ -192,10 +192,10 @@ def _float_lanes(device: Any) -> int:
 def refuse_unusable(device: Any, facts: ClFacts, name: str) -> None:
     """Raise DeviceError for a device that could not run a kernel, or would end the process trying."""
     if not device.available:
-        raise DeviceError(f"{name}: {facts.name} says that it is not available. Choose another device.")
+        raise DeviceError(f"{name}: {facts.name} is reported as not available. Choose another device.")
     if not device.compiler_available:
         raise DeviceError(
-            f"{name}: the driver of {facts.name} ({facts.platform}) comes without a compiler. Install its compiler "
+            f"{name}: the driver of {facts.name} ({facts.platform}) has no compiler. Install its compiler "
             "package, or choose another device."
         )
     if "EMBEDDED" in str(device.profile):

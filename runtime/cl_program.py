@@ -22,7 +22,7 @@ _HEAD = struct.Struct("<Q")  # bytes of the source
 _SAVED = re.compile(r"\(source saved as (.*)\)")
 _PLACES = (re.compile(r":(\d+):(\d+):\s*(?:fatal )?error:\s*(.*)"), re.compile(r"error:.*?:(\d+):(\d+):\s*(.*)"))
 _LOG_LINES = 12
-_REMEDY = "Please report it, and use another device until it is mended."
+_REMEDY = "Please report it, and use another device until it is fixed."
 
 
 def build_program(cl: Any, context: Any, device: Any, source: str, options: Sequence[str], name: str) -> Any:
@@ -51,7 +51,7 @@ def explain_build(name: str, source: str, options: str, log: str, device: str) -
     """The sentence for a build that failed: what the driver said, and the line of ours that it names."""
     log = _SAVED.sub("", log).strip()
     place = next((found for pattern in _PLACES if (found := pattern.search(log))), None)
-    head = f"kernel {name}: the driver of {device} refused the source (options: {options or 'none'})"
+    head = f"kernel {name}: the driver of {device} rejected the source (options: {options or 'none'})"
     if place is not None:
         number, column, message = int(place.group(1)), int(place.group(2)), place.group(3)
         lines = source.splitlines()

@@ -111,7 +111,9 @@ class CompileCache:
             os.replace(temporary, path)
         except OSError as error:
             self._try(os.unlink, temporary)
-            _warn(str(self.folder), f"cannot write to kernel cache {self.folder} ({error.strerror}); it stays as it is")
+            _warn(
+                str(self.folder), f"cannot write to kernel cache {self.folder} ({error.strerror}); no kernel is added"
+            )
             return
         self.puts += 1
         self._maybe_evict(len(raw))
@@ -333,10 +335,13 @@ def _claim(folder: str, create: bool) -> bool:
         status = os.stat(folder)
     except OSError as error:
         if create:
-            _warn(folder, f"no kernel cache: {folder} cannot be made ({error.strerror}); set CACHE_DIR to another")
+            _warn(
+                folder,
+                f"no kernel cache: {folder} cannot be created ({error.strerror}); set CACHE_DIR to a different folder",
+            )
         return False
     if not stat.S_ISDIR(status.st_mode):
-        _warn(folder, f"no kernel cache: {folder} is no folder; set CACHE_DIR to one")
+        _warn(folder, f"no kernel cache: {folder} is not a folder; set CACHE_DIR to one")
         return False
     if not _is_ours(status):
         _warn_of_writers(folder)
@@ -347,7 +352,7 @@ def _claim(folder: str, create: bool) -> bool:
 def _warn_of_writers(folder: str) -> None:
     _warn(
         folder,
-        f"no kernel cache: {folder} can be written by other users, who could plant code in it; "
+        f"no kernel cache: other users can write to {folder} and could inject code; "
         f"run: chmod 700 {folder} (and own it), or set CACHE_DIR",
     )
 

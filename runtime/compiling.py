@@ -138,7 +138,7 @@ def _check_group(device: Device, kernel: Kernel, uops: list[UOp]) -> None:
     if group > target.group_items or shared > target.local_bytes:
         raise GroupTooLarge(
             f"kernel {kernel.name}: a group of {group} work-items that share {shared} bytes. {device.name} takes "
-            f"groups of {target.group_items} with {target.local_bytes} bytes; cut its loops smaller."
+            f"groups of {target.group_items} with {target.local_bytes} bytes; split its loops further."
         )
 
 

@@ -442,7 +442,7 @@ def canonical_name(name: str) -> str:
     if index and number is None and base in device_names():
         number = _device_class(base, base).index_of(name.partition(":")[2])
     if not base or (index and number is None):
-        raise DeviceError(f"device {name!r}: a device is named like LLVM or LLVM:1.")
+        raise DeviceError(f"device {name!r}: expected a device name such as LLVM or LLVM:1.")
     return f"{base}:{number}" if number else base
 
 
@@ -492,7 +492,7 @@ def _open_device(name: str) -> Device:
     python.PyInterpreterState_Get.restype, python.PyInterpreterState_GetID.restype = ctypes.c_void_p, ctypes.c_int64
     if number := python.PyInterpreterState_GetID(ctypes.c_void_p(python.PyInterpreterState_Get())):
         raise DeviceError(
-            f"device {name!r}: this is sub-interpreter {number} of the process, and Python would not end after a "
+            f"device {name!r}: this is sub-interpreter {number} of the process, and Python could not exit after a "
             "device was opened here. Use the main interpreter, or another process."
         )
     base, _, index = name.partition(":")
@@ -501,7 +501,7 @@ def _open_device(name: str) -> Device:
     there = asked(name, "devices()", cls.devices)
     if int(index or 0) not in there:
         names = ", ".join(f"{base}:{number}" if number else base for number in there)
-        raise DeviceError(f"device {name!r}: it is not there. Here are: {names}. `kernmill info` says what each is.")
+        raise DeviceError(f"device {name!r}: not found. Available: {names}. `kernmill info` describes them.")
     options = checked_options(name, cls.OPTIONS, _options.get(name, {}))
     device = asked(name, f"{cls.__qualname__}.__init__", cls, name, int(index or 0), *([options] if options else []))
     if not is_ours(device):  # its faults are told now
@@ -518,14 +518,15 @@ def _device_class(base: str, name: str) -> type[Device]:
     else:
         known = device_names()
         if base not in known:
-            raise DeviceError(f"device {name!r}: there is no such device. Devices here: {', '.join(known)}.")
+            raise DeviceError(f"device {name!r}: not found. Available: {', '.join(known)}.")
         module, _, attribute = known[base].partition(":")
     try:
         with before_forks():
             loaded = importlib.import_module(module)
     except ImportError as error:
         raise DeviceError(
-            f"device {name!r}: {module} cannot be imported ({error}). Install what it needs, or choose another device."
+            f"device {name!r}: {module} cannot be imported ({error}). Install its dependencies, or choose another "
+            "device."
         ) from error
     cls = next((v for k, v in vars(loaded).items() if k.lower() == attribute.lower()), None)
     if not (isinstance(cls, type) and issubclass(cls, Device)):

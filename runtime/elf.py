@@ -116,7 +116,7 @@ class _Object:
 
     def __init__(self, data: bytes, externs: Mapping[str, int]) -> None:
         if len(data) < 64 or data[:7] != b"\x7fELF\x02\x01\x01" or struct.unpack_from("<HH", data, 16) != (1, 62):
-            raise _damaged("these bytes are no relocatable x86-64 ELF object")
+            raise _damaged("the bytes are not a relocatable x86-64 ELF object")
         (offset,), (row_bytes, count) = struct.unpack_from("<Q", data, 40), struct.unpack_from("<HH", data, 58)
         if row_bytes != _SECTION.size or offset + count * row_bytes > len(data):
             raise _damaged("its section table is out of bounds")
@@ -131,7 +131,7 @@ class _Object:
 
     def section(self, index: int) -> tuple[int, ...]:
         if not 0 <= index < len(self.sections):
-            raise _damaged(f"there is no section {index}")
+            raise _damaged(f"section {index} does not exist")
         return self.sections[index]
 
     def bytes_of(self, index: int) -> bytes:
@@ -143,7 +143,7 @@ class _Object:
     def table(self, index: int, row: struct.Struct) -> Rows:
         raw = self.bytes_of(index)
         if len(raw) % row.size:
-            raise _damaged(f"section {index} is no whole number of rows")
+            raise _damaged(f"the size of section {index} is not a multiple of its row size")
         return list(row.iter_unpack(raw))
 
     def name(self, offset: int) -> str:
@@ -158,7 +158,9 @@ class _Object:
         private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         base = libc().mmap(None, total_bytes, mmap.PROT_READ | mmap.PROT_WRITE, private, -1, 0)
         if base in (None, 2**64 - 1):
-            raise OutOfMemoryError(f"load_elf: no room for {total_bytes} bytes of code. Free some tensors.")
+            raise OutOfMemoryError(
+                f"load_elf: out of memory: {total_bytes} bytes of code cannot be mapped. Free some tensors."
+            )
         module = Module({}, (base, total_bytes))  # from here on an error unmaps
         self.base = base
         image = bytearray(total_bytes)
@@ -173,7 +175,7 @@ class _Object:
                 self.relocate(section, rows, image)
         ctypes.memmove(base, bytes(image), total_bytes)
         if libc().mprotect(base, fixed_bytes, _READ_EXECUTE):
-            raise OutOfMemoryError("load_elf: the system refuses executable memory to this process (mprotect failed).")
+            raise OutOfMemoryError("load_elf: the system denies executable memory to this process (mprotect failed).")
         for index, (name, info, _, section, _, _) in enumerate(self.symbols):
             if info >> 4 in (1, 2) and section not in (_UNDEF, _ABS):  # global or weak, and defined
                 module.symbols[self.name(name)] = self.address(index)
@@ -217,7 +219,7 @@ class _Object:
         if section == _ABS:
             return value
         if section not in self.place or value > self.sections[section][5]:
-            raise _damaged(f"symbol {self.name(name)!r} lies outside section {section}")
+            raise _damaged(f"symbol {self.name(name)!r} is outside section {section}")
         return self.base + self.place[section] + value
 
     def relocate(self, section: int, rows: Rows, image: bytearray) -> None:
@@ -228,7 +230,7 @@ class _Object:
                 raise FormatError(f"load_elf: relocation type {kind} is not supported. Compile with reloc='pic'.")
             form, relative, through_slot = _RELOCATIONS[kind]
             if offset + form.size > size:
-                raise _damaged(f"a relocation at {offset} lies outside section {section} of {size} bytes")
+                raise _damaged(f"a relocation at {offset} is outside section {section} of {size} bytes")
             if through_slot:
                 value = self.base + self.slots[index] + 8
             elif relative and index in self.slots:

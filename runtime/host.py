@@ -122,7 +122,7 @@ def x86_target(vendor: str, found: set[str], target: str) -> tuple[str, tuple[st
     name, needed = _TARGETS.get(target, ("", set[str]()))
     if missing := sorted(needed - found):
         raise SettingError(
-            f"TARGET={target}: this CPU lacks {', '.join(missing)}. Leave TARGET empty to use what it has."
+            f"TARGET={target}: this CPU lacks {', '.join(missing)}. Leave TARGET empty to use all its features."
         )
     found = {feature for feature in found if _allowed(feature, target)}
     features = tuple(f"+{f}" if f in found else f"-{f}" for f in sorted({*X86_FEATURES.values()}))
@@ -174,7 +174,7 @@ def amx_refusal() -> str:
     """Why a matrix unit that the CPU has is not used; empty if there is none, or if it may be used."""
     if "amx_tile" not in _cpuinfo()[1] or request_amx():
         return ""
-    return "matrix unit: not used, the system does not let this process (arch_prctl ARCH_REQ_XCOMP_PERM)"
+    return "matrix unit: not used, the system denies it to this process (arch_prctl ARCH_REQ_XCOMP_PERM)"
 
 
 # --- caches and threads -----------------------------------------------------------------------------------------------

@@ -165,7 +165,7 @@ def _explain(message: str, text: str) -> str:
     first = message.strip().splitlines()
     shown = "\n".join(first[:12])
     if not number:
-        return f"compile: LLVM refuses the generated IR:\n{shown}"
+        return f"compile: LLVM rejects the generated IR:\n{shown}"
     near = range(max(1, number - 3), min(len(lines), number + 3) + 1)
     listing = "\n".join(f"{'->' if n == number else '  '}{n:5} | {lines[n - 1]}" for n in near)
     return f"compile: LLVM refuses line {number} of the generated IR:\n{shown}\n{listing}"

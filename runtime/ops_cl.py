@@ -102,7 +102,9 @@ class ClDevice(Device):
             if text.lower() in name.lower():
                 return index
         there = "; ".join(f"CL:{index} is {name}" for index, name in enumerate(names))
-        raise DeviceError(f"CL:{text}: no OpenCL device has this in its name. Here are: {there}. Use such a number.")
+        raise DeviceError(
+            f"CL:{text}: no OpenCL device has this in its name. Available: {there}. Use one of these numbers."
+        )
 
     def details(self) -> list[str]:
         """Limits and extensions."""
@@ -145,7 +147,7 @@ class ClDevice(Device):
             self.cl.enqueue_nd_range_kernel(self.queue, kernel, (MMA_ITEMS,), (MMA_ITEMS,))
             self.cl.enqueue_copy(self.queue, memory[2], buffers[2])
         except (CompileError, self.cl.Error) as error:
-            return f"the driver refuses its instruction: {str(error).splitlines()[0]}"
+            return f"the driver rejects its instruction: {str(error).splitlines()[0]}"
         return "" if memory[2].raw == right else "its products are wrong"
 
     @cached_property
@@ -220,7 +222,7 @@ class ClDevice(Device):
         """Raise OutOfMemoryError for more than the driver takes in one piece."""
         if size_bytes > self.facts.max_alloc_bytes:
             raise OutOfMemoryError(
-                f"{self.name}: a buffer of {size_bytes:,} bytes is larger than {self.facts.name} takes in one piece "
+                f"{self.name}: a buffer of {size_bytes:,} bytes exceeds the largest allocation of {self.facts.name} "
                 f"({self.facts.max_alloc_bytes:,} bytes). Use smaller tensors, or another device."
             )
 
@@ -353,11 +355,11 @@ class ClDevice(Device):
         except self.cl.Error as error:
             if getattr(error, "code", 0) in NO_ROOM:
                 raise OutOfMemoryError(
-                    f"{self.name}: {self.facts.name} has no room left ({error}). {self.memory.figures()} {SMALLER}"
+                    f"{self.name}: {self.facts.name} is out of memory ({error}). {self.memory.figures()} {SMALLER}"
                 ) from error
             raise DeviceError(
-                f"{self.name}: {self.facts.name} failed ({error}). The device may be lost: start the program anew, and "
-                "choose another device if it happens again."
+                f"{self.name}: {self.facts.name} failed ({error}). The device may be lost: restart the program, "
+                "and choose another device if it happens again."
             ) from error
 
 
@@ -423,7 +425,7 @@ class _Kernel:
         if self.group[0] > most or (self.is_grouped and local > facts.local_bytes):
             raise GroupTooLarge(
                 f"kernel {name}: a group of {self.group[0]} work-items with {local} bytes of local memory; {facts.name}"
-                f" takes groups of {most} for it, with {facts.local_bytes} bytes. Cut its loops smaller."
+                f" takes groups of {most} for it, with {facts.local_bytes} bytes. Split its loops further."
             )
         if 8 * kernel.num_args > facts.parameter_bytes and not facts.is_pocl:  # PoCL takes more than it says
             raise CompileError(

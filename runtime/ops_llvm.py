@@ -125,8 +125,8 @@ class _Table(Batch):
             pool.run(self.short)
         if len(_refused) > before:  # whose kernel it was is not known: every batch that ran meanwhile is told
             raise OutOfMemoryError(
-                f"{self.device.name}: no room for the {_refused[-1]:,} bytes that a kernel takes on each thread. "
-                "Free some tensors, or run on fewer THREADS."
+                f"{self.device.name}: out of memory: a kernel needs {_refused[-1]:,} bytes per thread. Free some "
+                "tensors, or lower THREADS."
             )
         return times
 

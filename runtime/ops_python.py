@@ -89,7 +89,9 @@ def together(work: Callable[[int, int, dict[int, list[Any]]], Iterator[None]], g
         while items:
             waiting = [item for item in items if next(item, items) is None]
             if waiting and len(waiting) < len(items):
-                raise InternalError(f"a barrier of group {group} is reached by {len(waiting)} of {len(items)} items")
+                raise InternalError(
+                    f"a barrier of group {group} is reached by {len(waiting)} of {len(items)} work-items"
+                )
             items = waiting[::-1]
 
 

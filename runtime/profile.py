@@ -104,9 +104,7 @@ def dump_kernel(device: Device, kernel: Kernel, time_ns: int) -> None:
     try:
         folder.mkdir(parents=True, mode=0o700, exist_ok=True)  # another process may be as far
     except OSError as error:
-        raise SettingError(
-            f"DUMP: {folder} cannot be made ({error.strerror}). Give a folder that can be written."
-        ) from None
+        raise SettingError(f"DUMP: {folder} cannot be created ({error.strerror}). Give a writable folder.") from None
     rendered = render(device, kernel, given_actions(device, kernel))
     (folder / "kernel.uops").write_text(print_uops(kernel.ast))
     (folder / "linear.uops").write_text(print_uops(rendered.uops))

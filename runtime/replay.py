@@ -142,7 +142,7 @@ def recording() -> Generator[Recording]:
         KernmillError: another recording of this thread is under way.
     """
     if current_recording() is not None:
-        raise KernmillError("recording: one is under way in this thread. Leave it before another is begun.")
+        raise KernmillError("recording: this thread is already recording. End it before starting another.")
     _local.recording = Recording()
     try:
         yield _local.recording

@@ -49,7 +49,7 @@ def written_schedule(kernel: Kernel) -> str | None:
         except (OSError, UnicodeDecodeError) as error:
             raise SettingError(f"OVERRIDE: {path} cannot be read as text ({error}).") from None
     if not os.path.isdir(folder):
-        raise SettingError(f"OVERRIDE: there is no folder {folder}. Give one that holds <kernel>.schedule files.")
+        raise SettingError(f"OVERRIDE: {folder} is not a folder. Give a folder with <kernel>.schedule files.")
     return None
 
 

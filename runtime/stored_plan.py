@@ -64,7 +64,7 @@ def _kernel(row: Any, count: int, known: set[str]) -> None:
 def _all(*facts: Any) -> None:
     for fact in facts:
         if not (fact if isinstance(fact, bool) else all(fact)):
-            raise ValueError("a stored plan with wrong content")
+            raise ValueError("a stored plan has invalid content")
 
 
 def _is_index(value: Any, count: int) -> bool:

@@ -33,7 +33,7 @@ def matrix_unit(host: Host) -> tuple[tuple[Unit, ...], str]:
     is_stood_for = setting("TARGET") == "amx"
     units = tuple(unit for name, several in AMX_UNITS.items() if is_stood_for or host.has(name) for unit in several)
     if is_stood_for:
-        return units, "matrix unit: functions stand for one (TARGET=amx)"
+        return units, "matrix unit: emulated by functions (TARGET=amx)"
     if not units:
         return (), "" if setting("TARGET") else amx_refusal()
     fault = _fault(units, host)

@@ -286,8 +286,9 @@ class _Search:
         """A schedule that changes what a kernel means is a bug of the compiler."""
         text = "; ".join(str(action) for action in schedule)
         error = InternalError(
-            f"tune: {self.kernel.name} ({self.kernel.ast.key.hex()[:8]}) on {self.device.name} gives other results "
-            f"with the schedule {text!r}: {what}. It is not used. Please report it with the program that was tuned."
+            f"tune: {self.kernel.name} ({self.kernel.ast.key.hex()[:8]}) on {self.device.name} gives different "
+            f"results with the schedule {text!r}: {what}. It is not used. Please report it with the program that "
+            "was tuned."
         )
         _log.error("%s", error)
         return error

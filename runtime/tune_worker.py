@@ -90,7 +90,7 @@ class Bench:
             wanted = self.reference.setdefault(slot, got)
             if wanted is not got and not agree(got, wanted, self.buffers[slot].dtype.name):
                 differ = (got != wanted).nonzero()[0][:5]
-                raise KernmillError(f"at {differ.tolist()} it has {got[differ]} where {wanted[differ]} is right")
+                raise KernmillError(f"at {differ.tolist()} it has {got[differ]} where {wanted[differ]} is correct")
 
     def attempt(self, schedule: str, *, to_the_end: bool = False) -> dict[str, Any]:
         """Build a candidate, time it in turn with the best; the ratio of their times (below 1: faster).
@@ -190,7 +190,7 @@ def main() -> None:
                 _, times = bench.compare(bench.best, bench.best, to_the_end=True)
                 answer: dict[str, Any] = {"time_ns": statistics.median(times)}
             elif bench is None:
-                answer = {"refused": "there is no kernel yet"}
+                answer = {"refused": "no kernel is loaded yet"}
             elif "try" in request:
                 answer = bench.attempt(request["try"], to_the_end="to_the_end" in request)
             else:

@@ -89,7 +89,7 @@ def test_how_far_logits_are_apart() -> None:
 def test_an_unknown_mix(capsys: pytest.CaptureFixture[str]) -> None:
     for given, said in (
         (["Q4_0", "--types", "Q4_1"], "Q4_0 and --types: give mixes or types, not both"),
-        (["Q9"], "Q9 is none of F16, Q8_0, Q4_0, Q6_K, Q4_K_M"),
+        (["Q9"], "Q9: must be one of F16, Q8_0, Q4_0, Q6_K, Q4_K_M"),
         (["--types", "Q9"], "choose from 'F16'"),
     ):
         with pytest.raises(SystemExit):

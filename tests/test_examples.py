@@ -85,7 +85,7 @@ def test_a_story_model(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("--seed", "-1"), "error: --seed is 0 or more"),
-        (("--mix", "Q9"), "error: --mix: quantize: 'Q9' is no mix that kernmill makes. It makes F32"),
+        (("--mix", "Q9"), "error: --mix: quantize: 'Q9': must be one of F32"),
         (("--out", "."), "error: --out: ., or the second file beside it, is a folder; give the path of"),
     ],
 )

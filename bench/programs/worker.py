@@ -48,7 +48,7 @@ def made(name: str, library: str, mode: str, is_tiny: bool = False) -> Call:
 
 
 def wrapper(library: str, mode: str) -> Callable[..., Any]:
-    """What turns a function into its captured or compiled form."""
+    """What converts a function to its captured or compiled form."""
     if library == "torch.compile":
         return importlib.import_module("torch").compile  # type: ignore[no-any-return]
     if library == "kernmill" and mode != "eager":

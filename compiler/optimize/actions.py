@@ -106,7 +106,7 @@ def parse_schedule(text: str) -> list[Action]:
         if not words:
             continue
         if words[0] not in VERBS:
-            raise CompileError(f"schedule: there is no action {words[0]!r}. Actions: {', '.join(VERBS)}.")
+            raise CompileError(f"schedule: {words[0]!r} is not an action. Actions: {', '.join(VERBS)}.")
         actions.append(Action(words[0], tuple(words[1:])))
     return actions
 
@@ -165,12 +165,12 @@ def _check_memory(ast: UOp) -> None:
     for around, closed, is_memory in facts:
         own, filled = (any(r.arg[1] == AxisKind.LOCAL for r in loops) for loops in (around, closed))
         if own and filled:
-            raise ValueError("each work-item would need memory of its own; name the loop of the items in `stage`")
+            raise ValueError("each work-item would need a separate buffer; name the loop of the work-items in `stage`")
         lanes = sum(r.arg[1] == AxisKind.VECTOR for r in around)
         if lanes > 1:
             raise ValueError("a value would have the lanes of two loops")
         if lanes and is_memory:
-            raise ValueError("each lane would need memory of its own; name the loop of the lanes in `stage`")
+            raise ValueError("each lane would need a separate buffer; name the loop of the lanes in `stage`")
 
 
 def _check_filled_once(nodes: Sequence[UOp], order: Sequence[str]) -> None:
@@ -179,13 +179,13 @@ def _check_filled_once(nodes: Sequence[UOp], order: Sequence[str]) -> None:
         own = {r.arg[0] for r in fill.ranges if r.arg[0] in order}
         is_spread = any(r.op is Ops.RANGE and r.arg[1] in _SPREAD and r not in fill.ranges for r in nodes)
         if is_spread or {*order[: len(own)]} != own:
-            raise ValueError("places of the output would be filled again after something was stored there")
+            raise ValueError("output elements would be written twice")
 
 
 def find_loop(ast: UOp, name: str) -> UOp:
     """The loop of that name."""
     if (loop := loops_of(ast).get(name)) is None:
-        raise ValueError(f"there is no loop {name!r}")
+        raise ValueError(f"{name!r} is not a loop")
     return loop
 
 
@@ -211,14 +211,16 @@ def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], Acted]:
         if verb == "local" and fills:
             ast = _read_back(ast, loop)
         elif verb == "local" and (is_reduce or loop.arg[1] == AxisKind.THREAD):
-            raise ValueError(f"{name} adds up or is shared among threads; a sum is spread over work-items by `share`")
+            raise ValueError(
+                f"{name} is a reduction loop or parallelized over threads; `share` spreads a reduction over work-items"
+            )
         if verb in ("rfactor", "share") and fills:
-            raise ValueError(f"{name} fills memory of the kernel's own and adds nothing up")
+            raise ValueError(f"{name} fills a kernel-local buffer and does not reduce")
         if amount < 2:
             raise ValueError("the amount must be 2 or more")
         _check_changes_output(ast, loop)
         if verb == "vectorize" and amount & (amount - 1):
-            raise ValueError(f"{amount} lanes: a vector has 2, 4, 8, ... of them")
+            raise ValueError(f"{amount} lanes: must be a power of two")
         kind = _KINDS.get(verb, AxisKind.REDUCE if is_reduce else AxisKind.LOOP)
         taken = loops_of(ast)
         inner_name = f"{name}.{CUTS[verb]}"
@@ -234,7 +236,7 @@ def _read_back(ast: UOp, loop: UOp) -> UOp:
     """Sums that are taken while a row is filled, taken from the row when it is there: over loops named like `k0.r`."""
     order = ast.toposort()
     if any(node.op is Ops.CARRY and loop in closed_ranges(node.src[0]) for node in order):
-        raise ValueError(f"sums go on where {loop.arg[0]} fills places, and no item waits until all are filled")
+        raise ValueError(f"cannot accumulate: {loop.arg[0]} writes shared elements without a barrier")
 
     def read_back(_: UOp, new: UOp) -> UOp:
         if new.op is not Ops.REDUCE or loop not in closed_ranges(new):
@@ -348,10 +350,10 @@ def _place_changes(place: UOp, loop: UOp) -> bool:
 def _thread(ast: UOp, args: tuple[str, ...]) -> Acted:
     loop = find_loop(ast, args[0])
     if args[0] not in order_of(ast):
-        raise ValueError(f"{args[0]} is no output loop")
+        raise ValueError(f"{args[0]} is not an output loop")
     _check_changes_output(ast, loop)
     if any(r.op is Ops.RANGE and r is not loop and r.arg[1] == AxisKind.THREAD for r in ast.toposort()):
-        raise ValueError("the threads share another loop already")
+        raise ValueError("another loop is already parallelized over threads")
     ast = substitute(ast, {loop: loop.replace(arg=(loop.arg[0], AxisKind.THREAD))})
     return _outside(ast, args), {}
 
@@ -362,9 +364,9 @@ def _grid(ast: UOp, args: tuple[str, ...]) -> Acted:
         loop = find_loop(ast, name)
         _check_changes_output(ast, loop)
         if name not in order_of(ast) or not loop.src[0].is_const:
-            raise ValueError(f"{name} is no output loop of a size known before launch")
+            raise ValueError(f"{name} is not an output loop of a size known before launch")
         if any(loop not in store.ranges for store in ast.src):
-            raise ValueError(f"a store does not change with {name}: every work-item would repeat it")
+            raise ValueError(f"a store is invariant in {name}: every work-item would repeat it")
         table[loop] = loop.replace(arg=(loop.arg[0], AxisKind.GLOBAL))
     return _outside(substitute(ast, table), args), {}
 
@@ -384,7 +386,7 @@ def _inner(ast: UOp, args: tuple[str, ...]) -> Acted:
     sums = [n for n in ast.toposort() if n.op is Ops.REDUCE and loop in closed_ranges(n)]
     table = {n: n.replace(src=(*(s for s in n.src if s is not loop), loop)) for n in sums if n.src[-1] is not loop}
     if not table or len(sums) > 1:
-        raise ValueError(f"{args[0]} is no outer loop of one sum")
+        raise ValueError(f"{args[0]} is not the outer loop of a single reduction")
     return substitute(ast, table), {}
 
 
@@ -395,7 +397,7 @@ def _accumulate(ast: UOp, args: tuple[str, ...]) -> Acted:
     for name, count in cuts:
         size = find_loop(ast, name).src[0]
         if not size.is_const or size.arg <= count:
-            raise ValueError(f"{name} has no second block")
+            raise ValueError(f"{name} has one block only")
         if count > 1:
             ast, inner = _cut("split")(ast, (name, str(count)))
             made |= inner
@@ -407,11 +409,11 @@ def _accumulate(ast: UOp, args: tuple[str, ...]) -> Acted:
     sums = [node for node in ast.toposort() if not loops.keys().isdisjoint(closed_ranges(node))]
     store = ast.src[0]
     if len(ast.src) > 1 or len(sums) > 1 or sums[0].op is not Ops.REDUCE or sums[0].dtype is not store.src[1].dtype:
-        raise ValueError("only one sum, of the dtype of the only output, can go on there")
+        raise ValueError("the kernel must have one reduction and one output of its dtype")
     (total,) = sums
     is_sum = total.arg == (Ops.ADD, 1) and not total.dtype.is_bool and loops.keys() <= set(closed_ranges(total))
     if not is_sum or total.ranges != store.ranges:
-        raise ValueError("only a sum for each element of the output can go on there")
+        raise ValueError("the reduction must have one value per output element")
     if any(node.op is Ops.LOAD and node.src[0].src[0] is store.src[0].src[0] for node in ast.toposort()):
         raise ValueError("the kernel reads the old values of its output")
     rest = tuple(r for r in closed_ranges(total) if r not in loops)
@@ -463,7 +465,7 @@ def _count_local(ast: UOp, start: str) -> int:
 def _bias(ast: UOp, args: tuple[str, ...]) -> Acted:
     sums = [n for n in ast.toposort() if n.op is Ops.REDUCE]
     if len(sums) != 1:
-        raise ValueError("it wants a kernel of one sum")
+        raise ValueError("the kernel must have exactly one reduction")
     mark = "'" * _marks(ast, [str(r.arg[0]) for r in sums[0].toposort() if r.op is Ops.RANGE])
     total, made = biased(sums[0], int(args[0]), [find_loop(ast, name) for name in args[1:]], mark)
     return simplify(substitute(ast, {sums[0]: total})), made
@@ -474,7 +476,7 @@ def _vnni(ast: UOp, args: tuple[str, ...]) -> Acted:
     row = next((n for n in ast.toposort() if n.op is Ops.AFTER and loop in closed_ranges(n)), None)
     count = _WORD // row.dtype.size_bytes if row is not None and row.src[0].op is Ops.LOCAL else 0
     if row is None or count < 2 or row.src[0].arg[1] % count:
-        raise ValueError(f"{loop.arg[0]} fills no row of narrow values that are whole words")
+        raise ValueError(f"{loop.arg[0]} does not write a row of narrow values that fill 32-bit words")
 
     def moved(node: UOp, new: UOp) -> UOp:
         if new.op is not Ops.INDEX or node.src[0] not in (row, row.src[0]):
@@ -495,7 +497,7 @@ def _tensorize(ast: UOp, args: tuple[str, ...]) -> Acted:
     sums = [node for node in ast.toposort() if node.op is Ops.REDUCE and closed_ranges(node)]
     sums = [node for node in sums if all(loop in node.ranges for loop in loops)]
     if len(loops) != 2 or len(sums) != 1 or sums[0].arg[1] != 1:
-        raise ValueError("a tile is what one sum gives over two loops")
+        raise ValueError("a tile must be one reduction over two loops")
     (total,) = sums
     bare = total.replace(src=(without_mask(total.src[0]), *closed_ranges(total)))
     value, made = staged(bare, loops, f"tile{_count_local(ast, 'tile')}", "'" * _marks(ast, args))
@@ -511,7 +513,7 @@ def _marks(ast: UOp, names: Sequence[str]) -> int:
 def _share(ast: UOp, args: tuple[str, ...]) -> Acted:
     amount = int(args[1])
     if amount & (amount - 1):
-        raise ValueError(f"{amount} parts: they are folded in halves, so that there must be 2, 4, 8, ... of them")
+        raise ValueError(f"{amount} partial sums: must be a power of two")
     before = ast.toposort()
     ast, made = _cut("share")(ast, args)
     inner = find_loop(ast, made[args[0]])
@@ -547,13 +549,13 @@ def _folded(node: UOp, inner: UOp, name: str, mark: str) -> UOp:
 
 def _stream(ast: UOp, args: tuple[str, ...]) -> Acted:
     if any(store.arg == "prefetchw" for store in ast.src):
-        raise ValueError("the stores have `prefetchw`, to be written through the caches")
+        raise ValueError("the stores already have `prefetchw`, which keeps them in the caches")
     return ast.replace(src=tuple(store.replace(arg="nt") for store in ast.src)), {}
 
 
 def _prefetchw(ast: UOp, args: tuple[str, ...]) -> Acted:
     if any(store.arg is not None for store in ast.src):
-        raise ValueError("the stores go around the caches, or have `prefetchw` already")
+        raise ValueError("the stores are non-temporal, or already have `prefetchw`")
     return ast.replace(src=tuple(store.replace(arg="prefetchw") for store in ast.src)), {}
 
 

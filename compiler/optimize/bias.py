@@ -31,10 +31,10 @@ def biased(total: UOp, slot: int, rows: Sequence[UOp], mark: str) -> tuple[UOp, 
     if len(mine) > 1:  # a matrix by itself
         mine = [s for s in mine if s.ranges.isdisjoint(rows)]
     if product.op is not Ops.MUL or total.arg != (Ops.ADD, 1) or len(mine) != 1 or total.dtype is not dtypes.int32:
-        raise ValueError(f"buffer {slot} holds no bytes that are one factor of a sum of int32")
+        raise ValueError(f"buffer {slot} is not the byte operand of an int32 product")
     others, own = product.src[product.src[0] is mine[0]], mine[0].src[0]
     if not others.ranges.issuperset(rows):
-        raise ValueError("the other factor does not change with all of these loops")
+        raise ValueError("the other factor does not depend on all of these loops")
     apart = {loop: make_range(f"{loop.arg[0]}{mark}", loop.src[0], AxisKind.REDUCE) for loop in loops}
     sums = UOp(Ops.REDUCE, total.dtype, (substitute(others, apart), *apart.values()), total.arg)
     kept, made = staged(sums << 7, rows, f"bias{slot}", mark)

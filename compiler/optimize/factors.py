@@ -25,7 +25,7 @@ def factored(ast: UOp) -> UOp:
     """
     new = rebuilt(ast, lambda _, node: _behind(node) if _is_sum(node) else node)
     if new is ast:
-        raise ValueError("no term of a sum has a factor that stays the same in its loops")
+        raise ValueError("no reduction operand has a factor that is invariant in its loops")
     return new
 
 

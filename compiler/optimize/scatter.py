@@ -24,13 +24,13 @@ def scattered(ast: UOp, terms: UOp, place: UOp, name: str) -> UOp:
     """
     to, total = ast.src[0].src
     if len(ast.src) > 1 or total.op is not Ops.REDUCE or total.arg[1] != 1 or closed_ranges(total) != (terms,):
-        raise ValueError(f"only the output's own sum over {terms.arg[0]} alone can go to places")
+        raise ValueError(f"only the output's reduction over {terms.arg[0]} alone can be scattered")
     op, value = total.arg[0], total.src[0]
     condition, term = masked(value, op)
     gate = conjuncts(condition)
     named = {part: found for part in gate if (found := _named(part, terms, place)) is not None}
     if not named or place not in to.src[1].ranges or any(place in u.ranges for u in (term, *to.src[2:])):
-        raise ValueError(f"no term of {terms.arg[0]} names its one place on {place.arg[0]}")
+        raise ValueError(f"the terms of {terms.arg[0]} contain no index into {place.arg[0]}")
     if any(node.op is Ops.LOAD and memory_of(node.src[0]) is to.src[0] for node in ast.toposort()):
         raise ValueError("the kernel reads the old values of its output")
     asked, number = next(iter(named.items()))

@@ -136,7 +136,7 @@ def in_output(ast: UOp, loop: UOp) -> UOp:
     order, store = ast.toposort(), ast.src[0]
     row = next((node for node in order if node.op is Ops.AFTER and loop in closed_ranges(node)), None)
     if row is None or row.src[0].op is not Ops.LOCAL or row.arg != 1:
-        raise ValueError(f"{loop.arg[0]} fills no row")
+        raise ValueError(f"{loop.arg[0]} does not write a row buffer")
     place, local, (filled, value) = store.src[0], row.src[0], row.src[1].src
     along = [r for r in place.ranges if r not in local.src]
     is_one = len(ast.src) == 1 and len(place.src) == 2 and local.dtype is place.dtype
@@ -147,7 +147,7 @@ def in_output(ast: UOp, loop: UOp) -> UOp:
         raise ValueError("the kernel reads the old values of its output")
     inside = [n for n in order if closed_ranges(n) and along[0] in n.ranges and row in n.toposort()]
     if inside or any(along[0] in n.ranges and (n.src[1] is not along[0] or len(n.src) > 2) for n in reads):
-        raise ValueError("the output needs elements of the row that it has replaced already")
+        raise ValueError("the output would read elements of the row that it has already overwritten")
 
     def moved(index: UOp) -> UOp:
         return substitute(place.src[1], {along[0]: index})

@@ -121,7 +121,9 @@ class Walk:
     def unwatched(self) -> dict[str, str]:
         """Of what the user calls so: why changes of it are not noticed."""
         deep = [label for place, label in self._deep.items() if place not in self._places]  # on a shorter way
-        return self._large | dict.fromkeys(deep[:1], f"it lies more than {DEPTH} steps deep, as may more")
+        return self._large | dict.fromkeys(
+            deep[:1], f"it is nested more than {DEPTH} levels deep, and other values may be too"
+        )
 
     def visit(self, roots: Iterable[tuple[str, Any, str]]) -> None:
         """Note what must stay as it is at some places, each with its value and what the user calls it, and at all to
@@ -142,14 +144,14 @@ class Walk:
         self._places.add(place)
         if len(self.checks) + len(self.tensors) > MOST_CHECKS:
             self._is_full = True
-            self._large[label] = f"it comes after {MOST_CHECKS:,} other values, as may more"
+            self._large[label] = f"it comes after {MOST_CHECKS:,} other values, and further ones may too"
             return
         if isinstance(value, Lazy):
             self._tensor(place, value, label)
         elif isinstance(value, SymbolicSize):
             raise ShapeError(
-                f"jit: {label} is the size {value!r}, which is another number in each call of a captured function. "
-                "Return it, or put the number there outside of the function."
+                f"jit: {label} is the symbolic size {value!r} and changes per call. Return it, or set it outside "
+                "the function."
             )
         elif isinstance(value, _PLAIN):
             self.checks[_equal(self, place, value)] = label
@@ -221,7 +223,7 @@ class Walk:
         else:
             self.checks[f"{place} is {self.name(value)} and len({place}) == {len(value)}"] = label
             if not isinstance(value, frozenset):
-                self._large[label] = f"a set of {len(value):,} entries, not all of them plain"
+                self._large[label] = f"a set of {len(value):,} entries, not all of them immutable"
 
     def _snapshot(self, place: str, value: Any, label: str) -> bool:
         """One check for all entries; False: they are not all plain."""

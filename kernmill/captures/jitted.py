@@ -198,7 +198,7 @@ class Jit(Generic[P, R]):
             self.reset()
             raise ShapeError(
                 f"jit: {self._name} leaves a tensor of shape {show_shape(tensor.uop.shape)} that is not computed "
-                f"and depends on {', '.join(names)}, which only this call has a value for. Realize or return it."
+                f"and depends on {', '.join(names)}, which has a value in this call only. Realize or return it."
             )
 
     def _walk(self, objects: Iterable[Any], earlier: Walk | None = None) -> Walk:
@@ -271,8 +271,8 @@ class Jit(Generic[P, R]):
         found = _parts(call.parts.holders)
         if found.sizes:
             raise ShapeError(
-                f"jit: {self._name} puts the size {found.sizes[0]!r} into a container of its arguments, and it is "
-                "another number in each call. Return it."
+                f"jit: {self._name} stores the symbolic size {found.sizes[0]!r} in an argument. It differs per "
+                "call: return it."
             )
         return found.tensors
 
@@ -322,7 +322,7 @@ class Jit(Generic[P, R]):
         if drawn:
             self._warn(
                 "random",
-                f"drew random numbers from {', '.join(drawn)} while it was captured: they are constants of the replay. "
+                f"drew random numbers from {', '.join(drawn)} while it was captured: replays repeat these numbers. "
                 "Use Tensor.rand and its like, or draw them outside and make them a Tensor argument.",
             )
 
@@ -351,8 +351,9 @@ class Jit(Generic[P, R]):
         if new:
             self._warn(
                 "escape",
-                f"keeps a tensor of shape {show_shape(new[0].uop.shape)} where jit does not look into: replays "
-                "leave it as it is. Return it, or keep it in a list, a dict, or an attribute of a class of yours.",
+                f"stores a tensor of shape {show_shape(new[0].uop.shape)} in an object that jit does not inspect: "
+                "replays leave it unchanged. Return it, or keep it in a list, a dict, or an attribute of your own "
+                "class.",
             )
 
     def _warn(self, kind: str, text: str) -> None:
@@ -500,5 +501,6 @@ def _check_history(tensor: Lazy) -> None:
     if is_grad_enabled() and isinstance(tensor, Tensor) and not tensor._is_leaf():
         raise GradientError(
             f"jit: an argument of shape {tensor.shape} was computed from tensors with requires_grad, and a replay "
-            "cannot go back through what was computed outside. Give it as .detach(), or compute it inside the function."
+            "cannot propagate gradients to computations outside. Pass it as .detach(), or compute it inside the "
+            "function."
         )

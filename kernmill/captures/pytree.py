@@ -271,10 +271,7 @@ def tree_flatten(value: Any, parts: Parts) -> Any:
             "A replay would repeat its values; wrap it in Tensor(..)."
         )
     if isinstance(value, _LATER) or (of_type.__module__ in _OF_PYTHON and isinstance(value, Iterator)):
-        raise KernmillError(
-            f"jit: a {of_type.__name__} gives its values later, and not again in each replay. Give the tensors, "
-            "several in a list."
-        )
+        raise KernmillError(f"jit: a function cannot return or take a {of_type.__name__}. Use a list of tensors.")
     parts.objects.append(value)
     try:
         hash(value)
@@ -318,8 +315,8 @@ def opened(value: Any) -> Any:
         if not found.bounds:
             return value
         raise KernmillError(
-            f"jit: a {type(value).__name__} holds a bound variable. Give variables as arguments of their own, or in "
-            "tuples: what the function would put into a copy is lost."
+            f"jit: a {type(value).__name__} contains a bound variable. Bound variables must be arguments or in "
+            "tuples: changes to a copy of the container would be lost."
         )
     keys = kind.keys(value)
     old = [kind.part(value, key) for key in keys]

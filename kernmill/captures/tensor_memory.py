@@ -88,7 +88,8 @@ def buffer_of(tensor: Lazy) -> Buffer | None:
         return None
     if node.storage is STALE:
         raise KernmillError(
-            "jit: a tensor lost its memory to an assignment. Realize it before assigning, or keep a .clone()."
+            "jit: a tensor was overwritten in place before it was computed. Realize it before assigning, or keep "
+            "a .clone()."
         )
     found: Buffer = node.storage
     return found

@@ -27,7 +27,10 @@ class Undo:
     def put_back(self) -> str:
         """Everything as it was, or nothing, where memory has other values already. What the user is to know of it."""
         if any(tensor.uop is not uop and _is_overwritten(uop) for tensor, uop, *_ in self._before):
-            return f"jit: {self._name} had realized a part of what it assigned: that stays, and the rest is still due."
+            return (
+                f"jit: {self._name} had already realized some of its assignments: these remain, the others are "
+                "still pending."
+            )
         for tensor, uop, device, requires_grad, grad in self._before:
             if tensor.uop is not uop:
                 tensor._put(uop)
@@ -37,7 +40,7 @@ class Undo:
         self._put_back_places()
         kept = Guard(self._walk).explain()
         exception = f", but {kept!r}" if kept else ""
-        return f"jit: all is as it was before this call of {self._name}{exception}."
+        return f"jit: the state before this call of {self._name} is restored{exception}."
 
     def _put_back_places(self) -> None:
         """What containers hold, then what stands at other places."""

@@ -24,14 +24,14 @@ _RUN = "write text with a language model from a GGUF file"
 _QUANTIZE = "write a GGUF file with its weights in fewer bits"
 _QUANTIZED: dict[str, dict[str, Any]] = {
     "source": {"metavar": "IN", "help": "a GGUF file, or the first part of a split one"},
-    "target": {"metavar": "OUT", "help": "the file to write, another than IN"},
+    "target": {"metavar": "OUT", "help": "output file, not IN"},
     "mix": {"metavar": "MIX", "help": "such as Q4_K_M, Q8_0 or Q4_0"},
     "threads": {
         "metavar": "THREADS", "nargs": "?", "type": options.whole_number("number of threads", 1),
         "help": "default: the setting THREADS",
     },
 }  # fmt: skip
-_COUNT = options.whole_number("whole number", 1)
+_COUNT = options.whole_number("integer", 1)
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))  # the folder kernmill/
 _ROOT = os.path.dirname(_PACKAGE)  # of a checkout
 
@@ -72,7 +72,7 @@ def _ended(arguments: Sequence[str]) -> tuple[int, str]:
         _drop(sys.stdout)
         if error.errno == errno.EPIPE:  # `kernmill info | head`
             return 141, ""
-        return 2, f"kernmill: the output cannot be written: {error.strerror}. Send it elsewhere."
+        return 2, f"kernmill: the output cannot be written: {error.strerror}. Redirect it."
 
 
 def _is_of_output(error: OSError) -> bool:
@@ -132,9 +132,13 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="command")
     info = commands.add_parser("info", help="version, devices, CPU features, cache, settings")
     info.set_defaults(command=show_info)
-    demo = commands.add_parser("demo", help="train a tiny language model, let it tell stories, and show what it costs")
+    demo = commands.add_parser(
+        "demo", help="train a tiny language model, generate stories, and show the time per kernel"
+    )
     demo.add_argument("--steps", type=_COUNT, default=240, help="training steps (default %(default)s)")
-    demo.add_argument("--seed", type=int, default=1, help="of weights, batches and text (default %(default)s)")
+    demo.add_argument(
+        "--seed", type=int, default=1, help="random seed of weights, batches and text (default %(default)s)"
+    )
     demo.add_argument("--device", help="such as LLVM or PYTHON; default: the setting DEVICE")
     demo.set_defaults(command=run_demo)
     commands.add_parser("run", help=_RUN, add_help=False)
@@ -143,20 +147,24 @@ def _parser() -> argparse.ArgumentParser:
     cache.add_argument("action", choices=("info", "verify", "clear"))
     cache.set_defaults(command=run_cache)
     tuning = commands.add_parser("tune", help="search for faster schedules of a program's kernels and store them")
-    tuning.add_argument("--seconds", type=_COUNT, default=60, help="for all kernels together (default %(default)s)")
-    tuning.add_argument("--beam", type=_COUNT, default=4, help="schedules kept at a time (default %(default)s)")
+    tuning.add_argument(
+        "--seconds", type=_COUNT, default=60, help="seconds for all kernels together (default %(default)s)"
+    )
+    tuning.add_argument(
+        "--beam", type=_COUNT, default=4, help="beam width: candidate schedules per step (default %(default)s)"
+    )
     tuning.add_argument("--device", help="such as LLVM; default: the setting DEVICE")
-    tuning.add_argument("program", help="a script, or the name of a module; it is run first, to see its kernels")
-    tuning.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
+    tuning.add_argument("program", help="a script or a module name; it is run once to collect its kernels")
+    tuning.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the program")
     tuning.set_defaults(command=run_tune)
     commands.add_parser(
         "bench",
-        help="tokens per second of a GGUF file; in a checkout without one: kernmill against its peers",
+        help="measure tokens per second of a model; without a model, run the comparison benchmarks of a checkout",
         add_help=False,
     )
     conformance = commands.add_parser("conformance", help="run every op on a device and compare with the evaluator")
-    conformance.add_argument("--device", help="such as LLVM, or the device that you are writing (default: DEVICE)")
-    conformance.add_argument("--failures", type=int, default=20, metavar="N", help="show so many failures (default 20)")
+    conformance.add_argument("--device", help="device name, such as LLVM (default: the setting DEVICE)")
+    conformance.add_argument("--failures", type=int, default=20, metavar="N", help="show up to N failures (default 20)")
     conformance.set_defaults(command=run_conformance)
     return parser
 
@@ -270,7 +278,7 @@ def _show_cache() -> dict[str, object]:
     if facts["folder"] is None:
         print("  off (CACHE=0)")
         return facts
-    state = "" if facts["usable"] else "; cannot be used" if not facts["read_only"] else "; read only, nothing there"
+    state = "" if facts["usable"] else "; cannot be used" if not facts["read_only"] else "; read only, empty"
     print(f"  {facts['folder']}{state}")
     print(f"  {facts['entries']} entries (kernels, plans, schedules), {int(str(facts['size_bytes'])) / 2**20:.1f} of "
           f"{int(str(facts['max_bytes'])) >> 20} MiB")  # fmt: skip
@@ -288,8 +296,8 @@ def run_cache(given: argparse.Namespace) -> int:
         return 0
     whole, older, damaged = cache.verify()
     if older:
-        print(f"{older} entries were of an older version and are deleted")
-    print(f"{whole} entries are whole, {damaged} were damaged{' and are deleted' if damaged else ''}")
+        print(f"{older} entries of an older version are deleted")
+    print(f"{whole} entries are valid, {damaged} are damaged{' and are deleted' if damaged else ''}")
     return 1 if damaged else 0
 
 
@@ -309,10 +317,10 @@ def run_model(given: argparse.Namespace) -> int:
 
     prompt = options.written_prompt(given)
     if prompt is None and not given.chat:
-        raise SettingError("run: no prompt. Give one with -p TEXT, or talk with the model: --chat.")
+        raise SettingError("run: no prompt. Give one with -p TEXT, or start a conversation with --chat.")
     if not given.chat and (given.system or given.single_turn):
-        name, what = ("--system", "what it begins with") if given.system else ("--single-turn", "where it ends")
-        raise SettingError(f"run: {name} is for a conversation: {what}. Ask for one with --chat.")
+        name, what = ("--system", "its first message") if given.system else ("--single-turn", "its length")
+        raise SettingError(f"run: {name} is for a conversation: {what}. Add --chat.")
     asked = Options(
         prompt, given.chat, options.typed_text(given.system, given), given.n_predict, given.ctx_size,
         options.cache_types(given), not given.no_display_prompt, given.single_turn, given.ignore_eos, given.batch_size,
@@ -346,7 +354,7 @@ def run_bench(given: argparse.Namespace) -> int:
         epilog="Without a model it runs the benchmarks of a checkout: python -m bench --help.",
     )  # fmt: skip
     if not any((*asked.n_prompt, *asked.n_gen)):
-        raise SettingError("bench: -p 0 -n 0 leaves nothing to measure. Give a number of tokens to one of them.")
+        raise SettingError("bench: -p 0 -n 0 leaves nothing to measure. Give one of them a number of tokens.")
     wanted = Wanted(
         asked.n_prompt, asked.n_gen, asked.threads or [int(setting("THREADS"))], asked.repetitions, asked.batch_size,
         options.cache_types(asked),

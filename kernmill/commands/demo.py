@@ -27,11 +27,12 @@ def run(steps: int = 240, seed: int = 1) -> float:
     """Train, write a file, tell stories from it, print the most expensive kernels; the last loss."""
     start = time.perf_counter()
     if (Tensor([1.0]) + 1).item() != 2:
-        raise SettingError(f"demo: {device_name(None)} computes nothing, so nothing can be learned on it. Choose "
-                           "another device with --device or DEVICE.")  # fmt: skip
+        raise SettingError(
+            f"demo: {device_name(None)} computes nothing and cannot train a model. Choose another device with "
+            "--device or DEVICE.")  # fmt: skip
     texts = stories(STORIES, seed)
     vocabulary = Vocabulary(texts)
-    print(f"A llama of {LAYERS} layers learns to tell stories on {device_name(None)}.")
+    print(f"Training a llama of {LAYERS} layers on stories, on {device_name(None)}.")
     profile.totals.clear()
     watch.collecting, before = True, watch.collecting
     try:
@@ -52,7 +53,7 @@ def tell(learner: Learner, vocabulary: Vocabulary, folder: Path, seed: int) -> N
     learner.save(folder / "stories.gguf")
     small = folder / f"stories-{MIX.lower()}.gguf"
     quantize(folder / "stories.gguf", small, MIX, report=lambda line: None)
-    print(f"\nWhat {small.name} ({small.stat().st_size / 2**10:.0f} KiB) tells now:\n")
+    print(f"\nWhat {small.name} ({small.stat().st_size / 2**10:.0f} KiB) generates:\n")
     model = Model.from_gguf(small, tokenizer=None, capacity=CONTEXT)  # the package `tokenizers` may not be installed
     for n in range(TOLD):
         ids = model.generate(vocabulary.encode(""), Sampler(temperature=0.7, seed=seed + n))

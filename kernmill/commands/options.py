@@ -90,61 +90,61 @@ def _bias(text: str) -> tuple[int, float]:
 def _one_of(*words: str) -> Callable[[str], str]:
     def chosen(text: str) -> str:
         if text not in words:
-            raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(words)}")
+            raise argparse.ArgumentTypeError(f"{text!r}: must be one of {', '.join(words)}")
         return text
 
     return chosen
 
 
-_COUNT, _THREADS = whole_number("whole number", 1), whole_number("number of threads", 1, none=(-1, 0))
+_COUNT, _THREADS = whole_number("integer", 1), whole_number("number of threads", 1, none=(-1, 0))
 _TOKENS = whole_number("number of tokens", 0)
 
 # fmt: off
 _MODEL = Option("-m --model", str, None, "a GGUF file, or the first part of a split one; also without -m", "FILE")
 _SHARED = (
-    Option("--cache-type --cache-type-k -ctk", str.lower, None, "type of keys, and of values without -ctv: f32 (default), f16, bf16, or blocks: q8_0 (a quarter of f32), q4_0, ..", "TYPE"),
-    Option("--cache-type-v -ctv", str.lower, None, "type of values, and of keys without -ctk", "TYPE"),
-    Option("-b --batch-size --ubatch-size -ub", _COUNT, None, "tokens of a prompt that are computed together (default: 64, or 512 with a matrix unit)", "N"),
+    Option("--cache-type --cache-type-k -ctk", str.lower, None, "type of cached keys, and of values without -ctv: f32 (default), f16, bf16, or blocks: q8_0 (a quarter of f32), q4_0, ..", "TYPE"),
+    Option("--cache-type-v -ctv", str.lower, None, "type of cached values, and of keys without -ctk", "TYPE"),
+    Option("-b --batch-size --ubatch-size -ub", _COUNT, None, "prompt tokens per batch (default: 64, or 512 with a matrix unit)", "N"),
     Option("--device -dev", str, None, "such as LLVM or CL; default: the setting DEVICE", "NAME"),
 )
 RUN = (
     _MODEL,
-    Option("-p --prompt", str, None, "the text to go on with; with --chat the first message. Without -p and -f it is what comes through a pipe", "TEXT"),
-    Option("-f --file", str, None, "a file with the prompt, as it is but for a line's end at its end", "FILE"),
-    Option("--no-escape", None, False, r"\n, \t, \\, \" and \x41 in -p and --system stay as they are written"),
-    Option("-n --n-predict --predict", whole_number("number of tokens", 0, none=(-1, -2)), None, "tokens at most; -1, -2: until the text ends or the context is full (default)", "N"),
+    Option("-p --prompt", str, None, "prompt; with --chat the first message. Default: stdin, if it is a pipe", "TEXT"),
+    Option("-f --file", str, None, "read the prompt from a file (one trailing newline is removed)", "FILE"),
+    Option("--no-escape", None, False, r"\n, \t, \\, \" and \x41 in -p and --system are not escape sequences"),
+    Option("-n --n-predict --predict", whole_number("number of tokens", 0, none=(-1, -2)), None, "most tokens to generate; -1, -2: until the text ends or the context is full (default)", "N"),
     Option("-c --ctx-size", _TOKENS, None, "tokens of context; 0: what the model was trained on. Default: just enough for -p and -n, else what the model was trained on, at most 4096", "N"),
-    Option("--chat --conversation -cnv", None, False, "a conversation by the chat template in the file (ChatML where it has none): messages come from stdin, a line each"),
-    Option("--system --system-prompt -sys", str, "", "with --chat: what the model is told before", "TEXT"),
-    Option("--single-turn -st", None, False, "with --chat: one message and its answer"),
-    Option("--no-display-prompt", None, False, "only what the model adds"),
-    Option("--temperature --temp", float, 0.8, "0: the best token", "N"),
-    Option("--top-k", int, 40, "only the k best; 0 or less: all", "N"),
-    Option("--top-p", float, 0.95, "only the best of this sum; 1: all", "N"),
-    Option("--min-p", float, 0.05, "only this part of the best; 0: all", "N"),
+    Option("--chat --conversation -cnv", None, False, "hold a conversation with the chat template of the file (ChatML if it has none); each line of stdin is a message"),
+    Option("--system --system-prompt -sys", str, "", "system message (with --chat)", "TEXT"),
+    Option("--single-turn -st", None, False, "end after one message and its answer (with --chat)"),
+    Option("--no-display-prompt", None, False, "print only the generated text"),
+    Option("--temperature --temp", float, 0.8, "sampling temperature, 0 = greedy", "N"),
+    Option("--top-k", int, 40, "sample from the k most likely tokens, 0 or less = off", "N"),
+    Option("--top-p", float, 0.95, "nucleus sampling: smallest set of tokens with this total probability, 1 = off", "N"),
+    Option("--min-p", float, 0.05, "drop tokens below this fraction of the best one's probability, 0 = off", "N"),
     Option("--repeat-penalty", float, 1.0, "1: none", "N"),
-    Option("--repeat-last-n", int, 64, "number of recent tokens that penalties consider; 0: none, -1: all", "N"),
-    Option("--presence-penalty", float, 0.0, "is subtracted from the logits of recent tokens", "N"),
-    Option("--frequency-penalty", float, 0.0, "is subtracted for each time that a token is recent", "N"),
+    Option("--repeat-last-n", int, 64, "recent tokens that penalties consider; 0 = none, -1 = all", "N"),
+    Option("--presence-penalty", float, 0.0, "subtracted from the logits of recent tokens", "N"),
+    Option("--frequency-penalty", float, 0.0, "subtracted once per occurrence of a recent token", "N"),
     Option("-l --logit-bias", _bias, None, "add to the logit of a token, such as 15043+1.5, 15043-1 or 15043-inf; may be repeated", "ID(+/-)BIAS", repeats=True),
     Option("--stop -r --reverse-prompt", str, None, "end the text before this string; may be repeated", "TEXT", repeats=True),
-    Option("--ignore-eos", None, False, "the tokens that end a text are not chosen"),
-    Option("-s --seed", int, None, "for the same text again; -1: another each time (default)", "N"),
-    Option("-t --threads", _THREADS, None, "default, 0, -1: the setting THREADS", "N"),
+    Option("--ignore-eos", None, False, "never choose the tokens that end a text"),
+    Option("-s --seed", int, None, "random seed; -1 = random (default)", "N"),
+    Option("-t --threads", _THREADS, None, "number of threads; 0, -1 = the setting THREADS (default)", "N"),
     *_SHARED,
 )
 BENCH = (
     _MODEL,
-    Option("-p --n-prompt", _list_of(_TOKENS), [512], "tokens of prompts; 0: none", "N,N"),
-    Option("-n --n-gen", _list_of(_TOKENS), [128], "tokens to make; 0: none", "N,N"),
-    Option("-r --repetitions", _COUNT, 5, "samples", "N"),
+    Option("-p --n-prompt", _list_of(_TOKENS), [512], "prompt tokens; 0 = none", "N,N"),
+    Option("-n --n-gen", _list_of(_TOKENS), [128], "tokens to generate; 0 = none", "N,N"),
+    Option("-r --repetitions", _COUNT, 5, "number of samples", "N"),
     Option("-o --output", _one_of("md", "csv", "json", "jsonl"), "md", "md, csv, json or jsonl", "FORM"),
     Option("-t --threads", _list_of(_COUNT), None, "default: the setting THREADS", "N,N"),
     *_SHARED,
 )
 
 QUANTIZE = (
-    Option("--requantize --allow-requantize", None, False, "also weights that are quantized already"),
+    Option("--requantize --allow-requantize", None, False, "accept quantized weights as input"),
     Option("--device", str, None, "such as LLVM or PYTHON; default: the setting DEVICE", "NAME"),
 )
 
@@ -159,35 +159,34 @@ _HARMLESS = (  # names of llama.cpp's options, the values that change nothing he
     ("-dt --defrag-thold", _ANY, "the kernels are made for the model"),
     ("-fa --flash-attn --swa-full -kvu --kv-unified -no-kvu --no-kv-unified --warmup --no-warmup", None, "the kernels are made for the model"),
     ("-tb --threads-batch -C --cpu-mask -Cr --cpu-range --cpu-strict --prio --poll -Cb --cpu-mask-batch -Crb --cpu-range-batch --cpu-strict-batch --prio-batch --poll-batch --delay", _ANY, "-t N is for prompts and for tokens"),
-    ("-no-cnv --no-conversation -e --escape --jinja --display-prompt --no-context-shift -cb --cont-batching -no-cb --no-cont-batching --no-mmproj --offline --prompt-cache-all --prompt-cache-ro", None, "it is so without the option"),
+    ("-no-cnv --no-conversation -e --escape --jinja --display-prompt --no-context-shift -cb --cont-batching -no-cb --no-cont-batching --no-mmproj --offline --prompt-cache-all --prompt-cache-ro", None, "this is the default"),
     ("--keep -np --parallel --prompt-cache -cram --cache-ram --ctx-checkpoints", _ANY, "one text has the whole context"),
     ("--log-file -lv --verbosity --log-verbosity", _ANY, "text goes to stdout, everything else to stderr"),
     ("--color -co --colors --log-colors --log-disable --log-prefix --log-timestamps -v --verbose --log-verbose --simple-io --perf --no-perf --show-timings --no-show-timings --progress", None, "text goes to stdout, everything else to stderr"),
-    ("--mirostat --xtc-probability --dry-multiplier --dynatemp-range", _0, "this value switches it off"),
-    ("--typical --typical-p", _1, "this value switches it off"),
-    ("--top-nsigma --top-n-sigma", _MINUS_1, "this value switches it off"),
+    ("--mirostat --xtc-probability --dry-multiplier --dynatemp-range", _0, "this value disables it"),
+    ("--typical --typical-p", _1, "this value disables it"),
+    ("--top-nsigma --top-n-sigma", _MINUS_1, "this value disables it"),
     ("--mirostat-lr --mirostat-ent --xtc-threshold --dry-base --dry-allowed-length --dry-penalty-last-n --dry-sequence-breaker --dynatemp-exp", _ANY, "it only matters with an option that is not available"),
-    ("-gan --grp-attn-n", _1, "this value switches it off"),
-    ("-d --n-depth -embd --embeddings", _0, "this value switches it off"),
+    ("-gan --grp-attn-n", _1, "this value disables it"),
+    ("-d --n-depth -embd --embeddings", _0, "this value disables it"),
 )
 _OTHERS = (  # names of llama.cpp's (also with -more behind them) that would change the result, and what to do
     ("--list-devices", "kernmill info lists devices. --device NAME chooses one."),
-    ("--grammar -j --json-schema -jf", "Nothing here holds a text to a form. Ask for the form in the prompt, or choose tokens by Model.next_logits in Python."),
-    ("--mirostat --typical --dry --xtc --dynatemp --top-nsigma --top-n-sigma --samplers --sampling-seq --sampler-seq",
-     "Choose by --temp, --top-k, --top-p, --min-p and penalties; in Python, by a sampler of your own."),
+    ("--grammar -j --json-schema -jf", "Constrained generation is not supported. Describe the format in the prompt, or choose tokens by Model.next_logits in Python."),
+    ("--mirostat --typical --dry --xtc --dynatemp --top-nsigma --top-n-sigma --samplers --sampling-seq --sampler-seq", "Choose by --temp, --top-k, --top-p, --min-p and penalties; in Python, by your own sampler."),
     ("-i --interactive -if -ins --instruct -cml --chatml -mli --multiline-input", "A conversation is --chat; each line is a message."),
-    ("--in-prefix --in-suffix", "Write it into the prompt."),
+    ("--in-prefix --in-suffix", "Put it into the prompt."),
     ("-sp --special", "Special tokens are not printed."),
     ("--no-jinja --chat-template --reasoning", "--chat uses the template of the file."),
     ("-sysf --system-prompt-file", 'Write -sys "$(cat FILE)".'),
     ("-bf --binary-file", "Give a text with -f FILE."),
     ("-hf -hfr --hf-repo --hf -hff --hf-file -mu --model-url -dr --docker-repo", "Download the GGUF file, and give its path: -m FILE."),
-    ("-md --model-draft --draft --lora --control-vector -mm --mmproj --image --audio -ctkd -ctvd", "A model runs as it stands in its file, by itself, on text."),
+    ("-md --model-draft --draft --lora --control-vector -mm --mmproj --image --audio -ctkd -ctvd", "Only the model of the file runs, on text, without additions."),
     ("--rope --yarn -gan --grp-attn -gaw --override-kv", "The file says how the model computes. Change the file."),
-    ("--context-shift", "A text ends where the context is full, and a conversation goes on without its oldest exchanges."),
-    ("-pg -d --n-depth -embd --embeddings", "Lengths of prompts are -p N,N, and of what is made -n N,N; each begins with an empty context."),
+    ("--context-shift", "A text ends where the context is full, and a conversation continues without its oldest exchanges."),
+    ("-pg -d --n-depth -embd --embeddings", "Prompt lengths are -p N,N, generated lengths -n N,N; each test begins with an empty context."),
     ("-oe --output-err", "Write 2> FILE."),
-    ("--imatrix --include-weights --exclude-weights", "Importance matrices are not supported. Without one the rounding is by the values alone."),
+    ("--imatrix --include-weights --exclude-weights", "Importance matrices are not supported. Rounding depends on the values only."),
     ("--pure --leave-output-tensor --output-tensor-type --token-embedding-type --tensor-type --tensor-type-file", "MIX chooses the type of each tensor. Choose another MIX."),
     ("--keep-split --prune-layers --dry-run", "kernmill quantize writes all layers, to one file."),
 )

@@ -61,8 +61,8 @@ def _run_program(program: str, arguments: Sequence[str]) -> bool:
     sys.path.insert(0, str(Path(program).resolve().parent) if is_file else "")
     if not is_file and not _is_module(program):
         raise KernmillError(
-            f"tune: there is no file {program!r} and no module of that name. Give a script or a module that runs the "
-            "tensors you care about: kernmill tune --seconds 120 train.py"
+            f"tune: {program!r} is neither a file nor a module. Give a script or a module that runs your "
+            "computation: kernmill tune --seconds 120 train.py"
         )
     sys.argv = [program, *arguments]
     try:
@@ -83,7 +83,7 @@ def _run_program(program: str, arguments: Sequence[str]) -> bool:
 
 
 def _say_ended(program: str, how: str) -> None:
-    print(f"kernmill tune: {program} ended {how}; the kernels that it launched are tuned all the same", file=sys.stderr)
+    print(f"kernmill tune: {program} ended {how}; the kernels that it launched are still tuned", file=sys.stderr)
 
 
 def _is_module(name: str) -> bool:
@@ -162,13 +162,15 @@ def run(program: str, arguments: Sequence[str], seconds: float, width: int) -> i
     before = f", {known} of them searched before" if known else ""
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     if load > _BUSY * cores:
-        print(f"kernmill tune: the machine is busy (load {load:.1f} on {cores} cores), so that times may mislead. Stop "
+        print(
+            f"kernmill tune: the machine is busy (load {load:.1f} on {cores} cores), so times may be misleading. "
+            "Stop "
               "other programs, or tune again later.", file=sys.stderr)  # fmt: skip
     print(f"{len(kernels)} kernels in {program}{before}; {seconds:g} s to tune them", file=sys.stderr)
     done = tune_all(kernels, seconds, width, sys.stderr)
     shares = {f.kernel.ast: f.share for f in kernels}
     after = 1 - sum(shares[d.kernel.ast] * (1 - d.time_ns / d.heuristic_ns) for d in done if d.heuristic_ns)
-    print(f"{len(done)} of {len(kernels)} kernels searched; all kernels together by these times: {1 / after:.2f}x. "
+    print(f"{len(done)} of {len(kernels)} kernels searched; estimated speedup of all kernels: {1 / after:.2f}x. "
           f"{_kept(done)}", file=sys.stderr)  # fmt: skip
     return 1 if not ended_well or any(d.wrong for d in done) else 0
 
@@ -183,4 +185,4 @@ def _kept(done: Sequence[Tuned]) -> str:
         return "No schedule is stored. Give more --seconds."
     if not any(found.speedup >= _FASTER for found in done):
         return "No schedule was faster by 1 % or more."
-    return "The schedules are stored and will be used from now on (BEAM=0: not)."
+    return "The schedules are stored and will be used from now on (BEAM=0 ignores them)."

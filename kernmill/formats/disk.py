@@ -18,8 +18,9 @@ def _check_kind(where: str, kind: str) -> None:
     if not where:
         raise FormatError(f"the path is empty. Give the path of a {kind} file.")
     if os.path.exists(where) and not os.path.isfile(where) and not os.path.isdir(where):  # a pipe would seem empty
-        raise FormatError(f"{where}: cannot be mapped: it is a pipe or a device. Write what comes from it to a file, "
-                          f"and give the path of that {kind} file.")  # fmt: skip
+        raise FormatError(
+            f"{where}: cannot be mapped: it is a pipe or a device. Write its output to a file, and give the path "
+            f"of that {kind} file.")  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -52,8 +53,8 @@ def read_into(file: BinaryIO, start: int, size: int) -> memoryview:
     file.seek(start)
     if (count := file.readinto(memory)) != size:  # type: ignore[attr-defined]
         raise FormatError(
-            f"{file.name}: at byte {start}: {size} bytes were expected and {count} could be read. The file became "
-            "shorter while it was read; load it again."
+            f"{file.name}: at byte {start}: {size} bytes were expected and {count} could be read. The file was "
+            "truncated while it was read; load it again."
         )
     return memory
 
@@ -107,7 +108,7 @@ def _written(where: str) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        raise FormatError(f"{where}: cannot be written: {error.strerror}. Choose another place.") from None
+        raise FormatError(f"{where}: cannot be written: {error.strerror}. Choose a different path.") from None
 
 
 @contextlib.contextmanager
@@ -123,7 +124,7 @@ def replacing(path: str | os.PathLike[str]) -> Generator[Output]:
         raise FormatError("the path is empty. Give the path of the file to write.")
     is_old = os.path.exists(where)
     if is_old and not os.path.isfile(where):  # /dev/null would be gone
-        raise FormatError(f"{where}: cannot be written: it is no regular file. Choose another place.")
+        raise FormatError(f"{where}: cannot be written: it is not a regular file. Choose a different path.")
     place = os.path.realpath(where)
     temporary = f"{place}.{os.getpid()}-{os.urandom(4).hex()}.tmp"
     with _written(where):

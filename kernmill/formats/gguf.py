@@ -58,7 +58,7 @@ _U32, _U64, _I64 = struct.Struct("<I"), struct.Struct("<Q"), struct.Struct("<q")
 _OTHERS = {  # first bytes of what is taken for a GGUF file
     b"PK\3\4": "That is a zip archive, such as PyTorch's. Convert the model with llama.cpp's convert_hf_to_gguf.py.",
     b"version https://git-lfs": "That is Git LFS's note of where the file is. Fetch it with: git lfs pull.",
-    b"<": "That is a web page. Fetch the file that it leads to.",
+    b"<": "That is a web page. Fetch the file that it links to.",
     **dict.fromkeys((b"lmgg", b"fmgg", b"tjgg", b"algg"), "That is older than GGUF. Fetch a newer file of the model."),
 }
 _SAFETENSORS = re.compile(rb".{8}\{", re.DOTALL)
@@ -324,7 +324,7 @@ def _name(kind: type) -> str:
 
 def _fault(where: str, place: int, what: str, text: str) -> FormatError:
     return FormatError(
-        f"{where}: at byte {place}: {what}: {text}. The file is damaged or no GGUF file; fetch it again."
+        f"{where}: at byte {place}: {what}: {text}. The file is damaged or not a GGUF file; fetch it again."
     )
 
 
@@ -343,7 +343,7 @@ def read(path: str | os.PathLike[str]) -> File:
     first = parse(mapped(where, "GGUF"), where)
     count = first.metadata.read("split.count", int, 1)
     if count < 0:
-        raise FormatError(f"{where}: metadata 'split.count' is {count}, where a number of parts belongs. "
+        raise FormatError(f"{where}: metadata 'split.count' is {count}, which is not a number of files. "
                           "Convert the file again.")  # fmt: skip
     return first if count <= 1 else _joined(first, count)
 
@@ -368,7 +368,7 @@ def parse(data: memoryview, where: str = "GGUF") -> File:
     for number in range(tensors):
         entry = _tensor(cursor, number, place)
         if entry.name in entries:
-            raise cursor.fault("name of a tensor", f"{quoted(entry.name)} is there twice")
+            raise cursor.fault("name of a tensor", f"{quoted(entry.name)} occurs twice")
         entries[entry.name] = entry
         place = _padded(entry.stop, alignment)
     begin = _padded(cursor.at, alignment)
@@ -440,7 +440,7 @@ class _Cursor:
             found, self.at = found + len(places), end
         if found < count:
             self.last = self.at
-            raise self.fault(f"{what}[{found}]", "the text goes beyond the end of the file")
+            raise self.fault(f"{what}[{found}]", "the string extends beyond the end of the file")
 
     def value_type(self, what: str) -> ValueType:
         """The type of a value."""
@@ -448,7 +448,7 @@ class _Cursor:
         try:
             return ValueType(found)
         except ValueError:
-            raise self.fault(f"type of {what}", f"{found} is none of 0 to {max(ValueType)}") from None
+            raise self.fault(f"type of {what}", f"{found} is not in 0 to {max(ValueType)}") from None
 
 
 def _version(cursor: _Cursor) -> int:
@@ -461,7 +461,7 @@ def _version(cursor: _Cursor) -> int:
         raise FormatError(f"{where}: at byte 4: version: the file is big-endian. kernmill reads little-endian GGUF; "
                           "convert it with `gguf-convert-endian FILE little` of the package gguf.")  # fmt: skip
     if version not in (2, 3):
-        raise FormatError(f"{where}: at byte 4: version: {version} is none that kernmill reads: 2 and 3. Convert the "
+        raise FormatError(f"{where}: at byte 4: version: {version} is not supported: must be 2 or 3. Convert the "
                           "model again, or update kernmill.")  # fmt: skip
     return version
 
@@ -483,14 +483,14 @@ def _add_value(cursor: _Cursor, number: int, spots: dict[str, _Spot]) -> None:
     key = cursor.text(f"key of metadata value {number}")
     cursor.last = begin
     if not key or key in spots:
-        raise cursor.fault(f"key of metadata value {number}", f"{quoted(key)} is there twice" if key else "it is empty")
+        raise cursor.fault(f"key of metadata value {number}", f"{quoted(key)} occurs twice" if key else "it is empty")
     what = f"metadata {quoted(key)}"
     begin = cursor.at
     kind, count = cursor.value_type(what), None
     if kind is ValueType.ARRAY:
         kind = cursor.value_type(f"the elements of {what}")
         if kind is ValueType.ARRAY:
-            raise cursor.fault(f"type of the elements of {what}", "an array of arrays is no GGUF")
+            raise cursor.fault(f"type of the elements of {what}", "arrays of arrays are not valid GGUF")
         count = cursor.length(what, 8 if kind is ValueType.STRING else struct.calcsize(kind.code))
     start = cursor.at
     if kind is ValueType.STRING:
@@ -509,7 +509,7 @@ def _alignment(metadata: Metadata, spots: dict[str, _Spot], where: str) -> int:
     found: int = metadata[key]
     if not 0 < found <= MAX_ALIGNMENT or found & (found - 1):
         raise _fault(where, spots[key].start, f"metadata {quoted(key)}",
-                     f"{found} is no power of two up to {MAX_ALIGNMENT}")  # fmt: skip
+                     f"{found} is not a power of two up to {MAX_ALIGNMENT}")  # fmt: skip
     return found
 
 
@@ -532,12 +532,12 @@ def _tensor(cursor: _Cursor, number: int, place: int) -> Entry:
     kind = _known_type(cursor, cursor.number(_U32, f"type of {what}"), what)
     if (sizes[0] if sizes else 1) % kind.values:
         row = sizes[0] if sizes else 1
-        raise cursor.fault(f"shape of {what}", f"rows of {row} values are no whole blocks of {kind.name}, "
-                                               f"which hold {kind.values}")  # fmt: skip
+        raise cursor.fault(f"shape of {what}",
+            f"rows of {row} values are not a multiple of the {kind.name} block size {kind.values}")  # fmt: skip
     offset = cursor.number(_U64, f"offset of {what}")
     if offset != place:
         word = "overlaps the tensor before" if offset < place else "leaves a gap to the tensor before"
-        raise cursor.fault(f"offset of {what}", f"{offset} {word}; its place is {place}")
+        raise cursor.fault(f"offset of {what}", f"{offset} {word}; it must be {place}")
     size_bytes = kind.nbytes(sizes)
     if size_bytes > len(cursor.data):
         raise cursor.fault(what, f"it takes {size_bytes} bytes, the file has {len(cursor.data)}")
@@ -547,7 +547,7 @@ def _tensor(cursor: _Cursor, number: int, place: int) -> Entry:
 def _known_type(cursor: _Cursor, number: int, what: str) -> TensorType:
     found = TYPES.get(number)
     if found is None:
-        why = "is retired: the file is too old" if number in RETIRED else "is none that kernmill knows"
+        why = "is retired: the file is too old" if number in RETIRED else "is unknown"
         raise FormatError(f"{cursor.where}: at byte {cursor.last}: type of {what}: {number} {why}. Convert the model "
                           "again, or update kernmill.")  # fmt: skip
     return found
@@ -559,14 +559,16 @@ def _joined(first: File, count: int) -> File:
     where, number = first.where, first.metadata.read("split.no", int)
     name = _SPLIT.search(where)
     if number != 0 or name is None or name.end() != len(where) or int(name[1]) != count:
-        raise FormatError(f"{where}: it is part {number + 1} of {count} of a split GGUF file. Open the first part, "
-                          f"whose name ends in -00001-of-{count:05}.gguf; the others lie beside it.")  # fmt: skip
+        raise FormatError(
+            f"{where}: it is part {number + 1} of {count} of a split GGUF file. Open the first part, "
+            f"whose name ends in -00001-of-{count:05}.gguf; the others must be in the same folder."
+        )
     entries, paths, parts = dict(first.entries), list(first.paths), list(first.parts)
     for part in range(1, count):
         path = f"{where[: name.start()]}-{part + 1:05}-of-{count:05}.gguf"
         if not os.path.exists(path):
             raise FormatError(f"{path}: cannot be read: there is no such file, and it is part {part + 1} of {count} of "
-                              "a split GGUF file. Fetch it, and put it beside the first.")  # fmt: skip
+                              "a split GGUF file. Fetch it into the folder of the first.")  # fmt: skip
         other = parse(mapped(path, "GGUF"), path)
         found = other.metadata.read("split.no", int), other.metadata.read("split.count", int)
         if found != (part, count):
@@ -578,7 +580,7 @@ def _joined(first: File, count: int) -> File:
                                   "Fetch the parts of one model.")  # fmt: skip
         for entry in other.entries.values():
             if entry.name in entries:
-                raise FormatError(f"{path}: tensor {quoted(entry.name)} is in an earlier part as well. "
+                raise FormatError(f"{path}: tensor {quoted(entry.name)} is in an earlier part too. "
                                   "Fetch the parts of one model.")  # fmt: skip
             entries[entry.name] = replace(entry, part=part)
         paths += other.paths

@@ -58,7 +58,7 @@ def write(path: str | os.PathLike[str], metadata: Mapping[str, Any], tensors: Ma
     """
     where = os.fspath(path)
     if not 0 < alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
-        raise FormatError(f"{where}: alignment {alignment} is no power of two up to {MAX_ALIGNMENT}. Use 32.")
+        raise FormatError(f"{where}: alignment {alignment} is not a power of two up to {MAX_ALIGNMENT}. Use 32.")
     header = bytearray(MAGIC + struct.pack("<Iqq", VERSION, len(tensors), 0))
     pairs = {key: value for key, value in metadata.items() if key != "general.alignment"}
     if alignment != DEFAULT_ALIGNMENT:
@@ -89,13 +89,13 @@ def _text(text: str) -> bytes:
 def _name(name: str, what: str) -> bytes:
     """That of a metadata value or of a tensor."""
     if not isinstance(name, str):
-        raise FormatError(f"{what} is {quoted(name)}, of type {type(name).__name__}. Give a text.")
+        raise FormatError(f"{what} is {quoted(name)}, of type {type(name).__name__}. Give a string.")
     if not name:
         raise FormatError(f"{what} is empty. Name it.")
     try:
         return _text(name)
     except UnicodeEncodeError:
-        raise FormatError(f"{what} is {quoted(name)}, which is not Unicode. Give another one.") from None
+        raise FormatError(f"{what} is {quoted(name)}, which is not valid Unicode. Give a valid string.") from None
 
 
 # --- metadata --------------------------------------------------------------------------------------------------------
@@ -109,7 +109,8 @@ def _value(value: Any, what: str) -> bytes | memoryview:
         return struct.pack("<I", kind) + _packed(kind, [content], what)
     if not isinstance(content, Sequence) or isinstance(value, (bytes, bytearray)):  # as ints they would come back
         raise FormatError(
-            f"{what}: GGUF holds no {type(content).__name__}. Give bools, numbers, texts, or a list of one."
+            f"{what}: GGUF cannot store a {type(content).__name__}. Give bools, numbers, strings, or a list of one "
+            "kind."
         )
     items: list[Any] = list(content)
     kind = value.type if isinstance(value, Typed) else _type_of(items, _INTS_OF_ARRAYS, what)
@@ -131,9 +132,9 @@ def _type_of(values: list[Any], ints: Sequence[ValueType], what: str) -> ValueTy
             low, high = (-(1 << bits - 1), 1 << bits - 1) if signed else (0, 1 << bits)
             if low <= min(values) and max(values) < high:
                 return kind
-        raise FormatError(f"{what}: an int beyond 64 bits. Give a float or a text.")
+        raise FormatError(f"{what}: an int beyond 64 bits. Give a float or a string.")
     shown = ", ".join(sorted(kind.__name__ for kind in kinds))
-    raise FormatError(f"{what}: GGUF has no array of {shown} together. Give bools, numbers, or texts.")
+    raise FormatError(f"{what}: GGUF has no array of {shown}. Give bools, numbers, or strings.")
 
 
 def _packed(kind: ValueType, values: list[Any], what: str) -> bytes:
@@ -142,9 +143,9 @@ def _packed(kind: ValueType, values: list[Any], what: str) -> bytes:
             return b"".join(map(_text, values))
         return struct.pack(f"<{len(values)}{kind.code}", *values)
     except (struct.error, OverflowError, AttributeError, TypeError) as error:
-        raise FormatError(f"{what}: a value is no {kind.name}: {error}. Choose another type.") from None
+        raise FormatError(f"{what}: a value is not a {kind.name}: {error}. Choose another type.") from None
     except UnicodeEncodeError:
-        raise FormatError(f"{what}: a text is not Unicode. Encode it another way.") from None
+        raise FormatError(f"{what}: a string is not valid Unicode. Encode it differently.") from None
 
 
 # --- tensors ---------------------------------------------------------------------------------------------------------
@@ -159,8 +160,9 @@ def _record(name: str, tensor: NewTensor, offset: int, where: str) -> bytes:
     if len(sizes) > MAX_AXES:
         raise FormatError(f"{what}: it has {len(sizes)} axes, GGUF has {MAX_AXES} at most. Reshape it.")
     if row % tensor.type.values:
-        raise FormatError(f"{what}: rows of {row} values are no whole blocks of {tensor.type.name}, "
-                          f"which hold {tensor.type.values}. Choose another type.")  # fmt: skip
+        raise FormatError(
+            f"{what}: rows of {row} values are not a multiple of the {tensor.type.name} block size "
+            f"{tensor.type.values}. Choose another type.")  # fmt: skip
     packed = struct.pack(f"<I{len(sizes)}qIQ", len(sizes), *sizes, tensor.type.number, offset)
     return written + packed
 
@@ -173,6 +175,6 @@ def _write_values(file: Output, tensor: NewTensor, alignment: int, what: str) ->
         written += piece.nbytes
     if written != wanted:
         shape = tuple(tensor.shape)
-        raise FormatError(f"{what}: {written} bytes for {tensor.type.name} of shape {shape}, which takes {wanted}. "
+        raise FormatError(f"{what}: {written} bytes for {tensor.type.name} of shape {shape}, which needs {wanted}. "
                           "Give all of its values.")  # fmt: skip
     file.write(bytes(_padded(written, alignment) - written))

@@ -118,7 +118,9 @@ def parse(data: memoryview, where: str = "safetensors", size: int | None = None)
 
 
 def _fault(where: str, place: int, text: str) -> FormatError:
-    return FormatError(f"{where}: at byte {place}: {text}. The file is damaged or no safetensors file; fetch it again.")
+    return FormatError(
+        f"{where}: at byte {place}: {text}. The file is damaged or not a safetensors file; fetch it again."
+    )
 
 
 def _wrong(where: str, name: str, text: str) -> FormatError:
@@ -139,7 +141,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(text: str) -> Any:
-    raise ValueError(f"{text} is no JSON")
+    raise ValueError(f"{text} is not valid JSON")
 
 
 def _header(raw: bytes, where: str) -> dict[str, Any]:
@@ -151,13 +153,13 @@ def _header(raw: bytes, where: str) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise _fault(where, 8 + error.start, "the header is not UTF-8") from None
     except _DuplicateKeyError as error:
-        raise _fault(where, 8, f"the key {quoted(str(error))} stands twice in the header") from None
+        raise _fault(where, 8, f"the key {quoted(str(error))} occurs twice in the header") from None
     except json.JSONDecodeError as error:
-        raise _fault(where, 8 + error.pos, f"the header is no JSON: {error.msg}") from None
+        raise _fault(where, 8 + error.pos, f"the header is not valid JSON: {error.msg}") from None
     except (ValueError, RecursionError) as error:
-        raise _fault(where, 8, f"the header is no JSON: {error}") from None
+        raise _fault(where, 8, f"the header is not valid JSON: {error}") from None
     if not isinstance(found, dict):
-        raise _fault(where, 8, "the header is no JSON object")
+        raise _fault(where, 8, "the header is not a JSON object")
     return found
 
 
@@ -165,7 +167,7 @@ def _metadata(found: Any, where: str) -> dict[str, str]:
     if found is None:  # as the reference reader takes it
         return {}
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise _fault(where, 8, "__metadata__ is not an object of texts")
+        raise _fault(where, 8, "__metadata__ is not an object of strings")
     return found
 
 
@@ -177,17 +179,18 @@ def _entry(name: str, row: Any, begin: int, where: str) -> Entry:
     dtype = DTYPES.get(row["dtype"]) if isinstance(row["dtype"], str) else None
     if dtype is None:
         known = ", ".join(DTYPES)
-        raise FormatError(f"{where}: tensor {quoted(name)}: dtype {quoted(row['dtype'])} is none that kernmill reads: "
-                          f"{known}.")  # fmt: skip
+        raise FormatError(
+            f"{where}: tensor {quoted(name)}: dtype {quoted(row['dtype'])} is not supported. Supported: {known}."
+        )
     shape, offsets = row["shape"], row["data_offsets"]
     if not _are_sizes(shape):
-        raise _wrong(where, name, f"shape {quoted(shape)} is not a list of whole numbers, 0 or more")
+        raise _wrong(where, name, f"shape {quoted(shape)} is not a list of integers >= 0")
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise _wrong(where, name, f"data_offsets {quoted(offsets)} are not [start, stop] with 0 <= start <= stop")
     wanted = math.prod(shape) * dtype.size_bytes
     if offsets[1] - offsets[0] != wanted:
-        raise _wrong(where, name, f"data_offsets {offsets} hold {offsets[1] - offsets[0]} bytes, "
-                                  f"{row['dtype']} of shape {quoted(shape)} takes {wanted}")  # fmt: skip
+        raise _wrong(where, name, f"data_offsets {offsets} span {offsets[1] - offsets[0]} bytes, "
+                                  f"{row['dtype']} of shape {quoted(shape)} needs {wanted}")  # fmt: skip
     return Entry(name, dtype, tuple(shape), begin + offsets[0], begin + offsets[1])
 
 
@@ -206,7 +209,7 @@ def _covered(entries: Mapping[str, Entry], begin: int, end: int, where: str) -> 
             raise _wrong(where, entry.name, f"it starts at byte {entry.start} and {word}, which ends at {place}")
         place = entry.stop
     if place != end:
-        raise _fault(where, place, f"{end - place} bytes after the last tensor belong to none")
+        raise _fault(where, place, f"{end - place} bytes after the last tensor belong to no tensor")
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -231,14 +234,16 @@ def _laid_out(
 ) -> tuple[bytes, list[memoryview]]:
     """The header and the values in their order: wide dtypes first, so that each value is aligned."""
     if not all(isinstance(k, str) and isinstance(v, str) for k, v in metadata.items()):
-        raise FormatError(f"{where}: metadata holds texts by texts only. Convert the values with str().")
+        raise FormatError(f"{where}: metadata must be a dict of strings to strings. Convert the values with str().")
     rows: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     place = 0
     parts: list[memoryview] = []
     for name in sorted(tensors, key=lambda n: (-tensors[n][0].size_bytes, n)):
         dtype, shape, values = tensors[name]
         if name == "__metadata__":
-            raise FormatError(f"{where}: no tensor can be named '__metadata__': the format keeps that name. Rename it.")
+            raise FormatError(
+                f"{where}: a tensor cannot be named '__metadata__': the format reserves this name. Rename it."
+            )
         if values.nbytes != math.prod(shape) * dtype.size_bytes:
             shown = f"{dtype.name} of shape {tuple(shape)}"
             raise FormatError(f"{where}: tensor {quoted(name)}: {values.nbytes} bytes for {shown}. "

@@ -63,7 +63,7 @@ def spend(count: int) -> None:
     left = _left.get(_ENDLESS)
     left[0] -= count
     if left[0] < 0:
-        raise FormatError(f"chat template: it takes more than {MAX_STEPS} steps.")
+        raise FormatError(f"chat template: it runs for more than {MAX_STEPS} steps.")
 
 
 def counted(values: Iterable[Any], cost: int = 1) -> Iterator[Any]:
@@ -89,7 +89,7 @@ def read(*values: Any) -> int:
                 inner += one.values() if isinstance(one, Mapping) else ()
         depth, level = depth + 1, inner
         if depth > MAX_DEPTH:
-            raise FormatError(f"chat template: it makes lists that are nested more than {MAX_DEPTH} deep.")
+            raise FormatError(f"chat template: it builds lists nested more than {MAX_DEPTH} levels deep.")
     return characters
 
 
@@ -112,13 +112,13 @@ def made(value: Any, name: str = "") -> Any:
 def check_length(length: float, what: str) -> None:
     """Refuse a value of so many characters, or entries."""
     if length > MAX_CHARACTERS:
-        raise FormatError(f"chat template: {what} makes a value of more than {MAX_CHARACTERS} characters.")
+        raise FormatError(f"chat template: {what} builds a value of more than {MAX_CHARACTERS} characters.")
 
 
 def check_number(bits: float, what: str) -> None:
     """Refuse a whole number of so many bits."""
     if bits > MAX_BITS:
-        raise FormatError(f"chat template: {what} makes a whole number of more than {MAX_BITS} bits.")
+        raise FormatError(f"chat template: {what} builds an integer of more than {MAX_BITS} bits.")
 
 
 # --- comparisons -----------------------------------------------------------------------------------------------------

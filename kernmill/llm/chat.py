@@ -37,7 +37,7 @@ class ChatTemplate:
     @with_sentences
     def __init__(self, source: str = CHATML, *, bos: str = "", eos: str = "") -> None:
         if len(source) > MAX_TEMPLATE_CHARACTERS:
-            raise FormatError(f"chat template: {len(source)} characters. At most {MAX_TEMPLATE_CHARACTERS} are read.")
+            raise FormatError(f"chat template: it has {len(source)} characters, more than {MAX_TEMPLATE_CHARACTERS}.")
         self.source = source
         self._tokens = {"bos_token": bos, "eos_token": eos}
         self._errors = package("jinja2.exceptions", "a chat template")
@@ -45,7 +45,7 @@ class ChatTemplate:
             self._template = environment().from_string(source)
         except self._errors.TemplateSyntaxError as error:
             raise FormatError(
-                f"chat template: line {error.lineno} is no Jinja: {escaped(str(error.message))}"
+                f"chat template: line {error.lineno} is not valid Jinja: {escaped(str(error.message))}"
             ) from error
         except KernmillError:
             raise
@@ -53,7 +53,7 @@ class ChatTemplate:
             raise FormatError("chat template: it is nested too deeply.") from error
         except Exception as error:  # what Jinja lets pass, and Python does not: `break` outside of a loop, a name twice
             why = error.msg if isinstance(error, SyntaxError) else str(error)
-            raise FormatError(f"chat template: it is no Jinja: {escaped(why)}.") from error
+            raise FormatError(f"chat template: it is not valid Jinja: {escaped(why)}.") from error
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any], tokenizer: Tokenizer, name: str = "") -> ChatTemplate:
@@ -72,7 +72,7 @@ class ChatTemplate:
         )
         source = metadata.get(key, CHATML)
         if not isinstance(source, str):
-            raise FormatError(f"{key} is {quoted(source)}, not a text. Convert the file again.")
+            raise FormatError(f"{key} is {quoted(source)}, not a string. Convert the file again.")
         return cls(source, bos=bos, eos=eos)
 
     def render(
@@ -91,7 +91,7 @@ class ChatTemplate:
         """
         if not isinstance(messages, Iterable):
             raise SettingError(
-                f"chat: messages is {quoted(messages)}, no list. Give [{{'role': 'user', 'content': 'text'}}]."
+                f"chat: messages is {quoted(messages)}, not a list. Give [{{'role': 'user', 'content': 'text'}}]."
             )
         messages = list(messages)
         for place, message in enumerate(messages):
@@ -106,12 +106,12 @@ class ChatTemplate:
         except FormatError:
             raise
         except RecursionError as error:
-            raise FormatError("chat template: it calls itself without end.") from error
+            raise FormatError("chat template: it recurses without end.") from error
         except self._errors.SecurityError as error:
             why = escaped(str(error))
-            raise FormatError(f"chat template: it asks for what a template may not have: {why}") from error
+            raise FormatError(f"chat template: it uses something that templates may not access: {why}") from error
         except MemoryError as error:
-            raise FormatError("chat template: it asks for more memory than there is.") from error
+            raise FormatError("chat template: it runs out of memory.") from error
         except Exception as error:  # a template can fail in any way that Python can
             raise FormatError(f"chat template: it fails on these messages: {escaped(str(error))}") from error
 
@@ -138,5 +138,5 @@ def _joined(parts: Iterable[str]) -> str:
         kept.append(part)
         length += len(part)
         if length > MAX_CHARACTERS:
-            raise FormatError(f"chat template: it writes more than {MAX_CHARACTERS} characters.")
+            raise FormatError(f"chat template: it outputs more than {MAX_CHARACTERS} characters.")
     return "".join(kept)

@@ -45,7 +45,7 @@ Array = np.ndarray[Any, Any]
 Tokens = Tensor | tuple[Any, ...]  # of a block, or a variable for each sequence
 _OF_LAYER = re.compile(r"blk\.(\d+)\.\w+\.weight")
 _BESIDE_MODELS = {
-    "adapter": "an adapter to a model", "imatrix": "an importance matrix", "mmproj": "the part of a model for images",
+    "adapter": "an adapter to a model", "imatrix": "an importance matrix", "mmproj": "the image encoder of a model",
 }  # fmt: skip
 BLOCK, LARGE_BLOCK = 64, 512  # tokens of a prompt that are computed together; ... where a matrix unit does it
 _PADDED = 0.6  # of a large block: with so many tokens it takes less time than small ones
@@ -101,7 +101,7 @@ class Model:
         sizes = (BLOCK, LARGE_BLOCK) if block is None else (block, block)
         if not all(is_whole(size, 1) for size in (capacity, sequences, *sizes)):
             raise SettingError(
-                f"Model: capacity={capacity}, sequences={sequences}, block={block}. Give whole numbers, 1 or more."
+                f"Model: capacity={capacity}, sequences={sequences}, block={block}: must be integers >= 1."
             )
         self.config, self.tokenizer, self.capacity, self.device = config, tokenizer, capacity, get_device().name
         self.metadata: Mapping[str, Any] = {}
@@ -115,7 +115,7 @@ class Model:
         if tokenizer is not None and len(tokenizer) > self.architecture.vocabulary:
             raise FormatError(
                 f"tokenizer.ggml.tokens has {len(tokenizer)} tokens, and token_embd.weight has rows for "
-                f"{self.architecture.vocabulary}. The file's vocabulary does not belong to its tensors."
+                f"{self.architecture.vocabulary}. The file's vocabulary and tensors are inconsistent."
             )
         self._seen: list[list[int]] = [[] for _ in range(sequences)]  # the tokens that the cache holds
         self._stepping = process_lock()  # the cache and what it holds belong to one step at a time
@@ -187,8 +187,8 @@ class Model:
 
     def __reduce__(self) -> NoReturn:
         raise KernmillError(
-            "Model: a model cannot be pickled or copied: it is memory, and code that was made for it. Open its file "
-            "once more: Model.from_gguf(path)."
+            "Model: a model cannot be pickled or copied: its compiled code refers to its memory. Open its file "
+            "again: Model.from_gguf(path)."
         )
 
     # --- what is captured: the places are variables, so that one graph serves them all, and so are single tokens
@@ -211,20 +211,20 @@ class Model:
             known = [*map(index, ids)]
         except TypeError:
             raise SettingError(
-                f"{call}: token ids are whole numbers. Text becomes ids by tokenizer.encode(), "
-                "or give it to complete()."
+                f"{call}: token ids must be integers. Encode text with tokenizer.encode(), or pass it to complete()."
             ) from None
         if not known:
             raise SettingError(f"{call}: no tokens. Give at least one, such as the begin token.")
         if len(known) > self.capacity:
             raise SettingError(
-                f"{call}: {len(known)} tokens, and the cache holds {self.capacity}. Shorten the text, or build the "
+                f"{call}: {len(known)} tokens exceed the cache capacity of {self.capacity}. Shorten the text, or "
+                "build the "
                 f"model with a larger capacity (it was trained on {self.config.context})."
             )
         bad = [i for i in known if not 0 <= i < self.architecture.vocabulary]
         if bad:
             raise IndexRangeError(
-                f"{call}: no token has the id {bad[0]}. The model knows 0 to {self.architecture.vocabulary - 1}."
+                f"{call}: token id {bad[0]} is unknown. Ids are 0 to {self.architecture.vocabulary - 1}."
             )
         return known
 
@@ -372,7 +372,7 @@ class Model:
             SettingError: more prompts than the model has sequences, or one that is too long.
         """
         if not hasattr(prompts, "__len__"):
-            raise SettingError(f"generate: the prompts are {prompts!r}. Give a list of token ids for each text.")
+            raise SettingError(f"generate: prompts={prompts!r}. Give a list of token ids for each text.")
         if not 0 < len(prompts) <= len(self._seen):
             raise SettingError(
                 f"generate: {len(prompts)} prompts, and the model was built for {len(self._seen)} at once. "
@@ -380,12 +380,12 @@ class Model:
             )
         if max_tokens is not None and not is_whole(max_tokens, 0):
             raise SettingError(
-                f"generate: max_tokens={max_tokens!r} is no whole number from 0 on. Leave it out for no limit."
+                f"generate: max_tokens={max_tokens!r}: must be an integer >= 0. Leave it out for no limit."
             )
         sampler = Sampler(temperature=0) if sampler is None else sampler
         if not hasattr(sampler, "choose"):
             raise SettingError(
-                f"generate: the sampler is {sampler!r}. Give a Sampler, such as Sampler(temperature=0.8), or none."
+                f"generate: sampler={sampler!r}. Give a Sampler, such as Sampler(temperature=0.8), or None."
             )
         texts = [Text.of(self._checked(ids, "generate"), max_tokens, self.capacity) for ids in prompts]
         return Generations(texts, self._steps(texts, sampler))
@@ -463,7 +463,7 @@ def config_of(metadata: Mapping[str, Any]) -> Config:
     """
     name = architecture_in(metadata)
     if not name:
-        raise FormatError("the file has no general.architecture: it does not say which model it is. Convert it again.")
+        raise FormatError("the file has no general.architecture, which is required. Convert it again.")
     _check_known(name)
     return Config.of(metadata)
 
@@ -491,7 +491,7 @@ def needing_memory(
             raise
         size, context = os.path.getsize(path) / 2**20, _context_size(path, capacity, cache_type)
         raise OutOfMemoryError(
-            f"{os.fspath(path)}: there is too little memory for this model. Its weights take about as much as the "
+            f"{os.fspath(path)}: out of memory: this model does not fit. Its weights take about as much as the "
             f"file, {size:.0f} MiB, and its context {context}. Choose a file of fewer bits, or a smaller context: "
             "-c N, --cache-type q8_0."
         ) from error
@@ -501,7 +501,7 @@ def _context_size(path: str | os.PathLike[str], capacity: int | None, cache_type
     try:
         config = config_of(gguf.read(path).metadata)
     except KernmillError:  # not even its head can be read
-        return "comes on top of that"
+        return "takes additional memory"
     capacity = capacity or min(config.context, DEFAULT_CAPACITY)
     return f"of {capacity} tokens {Cache.nbytes(config, capacity, 1, cache_type) / 2**20:.0f} MiB"
 
@@ -538,7 +538,9 @@ def config_in(file: gguf.File) -> Config:
     """
     what = file.metadata.get("general.type")
     if isinstance(what, str) and what in _BESIDE_MODELS:
-        raise FormatError(f"it is {_BESIDE_MODELS[what]} (general.type {what!r}), no model. Give the model's own file.")
+        raise FormatError(
+            f"it is {_BESIDE_MODELS[what]} (general.type {what!r}), not a model. Give the model's own file."
+        )
     if not file.entries:
         raise FormatError("it has no tensors, only metadata, such as a vocabulary. Give the model's own file.")
     config = config_of(file.metadata)
@@ -549,8 +551,8 @@ def config_in(file: gguf.File) -> Config:
     layers = max(int(m[1]) + 1 for name in file.entries if (m := _OF_LAYER.fullmatch(name)))
     if layers != config.layers:
         raise FormatError(
-            f"{config.name}.block_count is {config.layers}, and blk.{layers - 1} is the last layer that it has tensors "
-            "of. The file's metadata and its tensors do not belong together."
+            f"{config.name}.block_count is {config.layers}, and blk.{layers - 1} is the last layer with tensors. "
+            "The file's metadata and tensors are inconsistent."
         )
     kind.check(config, {name: entry.shape for name, entry in file.entries.items()})
     return config
@@ -564,8 +566,8 @@ def _check_all_used(file: gguf.File, used: set[str], name: str) -> None:
     if left:
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""
         raise FormatError(
-            f"it has the tensor {escaped(left[0])}{more}, which kernmill's {name} does not compute with: its text "
-            "would be another model's. Use a file of the plain architecture."
+            f"tensor {escaped(left[0])}{more} is not part of {name}; the output would be wrong. Use a file of the "
+            "standard architecture."
         )
 
 

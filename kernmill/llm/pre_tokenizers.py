@@ -176,7 +176,7 @@ def pre_tokenizer(name: str) -> PreTokenizer:
     """
     if name not in PRE_TOKENIZERS:
         raise FormatError(
-            f"tokenizer.ggml.pre is {quoted(name)}, which kernmill does not know, and a wrong guess degrades what the "
-            f"model writes without a word. Known: {', '.join(sorted(PRE_TOKENIZERS))}."
+            f"tokenizer.ggml.pre is {quoted(name)}, which is unknown, and a wrong pre-tokenizer silently degrades "
+            f"the output. Known: {', '.join(sorted(PRE_TOKENIZERS))}."
         )
     return PRE_TOKENIZERS[name]

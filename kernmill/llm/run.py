@@ -176,7 +176,7 @@ class _Session:
         template = ChatTemplate.of(self.file.metadata, self.tokenizer)
         if "tokenizer.chat_template" not in self.file.metadata:
             _tell("The file has no chat template; ChatML is used.")
-        system = _checked(self.options.system, "the text of --system")
+        system = _checked(self.options.system, "the message of --system")
         messages = [{"role": "system", "content": system}] if system else []
         for said in self.messages():
             asked = [*messages, {"role": "user", "content": said}]
@@ -207,7 +207,7 @@ class _Session:
             ids = self.encoded(template, messages)
         _check_room(len(ids), capacity, self.config.context)
         if gone := (count - len(messages)) // 2:
-            _tell(f"The conversation outgrew its context of {capacity} tokens. It goes on without the oldest: {gone} "
+            _tell(f"The conversation exceeds its context of {capacity} tokens. It continues without the oldest: {gone} "
                   f"{'exchange' if gone == 1 else 'exchanges'}.")  # fmt: skip
         return ids
 
@@ -224,8 +224,8 @@ class _Session:
         most = min(MAX_CHARACTERS, capacity * self.tokenizer.longest)
         if len(text) > most:
             raise _MessageError(
-                f"run: the prompt has {len(text)} characters, and for a context of {capacity} tokens at most {most} "
-                f"are read. {_shorter(capacity, context)}"
+                f"run: the prompt has {len(text)} characters, and a context of {capacity} tokens takes at most "
+                f"{most}. {_shorter(capacity, context)}"
             )
 
     def messages(self) -> Iterator[str]:
@@ -263,7 +263,7 @@ class _Session:
             yield stops.push(stream.push(token))
         yield stops.push(stream.finish()) + stops.finish()
         if stops.found is None and tokens.finish_reason == "context":
-            _tell(f"\nThe context of {model.capacity} tokens is full: the text is cut off here.")
+            _tell(f"\nThe context of {model.capacity} tokens is full: the text is truncated here.")
 
     def loaded(self, ids: Sequence[int]) -> Model:
         """The model, with room for the prompt."""
@@ -272,8 +272,8 @@ class _Session:
         if self.model is None:
             if capacity > config.context:
                 _tell(
-                    f"The context of {capacity} tokens is longer than the {config.context} that the model was trained "
-                    "on: what it says there may make no sense."
+                    f"The context of {capacity} tokens is longer than the {config.context} that the model was "
+                    "trained on: the output may be incoherent."
                 )
             self.model = Model.from_gguf(
                 self.file, arena=self.arena, tokenizer=self.tokenizer, capacity=capacity,
@@ -347,7 +347,7 @@ def _check_room(prompt: int, capacity: int, context: int) -> None:
 
 
 def _shorter(capacity: int, context: int) -> str:
-    more = ", or ask for a larger context with -c" if capacity < context else ""
+    more = ", or pass a larger context with -c" if capacity < context else ""
     return f"Shorten it{more} (the model was trained on {context})."
 
 

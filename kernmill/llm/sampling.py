@@ -68,7 +68,7 @@ class Sampler:
             if not low <= value <= high:
                 raise SettingError(f"Sampler: {name}={value}: must be from {low:g} to {high:g}.")
         if self.repeat_penalty == 0:
-            raise SettingError("Sampler: repeat_penalty=0 would divide by 0. 1 switches it off.")
+            raise SettingError("Sampler: repeat_penalty=0 would divide by 0. 1 disables it.")
         if self.seed is not None and not is_whole(self.seed, -1):
             raise SettingError(f"Sampler: seed={self.seed!r}: must be an integer >= 0, or -1 or None for a random one.")
         self._check_bias()
@@ -116,7 +116,7 @@ class Sampler:
         """Returns the logits with bias and penalties, in float64 if there are some."""
         scores = np.asarray(logits).reshape(-1)
         if not scores.size or not -np.inf < scores.max() < np.inf:  # nan if there is one
-            raise FormatError("sampling: the logits are nan or infinite. The model's weights are damaged, or overflow.")
+            raise FormatError("sampling: the logits are NaN or infinite. The model's weights are damaged, or overflow.")
         penalizes = self.repeat_penalty != 1 or self.presence_penalty or self.frequency_penalty
         if not self.logit_bias and not (penalizes and self.repeat_last):
             return scores

@@ -86,18 +86,18 @@ class Tokenizer:
         self.kind = self._text("model", "llama")
         if self.kind in WITHOUT:
             raise FormatError(
-                "the file has no vocabulary: it cannot read text or write any. kernmill bench needs none."
+                "the file has no vocabulary, so text cannot be encoded or decoded. kernmill bench works without one."
             )
         if self.kind not in _BUILDERS:
             raise FormatError(
-                f"tokenizer.ggml.model is {quoted(self.kind)}. kernmill builds {', '.join(sorted(_BUILDERS))}."
+                f"tokenizer.ggml.model is {quoted(self.kind)}: must be one of {', '.join(sorted(_BUILDERS))}."
             )
         together = self._joined("tokens")
         self.tokens: list[str] = _lines(together) if together else self._list("tokens", str, "text")
         if not self.tokens:
             raise FormatError("tokenizer.ggml.tokens is empty or missing: the file has no vocabulary.")
         self.longest = self._checked_lengths()
-        self.kinds: list[int] = self._parallel("token_type", int, "whole numbers") or [1] * len(self.tokens)
+        self.kinds: list[int] = self._parallel("token_type", int, "integers") or [1] * len(self.tokens)
         self.row = self._checked_row() if self.kind == "gpt2" else PreTokenizer(())
         self.bos_id, self.eos_id = self._id("bos"), self._id("eos")
         if self.kind == "bert":  # [CLS] and [SEP]; the key is spelled so
@@ -125,7 +125,7 @@ class Tokenizer:
     def _text(self, name: str, default: str) -> str:
         value = self._key(name, default)
         if not isinstance(value, str):
-            raise FormatError(f"tokenizer.ggml.{name} is {quoted(value)}, not a text.")
+            raise FormatError(f"tokenizer.ggml.{name} is {quoted(value)}, not a string.")
         return value
 
     def _list(self, name: str, kind: type, words: str) -> list[Any]:
@@ -135,7 +135,7 @@ class Tokenizer:
         if not isinstance(value, (list, tuple)):
             raise FormatError(f"tokenizer.ggml.{name} is of type {type(value).__name__}, not an array.")
         if set(map(type, value)) - {kind}:
-            raise FormatError(f"tokenizer.ggml.{name} holds something else than {words}.")
+            raise FormatError(f"tokenizer.ggml.{name} contains values that are not {words}.")
         return list(value)
 
     def _joined(self, name: str) -> bytes:
@@ -165,13 +165,13 @@ class Tokenizer:
         longest = int(lengths.argmax())
         if lengths[longest] > _MAX_LENGTH:
             raise FormatError(
-                f"tokenizer.ggml.tokens: token {longest} has {lengths[longest]} characters, and a token has at most "
+                f"tokenizer.ggml.tokens: token {longest} has {lengths[longest]} characters, more than "
                 f"{_MAX_LENGTH}. The file is damaged, or was written by a faulty converter."
             )
         if lengths @ lengths > _CUTS[0] + _CUTS[1] * lengths.sum():
             raise FormatError(
-                f"tokenizer.ggml.tokens: its {len(lengths)} tokens have {lengths.mean():.0f} characters on average, "
-                "too many to look for all that they are merged from. The file is damaged, or was written by a faulty "
+                f"tokenizer.ggml.tokens: its {len(lengths)} tokens have {lengths.mean():.0f} characters on "
+                "average, too many to derive their merges. The file is damaged, or was written by a faulty "
                 "converter."
             )
         return int(lengths[longest])
@@ -180,9 +180,9 @@ class Tokenizer:
         scores: list[float] = self._parallel("scores", float, "numbers")
         if not scores:
             use = "cuts" if self.kind == "t5" else "merges"
-            raise FormatError(f"tokenizer.ggml.scores is missing, and a {self.kind} vocabulary {use} by them.")
+            raise FormatError(f"tokenizer.ggml.scores is missing: a {self.kind} vocabulary {use} by them.")
         if not all(map(math.isfinite, scores)):
-            raise FormatError("tokenizer.ggml.scores holds nan or infinity, and tokens are chosen by them.")
+            raise FormatError("tokenizer.ggml.scores contains NaN or infinity, and tokens are chosen by them.")
         return scores
 
     def _checked_row(self) -> PreTokenizer:
@@ -191,8 +191,9 @@ class Tokenizer:
             import logging  # takes a few milliseconds, and most files say it
 
             logging.getLogger("kernmill").warning(
-                f"tokenizer.ggml.pre is missing: the file does not say how text is cut into words. Taken as {_PRE!r}; "
-                "if the model was trained on other cuts, it reads and writes worse. Convert the file again to be sure."
+                f"tokenizer.ggml.pre is missing: the file does not name its pre-tokenizer. {_PRE!r} is assumed; if "
+                "the model was trained with a different one, its output is worse. Convert the file again to be "
+                "sure."
             )
         return pre_tokenizer(self._text("pre", _PRE))
 
@@ -203,8 +204,8 @@ class Tokenizer:
         lines: list[str] = self._list("merges", str, "text")
         if not lines and (joined := self._made_of_two()) is not None:
             raise FormatError(
-                f"tokenizer.ggml.merges is missing or empty, and a gpt2 vocabulary makes tokens such as "
-                f"{quoted(self.tokens[joined])} by them: text would be cut into bytes. Convert the file again."
+                "tokenizer.ggml.merges is missing or empty: without merges, text would be encoded byte by byte, "
+                f"and tokens such as {quoted(self.tokens[joined])} never used. Convert the file again."
             )
         if lines and not _make_tokens(lines, self.tokens):
             known = frozenset(self.tokens)
@@ -212,8 +213,8 @@ class Tokenizer:
                 for token in (left, right, left + right):
                     if token not in known:
                         raise FormatError(
-                            f"tokenizer.ggml.merges joins {quoted(left)} and {quoted(right)}, and {quoted(token)} is "
-                            "no token. "
+                            f"tokenizer.ggml.merges joins {quoted(left)} and {quoted(right)}, and {quoted(token)} "
+                            "is not a token. "
                             "The file is damaged, or was written by a faulty converter."
                         )
         return lines
@@ -240,7 +241,7 @@ class Tokenizer:
         if value is None:
             return None
         if not hasattr(value, "__index__") or hasattr(value, "__len__"):
-            raise FormatError(f"tokenizer.ggml.{name}_token_id is {quoted(value)}, not a whole number.")
+            raise FormatError(f"tokenizer.ggml.{name}_token_id is {quoted(value)}, not an integer.")
         if int(value) in _NO_ID:
             return None
         if not 0 <= int(value) < len(self.tokens):
@@ -287,7 +288,7 @@ class Tokenizer:
         return built
 
     def _faults(self) -> contextlib.AbstractContextManager[None]:
-        return _faults(f"tokenizer.ggml.tokens and its like make no {self.kind} tokenizer")
+        return _faults(f"tokenizer.ggml.* does not describe a valid {self.kind} tokenizer")
 
     def _add_special(self, built: Any, library: Any) -> None:
         """Tokens that are found in the text before anything else: the user's always, control tokens when asked for."""
@@ -452,7 +453,7 @@ class Tokenizer:
             IndexRangeError: no token has this id.
         """
         if not 0 <= token_id < len(self.tokens):
-            raise IndexRangeError(f"decode: no token has the id {token_id}. There are {len(self.tokens)}.")
+            raise IndexRangeError(f"decode: token id {token_id} is out of range: there are {len(self.tokens)} tokens.")
         token, kind = self.tokens[token_id], self.kinds[token_id]
         if kind == TokenKind.BYTE or (kind == TokenKind.NORMAL and self.kind == "llama" and _is_byte(token)):
             return bytes((int(token[3:5], 16),)) if _is_byte(token) else token.encode()
@@ -496,9 +497,7 @@ class TextStream:
         """
         if not hasattr(token_id, "__index__") or hasattr(token_id, "__len__"):
             last = len(self._tokenizer) - 1
-            raise IndexRangeError(
-                f"decode: {quoted(token_id)} is no id of a token. Give whole numbers from 0 to {last}."
-            )
+            raise IndexRangeError(f"decode: {quoted(token_id)} is not a token id. Give integers from 0 to {last}.")
         if self._tokenizer.is_control(token_id) and not self._show_special:
             return ""
         data = self._tokenizer.token_bytes(token_id)
@@ -532,7 +531,7 @@ def _faults(what: str) -> Generator[None]:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        why = "it takes more memory than there is." if isinstance(error, MemoryError) else error
+        why = "out of memory." if isinstance(error, MemoryError) else error
         raise FormatError(f"{what}: {why}") from error
 
 
@@ -606,19 +605,19 @@ def _pair(line: str) -> tuple[str, str]:
     cut = line.find(" ", 1)
     if cut < 0 or cut + 1 == len(line):
         raise FormatError(
-            f"tokenizer.ggml.merges has {quoted(line)}, which is no pair of tokens with a space between them."
+            f"tokenizer.ggml.merges has {quoted(line)}, which is not a pair of tokens separated by a space."
         )
     return line[:cut], line[cut + 1 :]
 
 
 def _check_unicode(text: str) -> None:
     if not isinstance(text, str):
-        raise FormatError(f"encode: a text is a str, and this is of type {type(text).__name__}. Convert it.")
+        raise FormatError(f"encode: the text is of type {type(text).__name__}: must be a string. Convert it.")
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise FormatError(
-            f"encode: the text is not valid Unicode: {error.reason} at place {error.start}. "
+            f"encode: the text is not valid Unicode: {error.reason} at position {error.start}. "
             "Replace it, for example with text.encode('utf-8', 'replace').decode()."
         ) from error
 

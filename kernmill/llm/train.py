@@ -67,7 +67,7 @@ class Learner:
 
     def __init__(self, metadata: Mapping[str, Any], vocabulary: int, length: int, seed: int = 1) -> None:
         if seed < 0:
-            raise SettingError(f"Learner: seed={seed} is no whole number from 0 on. Give another one.")
+            raise SettingError(f"Learner: seed={seed}: must be an integer >= 0.")
         self.metadata, self.length = dict(metadata), length
         config, chance = config_of(metadata), np.random.default_rng(seed)
         self.weights: dict[str, Tensor] = {}

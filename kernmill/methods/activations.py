@@ -68,7 +68,7 @@ class Activations(Functions):
             inner = x.mul(math.sqrt(2 / math.pi)).mul(x.mul(x).mul(0.044715).add(1.0))
             return x.mul(0.5).mul(inner.tanh().add(1.0))
         if approximate != "none":
-            raise SettingError(f"gelu: approximate={approximate!r} is neither 'none' nor 'tanh'.")
+            raise SettingError(f"gelu: approximate={approximate!r}: must be 'none' or 'tanh'.")
         return x.mul(0.5).mul(x.mul(math.sqrt(0.5)).erf().add(1.0))
 
     @in_float32

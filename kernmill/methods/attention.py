@@ -28,7 +28,7 @@ class Attention(Random):
             SettingError: p outside 0..1.
         """
         if not 0 <= p <= 1:
-            raise SettingError(f"dropout: p={p} is no probability. Give a number from 0 to 1.")
+            raise SettingError(f"dropout: p={p}: must be a number from 0 to 1.")
         if not (is_training() if training is None else training) or p == 0:
             return self
         x = self._floating()
@@ -59,15 +59,15 @@ class Attention(Random):
         """
         if attn_mask is not None and is_causal:
             raise SettingError(
-                "scaled_dot_product_attention: attn_mask with is_causal=True: give one of them. A mask that is causal "
-                "as well is attn_mask.tril(), if it is of bools."
+                "scaled_dot_product_attention: attn_mask with is_causal=True: give one of them. For a bool mask, "
+                "attn_mask.tril() is causal too."
             )
         query, key, value = (t._floating() for t in (self, key, value))
         if min(t.ndim for t in (query, key, value)) < 2:
             shapes = ", ".join(show_shape(t.uop.shape) for t in (query, key, value))
             raise ShapeError(
-                f"scaled_dot_product_attention: query, key and value of shapes {shapes}: the last two axes are places "
-                "and entries. Unsqueeze the vectors."
+                f"scaled_dot_product_attention: query, key and value of shapes {shapes}: the last two axes must be "
+                "positions and features. Unsqueeze the vectors."
             )
         if query.ndim > 2 and key.ndim > 2 and 1 != key.node_shape[-3] != query.node_shape[-3]:
             return self._grouped(key, value, attn_mask, dropout_p, is_causal, scale)

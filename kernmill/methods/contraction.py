@@ -43,7 +43,7 @@ class Contraction(Indexing):
         x, y, (left, right) = self.uop, other.uop, (self.uop.shape, other.uop.shape)
         if not left or not right:
             shown = f"matmul: {show_shape(left)} @ {show_shape(right)}"
-            raise ShapeError(f"{shown}: a 0-d tensor has no axis to sum over. Use * instead.")
+            raise ShapeError(f"{shown}: a 0-d tensor has no axis to contract. Use * instead.")
         inner, own = left[-1], right[-2:][0]
         if inner is not own and inner != own:
             shown = f"matmul: {show_shape(left)} @ {show_shape(right)}"
@@ -77,8 +77,8 @@ class Contraction(Indexing):
         """The product of each entry of one vector with each of another."""
         if self.ndim != 1 or other.ndim != 1:
             raise ShapeError(
-                f"outer: shapes {show_shape(self.uop.shape)} and {show_shape(other.uop.shape)}: both are vectors. "
-                "Flatten them."
+                f"outer: shapes {show_shape(self.uop.shape)} and {show_shape(other.uop.shape)}: both must be "
+                "vectors. Flatten them."
             )
         return self.unsqueeze(1).mul(other.unsqueeze(0))
 
@@ -113,8 +113,8 @@ class Contraction(Indexing):
         """
         if min(self.ndim, other.ndim) < 2:
             raise ShapeError(
-                f"cdist: shapes {show_shape(self.uop.shape)} and {show_shape(other.uop.shape)}: rows are the last axis "
-                "but one. Unsqueeze the vectors."
+                f"cdist: shapes {show_shape(self.uop.shape)} and {show_shape(other.uop.shape)}: rows are on the "
+                "second to last axis. Unsqueeze the vectors."
             )
         return self.unsqueeze(-2).sub(other.unsqueeze(-3)).norm(p, axis=-1)
 
@@ -122,7 +122,7 @@ class Contraction(Indexing):
         """Einstein's sum over this tensor and others; kernmill.einsum takes the formula first."""
         Contraction._are_tensors((self, *others), "einsum", 'einsum("ij,jk->ik", a, b)')
         if not formula:
-            raise ShapeError('einsum: no formula. Write kernmill.einsum("ij,jk->ik", a, b).')
+            raise ShapeError('einsum: the formula is missing. Write kernmill.einsum("ij,jk->ik", a, b).')
         inputs, output = parse_formula(formula, [t.ndim for t in (self, *others)])
         dtype = reduce(promote, (t.dtype for t in (self, *others)))
         terms = [

@@ -153,8 +153,9 @@ class Convolution(Matrices):
             size, taps = node.shape[3 + rank + i], kernel[i]
             length = (size - 1) * step + gap * (taps - 1) + 1 + extra
             if isinstance(length, int) and length <= 2 * before:
-                raise ShapeError(f"conv_transpose: padding {before} on both sides leaves nothing of {length} places. "
-                                 "Give a smaller one.")  # fmt: skip
+                raise ShapeError(
+                    f"conv_transpose: padding {before} on both sides removes all {length} elements. Give a smaller "
+                    "one.")  # fmt: skip
             node = _summed(node, rank, i, phases[i], step // phases[i], gap)
             bounds.append((before, length - before))
             behind.append(max(0, extra - -taps % phases[i]))  # taps that fill up the last phases reach some of them
@@ -260,7 +261,9 @@ class Convolution(Matrices):
         wanted = each(output_size, 2, "output_size")
         sizes = self.node_shape[-2:]
         if len(sizes) < 2:
-            raise ShapeError(f"adaptive_avg_pool2d: shape {show_shape(self.uop.shape)} has no two axes. Unsqueeze it.")
+            raise ShapeError(
+                f"adaptive_avg_pool2d: shape {show_shape(self.uop.shape)} has fewer than two axes. Unsqueeze it."
+            )
         if not any(s % w for s, w in zip(sizes, wanted, strict=True)):
             return self.avg_pool2d([s // w for s, w in zip(sizes, wanted, strict=True)])
         x = self._floating()
@@ -298,11 +301,11 @@ class Convolution(Matrices):
         """
         if mode not in ("nearest", "linear", "bilinear", "trilinear") or (size is None) == (scale_factor is None):
             raise SettingError(
-                "interpolate: mode is 'nearest', 'linear', 'bilinear' or 'trilinear', and exactly one of size and "
-                "scale_factor is given."
+                "interpolate: mode must be 'nearest', 'linear', 'bilinear' or 'trilinear', and exactly one of "
+                "size and scale_factor must be given."
             )
         if align_corners and mode == "nearest":
-            raise SettingError("interpolate: align_corners is for the modes between entries. Leave it out.")
+            raise SettingError("interpolate: align_corners applies to the linear modes only. Leave it out.")
         rank, old = self.ndim - 2, self.node_shape[2:]
         if rank < 1 or any(isinstance(s, int) and not s for s in old):
             raise ShapeError(
@@ -330,7 +333,7 @@ class Convolution(Matrices):
         if isinstance(after, int) and after > _MOST_BETWEEN:
             raise ShapeError(
                 f"interpolate: size {after} of axis {axis} must be at most {_MOST_BETWEEN}. "
-                "Interpolate a part of the tensor, or use mode='nearest'."
+                "Interpolate a slice of the tensor, or use mode='nearest'."
             )
         if align_corners:
             places = np.arange(after) * ((before - 1) / max(1, after - 1))
@@ -373,7 +376,9 @@ def _share(number: C, size: int, count: int) -> C:
 def _scaled(sizes: Sequence[int], factors: Sequence[float]) -> tuple[int, ...]:
     new = tuple(s * f if isinstance(f, int) else math.floor(s * f) for s, f in zip(sizes, factors, strict=True))
     if any(isinstance(size, int) and not size for size in new):
-        raise ShapeError(f"interpolate: sizes {tuple(sizes)} times {tuple(factors)} leave nothing. Give larger ones.")
+        raise ShapeError(
+            f"interpolate: sizes {tuple(sizes)} times {tuple(factors)} give an empty result. Give larger ones."
+        )
     return new
 
 

@@ -94,14 +94,13 @@ class Creation(Lazy):
         import numpy as np
 
         if not hasattr(x, "__dlpack__"):
-            raise DTypeError(f"from_dlpack: a {type(x).__name__} does not speak DLPack. Use Tensor(..) for a copy.")
+            raise DTypeError(f"from_dlpack: a {type(x).__name__} does not support DLPack. Use Tensor(..) for a copy.")
         given = _Given(_detached(x))
         try:
             array = np.from_dlpack(given)
         except RuntimeError as error:
             raise DTypeError(
-                f"from_dlpack: NumPy, which takes the memory in, says: {error} Give memory of the host with bools, "
-                "ints or floats."
+                f"from_dlpack: NumPy cannot import this memory: {error} Give host memory with bools, ints or floats."
             ) from None
         dtype = dtypes.bfloat16 if given.is_bfloat16 else as_dtype(array.dtype)
         place, values = device_name(device), np.ascontiguousarray(array).reshape(-1)
@@ -188,9 +187,11 @@ class Creation(Lazy):
         given = (0, start, step) if stop is None else (start, stop, step)
         start, end, step = map(_whole_or_not, given)
         if not all(isinstance(v, (Integral, SymbolicSize)) or math.isfinite(v) for v in (start, end, step)):
-            raise ShapeError(f"arange: from {start} to {end} by {step} is no finite number of steps. Give numbers.")
+            raise ShapeError(
+                f"arange: from {start} to {end} by {step} is not a finite number of steps. Give finite numbers."
+            )
         if step == 0:
-            raise ShapeError(f"arange: from {start} to {end} by step 0 never ends. Give another step.")
+            raise ShapeError(f"arange: from {start} to {end} by step 0 never ends. Give a nonzero step.")
         whole = all(isinstance(v, (Integral, SymbolicSize)) for v in (start, end, step))
         if dtype is None:
             dtype = dtypes.default_int if whole else dtypes.default_float
@@ -229,7 +230,7 @@ class Creation(Lazy):
         """`steps` values from start to stop, both included, evenly spaced; without stop if `endpoint` is False."""
         steps = operator.index(steps)
         if steps < 0:
-            raise ShapeError(f"linspace: {steps} steps. Ask for 0 or more.")
+            raise ShapeError(f"linspace: {steps} steps: must be 0 or more.")
         work = promote(as_dtype(dtype), dtypes.float32)
         place = iota(steps)
         node = place.cast(work) * ((stop - start) / max(1, steps - bool(endpoint))) + float(start)
@@ -440,5 +441,5 @@ def _explain_objects(array: Array, dtype: DType | None) -> None:
             raise DTypeError(f"Tensor of a list: {reprlib.repr(value)} does not fit {name}. Use a float dtype.")
         if not isinstance(value, (int, float)):
             kind = type(value).__name__
-            raise DTypeError(f"Tensor of a list that holds a {kind}: elements are Python or NumPy numbers.")
-    raise DTypeError("Tensor of a list: no dtype holds these ints together. Use a float dtype.")
+            raise DTypeError(f"Tensor of a list that contains a {kind}: elements must be Python or NumPy numbers.")
+    raise DTypeError("Tensor of a list: no int dtype can represent all of these ints. Use a float dtype.")

@@ -336,7 +336,7 @@ class Arithmetic(Bitwise):
         if isinstance(exponent, (int, float)):
             if not self.dtype.is_float and exponent < 0 and isinstance(exponent, int):
                 raise DTypeError(
-                    f"pow: {self.dtype.name} ** {exponent} is no whole number. Cast to a float dtype first."
+                    f"pow: {self.dtype.name} ** {exponent} is not an integer. Cast to a float dtype first."
                 )
             base = self.cast(weak(self.dtype, exponent))
             if exponent == int(exponent if math.isfinite(exponent) else 0) and abs(exponent) <= _MOST_MULTIPLIED:

@@ -200,7 +200,9 @@ class Indexing(Sortable):
         """
         if isinstance(item, Lazy):
             if not item.dtype.is_int:
-                raise DTypeError(f"t[..]: an index of dtype {item.dtype.name}. Indices are ints; cast it with .long().")
+                raise DTypeError(
+                    f"t[..]: an index of dtype {item.dtype.name}. Indices must be ints; cast it with .long()."
+                )
             return self._computed_index(item, axis, size)
         import numpy as np
 
@@ -239,7 +241,7 @@ class Indexing(Sortable):
         bad = own.lt(length.neg() if is_signed else 0).logical_or(own.ge(length))
         shown = show_shape((size,))[1:-2]
         checked = own._checked(
-            bad, f"t[..]: a computed index lies outside axis {axis} of size {shown}. Clamp it, or mask what it selects."
+            bad, f"t[..]: a computed index is outside axis {axis} of size {shown}. Clamp it, or mask what it selects."
         )
         return choose(checked.lt(0), checked.add(length), checked) if is_signed else checked
 
@@ -284,13 +286,13 @@ class Indexing(Sortable):
         if shape != self.uop.shape[: mask.ndim]:
             raise IndexRangeError(
                 f"t[mask] = v: a mask of shape {show_shape(shape)} on a tensor of shape {show_shape(self.uop.shape)}. "
-                "The mask's axes are the first axes of the tensor."
+                "The mask must have the sizes of the tensor's first axes."
             )
         trailing = self.uop.shape[mask.ndim :]
         if value.ndim > len(trailing):
             raise ShapeError(
-                "t[mask] = v: how many values are needed is known only when the mask is computed. "
-                "Give one value for all places, or use where(mask, values, t)."
+                "t[mask] = v: the number of selected elements is not known in advance. Assign a scalar, or use "
+                "where(mask, values, t)."
             )
         wide = mask._result(reshape(mask.uop, (*shape, *(1 for _ in trailing))))
         self._become(choose(wide, value, self))
@@ -358,7 +360,7 @@ class Indexing(Sortable):
         if len(own) != len(shape) or any(isinstance(n, int) and isinstance(m, int) and n < m for n, m in pairs):
             raise ShapeError(
                 f"{call}: an index of shape {show_shape(shape)} for shape {show_shape(own)}. "
-                f"Both need the same number of axes, and only axis {axis} of the index may be the longer one."
+                f"Both need the same number of axes, and the index may be longer on axis {axis} only."
             )
 
     def _check_source(self, call: str, index: Self, source: Self) -> None:
@@ -449,8 +451,8 @@ class Indexing(Sortable):
         axis, is_float = self._axis(axis, "index_add"), not isinstance(alpha, Integral) or value.dtype.is_float
         if is_float > self.dtype.is_float or value.dtype.is_bool < self.dtype.is_bool:
             raise DTypeError(
-                f"index_add: {value.dtype.name} values, times {alpha}, do not go into a {self.dtype.name} tensor. "
-                "Cast one of them."
+                f"index_add: {value.dtype.name} values, times {alpha}, cannot be stored in a {self.dtype.name} "
+                "tensor. Cast one of them."
             )
         if not self.ndim:
             return self.reshape((1,)).index_add(0, index, value.reshape((-1,)), alpha=alpha).reshape(())
@@ -460,8 +462,9 @@ class Indexing(Sortable):
         if places.ndim != 1 or rows.uop.shape != (*places.uop.shape, *others):
             raise ShapeError(
                 f"index_add: values of shape {show_shape(value.uop.shape)} and an index of shape "
-                f"{show_shape(places.uop.shape)} for axis {axis} of shape {show_shape(self.uop.shape)}. The index is a "
-                "vector, and the values have its size there, else that of the tensor."
+                f"{show_shape(places.uop.shape)} for axis {axis} of shape {show_shape(self.uop.shape)}. The index "
+                "must be a vector, and the values must have its size on that axis and the tensor's sizes on the "
+                "others."
             )
         flat = rows._result(reshape(rows.uop, (1, rows.node_shape[0], numel(tuple(others)))))
         total = added(flat, places.unsqueeze(0), self.node_shape[axis])
@@ -479,7 +482,7 @@ class Indexing(Sortable):
             )
         if minlength < 1:
             raise ShapeError(
-                f"bincount: minlength={minlength}: the size of the result must be known before the values are. Pass "
+                f"bincount: minlength={minlength}: the size of the result must be known in advance. Pass "
                 "minlength=, a number above all values."
             )
         values = self._filled(1).cast(dtypes.int64) if weights is None else weights
@@ -496,7 +499,7 @@ class Indexing(Sortable):
 
 def _data_dependent(call: str, remedy: str = "Use where(mask, t, 0)") -> ShapeError:
     return ShapeError(
-        f"{call}: the shape of the result depends on the data, and shapes are fixed before anything is computed. "
+        f"{call}: the shape of the result depends on the data, and shapes must be known in advance. "
         f"{remedy}, or NumPy: t.numpy()[mask.numpy()]."
     )
 
@@ -568,14 +571,14 @@ def _checked(item: Any, axis: int, size: Size) -> Size:
 def _slice(item: slice, size: Size) -> tuple[Size, Size, int]:
     """(start, stop, step): the elements start..stop, of which every |step|-th is taken, from the end if step < 0."""
     if item.step is not None and not hasattr(item.step, "__index__"):
-        raise DTypeError(f"t[..]: {item.step!r} as the step of a slice. Steps are whole numbers or None.")
+        raise DTypeError(f"t[..]: {item.step!r} as the step of a slice. Steps must be integers or None.")
     step = 1 if item.step is None else int(item.step.__index__())
     if step == 0:
-        raise IndexRangeError("t[::0]: a step of 0 never ends. Give another step.")
+        raise IndexRangeError("t[::0]: a step of 0 never ends. Give a nonzero step.")
     start, stop = as_node(item.start), as_node(item.stop)
     for end in (start, stop):
         if end is not None and not isinstance(end, UOp) and not hasattr(end, "__index__"):
-            raise DTypeError(f"t[..]: {end!r} as an end of a slice. Ends are whole numbers or None.")
+            raise DTypeError(f"t[..]: {end!r} as an end of a slice. Ends must be integers or None.")
     if isinstance(size, UOp) or isinstance(start, UOp) or isinstance(stop, UOp):
         return _symbolic_slice(slice(start, stop), size, step)
     start, stop, step = item.indices(size)
@@ -626,7 +629,8 @@ def expand_value(value: UOp, shape: Sequence[Size]) -> UOp:
         value = reshape(value, value.shape[1:])
     if len(value.shape) > len(shape) or broadcast_shapes("t[..] = v", value.shape, tuple(shape)) != tuple(shape):
         raise ShapeError(
-            f"t[..] = v: a value of shape {show_shape(value.shape)} into a place of shape {show_shape(tuple(shape))}. "
+            f"t[..] = v: a value of shape {show_shape(value.shape)} for a selection of shape "
+            f"{show_shape(tuple(shape))}. "
             "Reshape or expand the value."
         )
     return expand_whole(value, shape)

@@ -24,7 +24,7 @@ class Losses(Attention):
 
     def _reduced(self, reduction: str) -> Self:
         if reduction not in ("mean", "sum", "none"):
-            raise SettingError(f"reduction={reduction!r} is none of 'mean', 'sum', 'none'.")
+            raise SettingError(f"reduction={reduction!r}: must be 'mean', 'sum' or 'none'.")
         return self.mean() if reduction == "mean" else self.sum() if reduction == "sum" else self
 
     @in_float32
@@ -120,11 +120,11 @@ class Losses(Attention):
     def _class_axis(self, target: Self, call: str) -> int:
         axis = 1 if self.ndim > 1 else 0
         if not target.dtype.is_int:
-            raise DTypeError(f"{call}: a target of dtype {target.dtype.name}. Classes are ints.")
+            raise DTypeError(f"{call}: a target of dtype {target.dtype.name}. Class indices must be ints.")
         if not self.ndim or target.uop.shape != (*self.uop.shape[:axis], *self.uop.shape[axis + 1 :]):
             raise ShapeError(
                 f"{call}: predictions {show_shape(self.uop.shape)}, target {show_shape(target.uop.shape)}: the "
-                "target has the shape of the predictions without their class axis. Reshape one of them."
+                "target must have the shape of the predictions without their class axis. Reshape one of them."
             )
         return axis
 
@@ -134,7 +134,7 @@ class Losses(Attention):
         if weight.uop.shape != (count,):
             raise ShapeError(
                 f"{call}: predictions {show_shape(self.uop.shape)}, weight {show_shape(weight.uop.shape)}: "
-                "one weight for each class is wanted. Reshape it."
+                "must be one weight per class. Reshape it."
             )
         return weight.reshape([count if a == axis else 1 for a in range(self.ndim)])
 

@@ -58,7 +58,9 @@ def flat_sizes(sizes: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
     sizes = tuple(map(as_node, sizes))
     for size in sizes:
         if not isinstance(size, UOp) and not hasattr(size, "__index__"):
-            raise ShapeError(f"{size!r} as a size or an axis: a {type(size).__name__} is none. Give whole numbers.")
+            raise ShapeError(
+                f"{size!r} as a size or an axis: a {type(size).__name__} is not an integer. Give integers."
+            )
     return tuple(s if isinstance(s, UOp) else operator.index(s) for s in sizes)  # type: ignore[misc, arg-type]
 
 
@@ -69,7 +71,7 @@ class Movement(Arithmetic):
     def _axis(self, axis: int, call: str, extra: int = 0) -> int:
         """An axis number counted from the front; `extra` allows a new axis at the end."""
         if not (isinstance(axis, UOp) or hasattr(axis, "__index__")):
-            raise ShapeError(f"{call}: axis {axis!r}: a {type(axis).__name__} is none. Give a whole number.")
+            raise ShapeError(f"{call}: axis {axis!r}: a {type(axis).__name__} is not an integer. Give an integer.")
         rank = self.ndim + extra
         if not -max(rank, 1) <= axis < max(rank, 1):
             raise IndexRangeError(
@@ -90,8 +92,8 @@ class Movement(Arithmetic):
             return tuple(range(self.ndim))
         if isinstance(axis, Lazy) and axis.ndim:
             raise ShapeError(
-                f"{call}: a tensor of shape {show_shape(axis.uop.shape)} as axis. Axes are whole numbers; the larger "
-                "of two tensors is x.maximum(y), the smaller x.minimum(y)."
+                f"{call}: a tensor of shape {show_shape(axis.uop.shape)} as axis. Axes are integers; the larger of "
+                "two tensors is x.maximum(y), the smaller x.minimum(y)."
             )
         axes = tuple(self._axis(a, call) for a in flat_sizes((axis,)))
         if len(set(axes)) != len(axes):
@@ -113,8 +115,8 @@ class Movement(Arithmetic):
         shape = self.node_shape
         if first > last:
             raise ShapeError(
-                f"flatten: axes {first} to {last} of shape {show_shape(self.uop.shape)}: the first stands after the "
-                "last. Exchange them."
+                f"flatten: start axis {first} is after end axis {last} of shape {show_shape(self.uop.shape)}. "
+                "Exchange them."
             )
         return self.reshape((*shape[:first], numel(shape[first : last + 1]), *shape[last + 1 :]))  # type: ignore[arg-type]
 
@@ -154,7 +156,9 @@ class Movement(Arithmetic):
         """Axes moved to new places; the others keep their order."""
         sources, places = self._axes(source, "movedim"), self._axes(destination, "movedim")
         if len(sources) != len(places):
-            raise ShapeError(f"movedim: {len(sources)} axes to {len(places)} places. Give one place for each axis.")
+            raise ShapeError(
+                f"movedim: {len(sources)} axes to {len(places)} destinations. Give one destination for each axis."
+            )
         rest = iter([a for a in range(self.ndim) if a not in sources])
         table = dict(zip(places, sources, strict=True))
         return self.permute([table[i] if i in table else next(rest) for i in range(self.ndim)])
@@ -205,7 +209,9 @@ class Movement(Arithmetic):
             return self._pad_sides(pairs, mode, value)
         if mode != "constant":
             if isinstance(value, (int, float)) and value != 0:
-                raise SettingError(f"pad: value={value!r} with mode={mode!r}: only the constant mode has a value.")
+                raise SettingError(
+                    f"pad: value={value!r} with mode={mode!r}: value is for mode='constant' only. Leave it out."
+                )
             return self._pad_from_within(pairs, mode)
         if any(isinstance(p, int) and p < 0 for pair in pairs for p in pair):
             cut = [(max(0, -a), s - max(0, -b)) for (a, b), s in zip(pairs, self.node_shape, strict=True)]
@@ -233,7 +239,9 @@ class Movement(Arithmetic):
 
     def _pairs(self, padding: Sequence[int] | Sequence[tuple[int, int] | None]) -> list[tuple[int, int]]:
         if not isinstance(padding, Iterable):
-            raise ShapeError(f"pad: {padding!r} says nothing of a side. Give (before, after) for the last axis.")
+            raise ShapeError(
+                f"pad: {padding!r} is not a (before, after) pair per axis. Give (before, after) for the last axis."
+            )
         flat: list[Any] = [node for p in padding if isinstance(node := as_node(p), (int, UOp))]
         if not flat:
             pairs = [(0, 0) if p is None else (as_node(p[0]), as_node(p[1])) for p in padding]  # type: ignore[index]
@@ -252,7 +260,7 @@ class Movement(Arithmetic):
     def _pad_from_within(self, pairs: list[tuple[int, int]], mode: str) -> Self:
         """Borders of the tensor's own values. A negative size cuts: before circular borders, after the other ones."""
         if mode not in ("reflect", "replicate", "circular"):
-            raise SettingError(f"pad: mode={mode!r} is none of constant, reflect, replicate, circular.")
+            raise SettingError(f"pad: mode={mode!r}: must be constant, reflect, replicate or circular.")
         cuts, result = [(min(0, a), min(0, b)) for a, b in pairs], self
         is_cut = any(a < 0 or b < 0 for a, b in cuts)
         if is_cut and mode == "circular":
@@ -303,7 +311,7 @@ class Movement(Arithmetic):
     def rot90(self, k: int = 1, axes: Sequence[int] = (0, 1)) -> Self:
         """Turned k times by 90 degrees, from the first of two axes towards the second."""
         if len(axes) != 2:
-            raise ShapeError(f"rot90: axes {tuple(axes)}: a turn is from one axis towards another. Name two.")
+            raise ShapeError(f"rot90: axes {tuple(axes)}: give two different axes.")
         first, second = self._axes(axes, "rot90")
         if k % 2:
             return (self.flip(second) if k % 4 == 1 else self.flip(first)).transpose(first, second)
@@ -322,9 +330,7 @@ class Movement(Arithmetic):
             size, shift = self.shape[a], shift if isinstance(shift, SymbolicSize) else operator.index(shift)
             if isinstance(size, SymbolicSize) and isinstance(shift, int):
                 if abs(shift) > size.bounds[0]:
-                    raise ShapeError(
-                        f"roll: by {shift} along an axis of size {size!r}, which may be less. Take a mask."
-                    )
+                    raise ShapeError(f"roll: shift {shift} may exceed the symbolic size {size!r}. Use a mask.")
                 cut = as_node(size + shift) if shift < 0 else shift
             else:
                 cut = as_node(shift % size) if isinstance(size, SymbolicSize) or size else 0
@@ -454,13 +460,14 @@ class Joining(Movement):
             if sizes < 1:
                 raise ShapeError(f"split: pieces of size {sizes}. Give a size of at least 1.")
             if isinstance(length, UOp):
-                raise ShapeError(f"split: how many pieces of {sizes} make {shown(length)!r} differs from call to call. "
-                                 "Give a list of sizes.")  # fmt: skip
+                raise ShapeError(
+                    f"split: the number of pieces of size {sizes} in the symbolic size {shown(length)!r} is not "
+                    "fixed. Give a list of sizes.")  # fmt: skip
             sizes = [min(sizes, length - start) for start in range(0, length, sizes)] or [0]
         sizes = [as_node(size) for size in sizes]
         if shown(as_size(sum(sizes))) != shown(length):
             raise ShapeError(
-                f"split: sizes {tuple(sizes)} make {sum(sizes)}, axis {axis} has {length}. Make them add up."
+                f"split: sizes {tuple(sizes)} make {sum(sizes)}, axis {axis} has {length}. They must add up to it."
             )
         ends = list(itertools.accumulate(sizes, initial=0))
         return tuple(
@@ -471,12 +478,13 @@ class Joining(Movement):
     def chunk(self, chunks: int, axis: int = 0) -> tuple[Self, ...]:
         """At most `chunks` pieces of equal size, the last may be smaller."""
         if chunks < 1:
-            raise ShapeError(f"chunk: {chunks} chunks. Ask for at least 1.")
+            raise ShapeError(f"chunk: {chunks} chunks: must be at least 1.")
         length = self.shape[self._there(axis, "chunk")]
         if isinstance(length, SymbolicSize):  # the number of pieces is no symbolic one
             if as_size(length.uop % chunks) != 0:
                 raise ShapeError(
-                    f"chunk: {length!r} into {chunks} pieces leaves a rest for some values. Give sizes to split."
+                    f"chunk: the symbolic size {length!r} may not divide evenly into {chunks} chunks. Pass a list "
+                    "of sizes to split."
                 )
             return self.split([length // chunks] * chunks, axis)
         return self.split(max(1, -(-length // chunks)), axis)
@@ -491,11 +499,11 @@ class Joining(Movement):
         """1-D tensors as the coordinates of a grid; indexing "xy" exchanges the first two axes."""
         tensors = (self, *others)
         if indexing not in ("ij", "xy"):
-            raise SettingError(f"meshgrid: indexing={indexing!r} is neither 'ij' nor 'xy'.")
+            raise SettingError(f"meshgrid: indexing={indexing!r}: must be 'ij' or 'xy'.")
         tensors = tuple(t if t.ndim else t.reshape(1) for t in tensors)  # a number is a vector of one, as in NumPy
         bad = next((t for t in tensors if t.ndim != 1), None)
         if bad is not None:
-            raise ShapeError(f"meshgrid: a tensor of shape {show_shape(bad.uop.shape)}. Give vectors; flatten it.")
+            raise ShapeError(f"meshgrid: a tensor of shape {show_shape(bad.uop.shape)}. Give vectors: flatten it.")
         shape = tuple(t.node_shape[0] for t in tensors)
         grids = [
             t.reshape([size if a == i else 1 for a, size in enumerate(shape)]).expand(shape)

@@ -52,7 +52,8 @@ _PARITY = 0x1BD11BDA
 _WORD = 0xFFFFFFFF
 _ODD = 0x9E3779B1  # scatters the seeds of children
 _NO_DISTRIBUTION = (
-    "multinomial: the weights of a row are no distribution. Each must be 0 or more and finite, and at least {} above 0."
+    "multinomial: the weights of a row are not a distribution. Each must be 0 or more and finite, and at least {} "
+    "above 0."
 )
 
 
@@ -153,9 +154,7 @@ class Random(Convolution, Searching):
     def _words(cls, shape: tuple[int | Sequence[int], ...], device: str | None) -> tuple[Self, Self]:
         sizes = flat_sizes(shape)
         if any(isinstance(s, UOp) or s < 0 for s in sizes):
-            raise ShapeError(
-                f"random tensor of shape {show_shape(sizes)}: sizes are whole numbers, 0 or more, none symbolic."
-            )
+            raise ShapeError(f"random tensor of shape {show_shape(sizes)}: sizes must be integers >= 0, none symbolic.")
         place = device_name(device)
         with _lock:
             x, y = cls._generator(place).words(sizes)
@@ -373,7 +372,9 @@ class Random(Convolution, Searching):
         """Glorot's initialization for weights of shape (out, in, *kernel)."""
         sizes = flat_sizes(shape)
         if not sizes:
-            raise ShapeError("glorot_uniform: no sizes. Give those of the weights, (out, in, *kernel).")
+            raise ShapeError(
+                "glorot_uniform: the sizes are missing. Give the shape of the weights, (out, in, *kernel)."
+            )
         bound = math.sqrt(6.0 / max(1, sizes[0] * prod(sizes[2:]) + prod(sizes[1:])))
         return cls.uniform(*shape, low=-bound, high=bound, dtype=dtype, device=device, requires_grad=requires_grad)
 
@@ -390,7 +391,7 @@ class Random(Convolution, Searching):
         wide = dtypes.float64 if self.dtype is dtypes.float64 else dtypes.float32
         own = self.detach()
         bad = own.ge(0).logical_and(own.le(1)).logical_not()  # also nan
-        own = own._checked(bad, "bernoulli: a probability is not from 0 to 1. Clamp the tensor.")
+        own = own._checked(bad, "bernoulli: a probability is outside 0 to 1. Clamp the tensor.")
         return self.rand(self.node_shape, dtype=wide, device=self._device).lt(own).cast(self.dtype)
 
     def multinomial(self, num_samples: int, replacement: bool = False) -> Self:

@@ -71,7 +71,8 @@ class Reduce(Activations, Joining):
     def _nonempty(self, axis: Axes, call: str) -> None:
         if any(isinstance(self.node_shape[a], int) and self.node_shape[a] == 0 for a in self._axes(axis, call)):
             raise ShapeError(
-                f"{call}: shape {show_shape(self.uop.shape)}, axis {axis}: nothing has no {call}. Check the size first."
+                f"{call}: shape {show_shape(self.uop.shape)}, axis {axis}: {call} of an empty axis is undefined. "
+                "Check the size first."
             )
 
     def max(self, axis: Axes = None, keepdim: bool = False) -> Self:
@@ -224,7 +225,9 @@ class Reduce(Activations, Joining):
             SettingError: p is no number.
         """
         if not isinstance(p, Real):
-            raise SettingError(f"norm: p={p!r} is no number: 2 is the usual norm. Axes are named: norm(axis=..).")
+            raise SettingError(
+                f"norm: p={p!r} is not a number: 2 is the Euclidean norm. Pass axes by name: norm(axis=..)."
+            )
         if not self.dtype.is_float:
             raise DTypeError(f"norm: of a {self.dtype.name} tensor. Use .float() first.")
         size = self.abs()

@@ -176,7 +176,7 @@ class Scan(Indexing):
         size = self.node_shape[self._axis(axis, "topk")] if self.ndim else 1
         k = k if isinstance(k, SymbolicSize) else operator.index(k)
         if isinstance(size, int) and not 0 <= k <= size:
-            raise ShapeError(f"topk: {k} of {size} elements. Ask for 0 to {size}.")
+            raise ShapeError(f"topk: k={k} of {size} elements: must be from 0 to {size}.")
         order = self._order(axis, largest, k, "topk")
         return Ordered(self._picked(order, axis), order)
 
@@ -190,7 +190,7 @@ class Scan(Indexing):
             raise SettingError(f"quantile: q={q}. Give a number from 0 to 1.")
         values, size = self._floating().sort(axis)[0], self.node_shape[axis]
         if not size:
-            raise ShapeError("quantile: nothing has no quantile. Check the size first.")
+            raise ShapeError("quantile: the quantile of an empty axis is undefined. Check the size first.")
         place = q * (size - 1)
         low, high, last = (
             values.index_select(axis, [i]).squeeze(axis) for i in (int(place), math.ceil(place), size - 1)
@@ -228,7 +228,7 @@ class Scan(Indexing):
         values, _ = self.sort(axis)
         size = self.node_shape[axis]
         if not size:
-            raise ShapeError("median: nothing has no median. Check the size first.")
+            raise ShapeError("median: the median of an empty tensor is undefined. Check the size first.")
         middle = values.index_select(axis, [(size - 1) // 2]).squeeze(axis)
         last = values.index_select(axis, [size - 1]).squeeze(axis)
         return choose(last.isnan(), last, middle)

@@ -59,7 +59,7 @@ def _sizes(layer: str, **sizes: int) -> None:
     """Refuse sizes that are not positive whole numbers."""
     for name, size in sizes.items():
         if not is_whole(size, 1):
-            raise ShapeError(f"{layer}: {name}={size!r}. Give a whole number, 1 or more.")
+            raise ShapeError(f"{layer}: {name}={size!r}: must be an integer >= 1.")
 
 
 class Linear(Module):
@@ -76,8 +76,8 @@ class Linear(Module):
         """Shapes: (..., in_features) -> (..., out_features)."""
         if not x.ndim or x.uop.shape[-1] != self.weight.shape[1]:
             raise ShapeError(
-                f"Linear: x of shape {show_shape(x.uop.shape)}: its last axis is to be {self.weight.shape[1]}. "
-                "Reshape x, or build the layer with another in_features."
+                f"Linear: x of shape {show_shape(x.uop.shape)}: its last axis must have size "
+                f"{self.weight.shape[1]}. Reshape x, or build the layer with a different in_features."
             )
         return x.linear(self.weight, self.bias)
 
@@ -94,7 +94,7 @@ class _Conv(Module):
         _sizes(name, in_channels=in_channels, out_channels=out_channels, groups=groups)
         if in_channels % groups or out_channels % groups:
             raise ShapeError(
-                f"{name}: {in_channels} to {out_channels} channels in {groups} groups: they do not divide."
+                f"{name}: {in_channels} to {out_channels} channels: both must be multiples of groups={groups}."
             )
         kernel = _kernel(name, kernel_size, self.rank)
         check_windows(name, self.rank, stride, padding, dilation)
@@ -136,7 +136,7 @@ class ConvTranspose2d(Module):
         _sizes(name, in_channels=in_channels, out_channels=out_channels, groups=groups)
         if in_channels % groups or out_channels % groups:
             raise ShapeError(
-                f"{name}: {in_channels} to {out_channels} channels in {groups} groups: they do not divide."
+                f"{name}: {in_channels} to {out_channels} channels: both must be multiples of groups={groups}."
             )
         kernel = _kernel(name, kernel_size, self.rank)
         check_windows(name, self.rank, stride, each(padding, self.rank, "padding"), dilation)
@@ -195,7 +195,7 @@ class BatchNorm(Module):
         """Shapes: (batch, num_features, ...) -> the same."""
         if x.ndim < 2 or x.uop.shape[1] != self.num_features:
             raise ShapeError(
-                f"BatchNorm: x of shape {show_shape(x.uop.shape)}: axis 1 is to have {self.num_features} channels."
+                f"BatchNorm: x of shape {show_shape(x.uop.shape)}: axis 1 must have {self.num_features} channels."
             )
         x, dtype = _widened(x, self.weight, self.bias)
         axes = tuple(axis for axis in range(x.ndim) if axis != 1)
@@ -319,7 +319,7 @@ class GroupNorm(Module):
         """Shapes: (batch, num_channels, ...) -> the same."""
         if x.ndim < 2 or x.uop.shape[1] != self.num_channels:
             raise ShapeError(
-                f"GroupNorm: x of shape {show_shape(x.uop.shape)}: axis 1 is to have {self.num_channels} channels."
+                f"GroupNorm: x of shape {show_shape(x.uop.shape)}: axis 1 must have {self.num_channels} channels."
             )
         x, dtype = _widened(x, self.weight, self.bias)
         grouped = x.reshape((x.shape[0], self.num_groups, math.prod(x.shape[1:]) // self.num_groups))  # no -1: of none
@@ -357,7 +357,7 @@ class Embedding(Module):
         if padding_idx is not None:
             if not isinstance(padding_idx, Integral) or not -num_embeddings <= padding_idx < num_embeddings:
                 raise ShapeError(
-                    f"Embedding: padding_idx={padding_idx!r} of {num_embeddings} vectors. Give a whole number from "
+                    f"Embedding: padding_idx={padding_idx!r} of {num_embeddings} vectors. Give an integer from "
                     f"{-num_embeddings} to {num_embeddings - 1}, or None."
                 )
             self.padding_idx = int(padding_idx) % num_embeddings
@@ -379,7 +379,7 @@ class Dropout(Module):
     @with_sentences
     def __init__(self, p: float = 0.5) -> None:
         if not 0 <= p <= 1:
-            raise SettingError(f"Dropout: p={p!r} is no probability. Give a number from 0 to 1.")
+            raise SettingError(f"Dropout: p={p!r}: must be a number from 0 to 1.")
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
@@ -413,8 +413,8 @@ class MultiHeadAttention(Module):
         """
         if query.ndim != 3 or query.uop.shape[-1] != self.embed_dim:
             raise ShapeError(
-                f"MultiHeadAttention: query of shape {show_shape(query.uop.shape)}: give (batch, places, "
-                f"{self.embed_dim}). Unsqueeze it, or build the layer with another embed_dim."
+                f"MultiHeadAttention: query of shape {show_shape(query.uop.shape)}: give (batch, positions, "
+                f"{self.embed_dim}). Unsqueeze it, or build the layer with a different embed_dim."
             )
         key = query if key is None else key
         value = key if value is None else value

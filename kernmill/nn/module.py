@@ -105,7 +105,7 @@ class Module:
         Raises:
             FormatError: names that are missing or unknown, shapes that differ.
         """
-        remedy = "Build the module with the sizes of the file, or load with strict=False to pass over names."
+        remedy = "Build the module with the sizes of the file, or load with strict=False to ignore names that differ."
         own = self.state_dict()
         first = {id(tensor): name for name, tensor in own.items()}
         known = {

@@ -87,8 +87,8 @@ class Optimizer:
     def _only(self) -> Group:
         if len(self.groups) > 1:
             raise SettingError(
-                f"{type(self).__name__}.lr: there are {len(self.groups)} groups, each with a rate of its own. "
-                "Write optimizer.groups[0].lr, and so on."
+                f"{type(self).__name__}.lr: there are {len(self.groups)} groups, each with its own rate. Write "
+                "optimizer.groups[0].lr, and so on."
             )
         return self.groups[0]
 
@@ -163,7 +163,7 @@ class Optimizer:
         for name, own_rate in self._rates().items():
             if name in given and math.prod((rate := Tensor(given[name])).shape) == 1:
                 given[name] = rate.reshape(own_rate.shape)  # a rate may be of shape () or (1,)
-        remedy = "Make the optimizer as the one that was saved, of the same parameters in the same order."
+        remedy = "Make the optimizer with the options of the saved one, and the same parameters in the same order."
         give_values(self, own, given, remedy)
 
     def _named(self) -> dict[str, Tensor]:
@@ -478,7 +478,7 @@ def _groups(name: str, parameters: Parameters, lr: float | Tensor) -> list[Group
     groups = []
     for i, group in enumerate(given):
         if not isinstance(group, Mapping) or not isinstance(group.get("params"), Iterable):
-            raise SettingError(f"{name}: group {i} is no dict with tensors under 'params', as the others are.")
+            raise SettingError(f"{name}: parameter group {i} must be a dict with a list of tensors under 'params'.")
         unknown = [str(key) for key in group if key not in ("params", "lr", "weight_decay")]
         if unknown:
             raise SettingError(
@@ -506,7 +506,7 @@ def _checked(name: str, found: list[Tensor]) -> list[Tensor]:
             )
         if not p.requires_grad or not p._is_leaf():
             raise GradientError(
-                f"{name}: parameter {i} of shape {p.shape} is no leaf with requires_grad. "
+                f"{name}: parameter {i} of shape {p.shape} is not a leaf with requires_grad. "
                 "Make it with requires_grad=True."
             )
     if len({id(p) for p in found}) != len(found):

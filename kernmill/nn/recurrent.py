@@ -31,9 +31,9 @@ class Recurrent(Module):
         name = type(self).__name__
         for word, size in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
             if not isinstance(size, int) or size < 1:
-                raise ShapeError(f"{name}: {word}={size!r}. Give a whole number, 1 or more.")
+                raise ShapeError(f"{name}: {word}={size!r}: must be an integer >= 1.")
         if not 0 <= dropout <= 1:
-            raise SettingError(f"{name}: dropout={dropout!r} is no probability. Give a number from 0 to 1.")
+            raise SettingError(f"{name}: dropout={dropout!r}: must be a number from 0 to 1.")
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.batch_first, self.dropout, self.bidirectional = batch_first, dropout, bidirectional
         self._ends = [
@@ -58,14 +58,14 @@ class Recurrent(Module):
         name, wide = type(self).__name__, self.input_size
         if x.ndim not in (2, 3) or x.uop.shape[-1] != wide or not all(isinstance(s, int) and s for s in x.uop.shape):
             raise ShapeError(
-                f"{name}: x of shape {show_shape(x.uop.shape)}: give (places, batch, {wide}), with batch_first=True "
-                f"(batch, places, {wide}), or (places, {wide}), none of them 0 or a variable."
+                f"{name}: x of shape {show_shape(x.uop.shape)}: give (positions, batch, {wide}), with "
+                f"batch_first=True (batch, positions, {wide}), or (positions, {wide}), with no size 0 or symbolic."
             )
         has_batch = x.ndim == 3
         x = x.transpose(0, 1) if has_batch and self.batch_first else x if has_batch else x.unsqueeze(1)
         shape = (len(self._ends), x.shape[1], self.hidden_size)
         if given is not None and (isinstance(given, Tensor) or len(given) != self.states):
-            raise ShapeError(f"{name}: hx is to be {self.states} tensors, such as (h, c). Give them as a tuple.")
+            raise ShapeError(f"{name}: hx must be {self.states} tensors, such as (h, c). Give them as a tuple.")
         if given is None:
             states = [Tensor.zeros(shape, dtype=x.dtype)] * self.states
         else:
@@ -181,7 +181,7 @@ class RNNCell(Module):
     ) -> None:
         for word, size in (("input_size", input_size), ("hidden_size", hidden_size)):
             if not is_whole(size, 1):
-                raise ShapeError(f"{type(self).__name__}: {word}={size!r}. Give an integer, 1 or more.")
+                raise ShapeError(f"{type(self).__name__}: {word}={size!r}: must be an integer >= 1.")
         self.input_size, self.hidden_size = input_size, hidden_size
         rows, bound = self.layer.gates * hidden_size, 1 / math.sqrt(hidden_size)
         shapes = {"weight_ih": (rows, input_size), "weight_hh": (rows, hidden_size)}

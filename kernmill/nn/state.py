@@ -28,7 +28,7 @@ def save(
     """
     if not isinstance(state, (Module, Mapping)):
         raise DTypeError(
-            f"save: {type(state).__name__} in place of tensors. Write save(path, state), state a Module or a dict of "
+            f"save: {type(state).__name__} instead of tensors. Write save(path, state), state a Module or a dict of "
             "tensors."
         )
     tensors = state.state_dict() if isinstance(state, Module) else dict(state)

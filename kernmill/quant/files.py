@@ -41,8 +41,8 @@ def load_tensor(
         return tensor_over(file.values(name), entry.type.dtype, entry.shape, device, borrow=not copied)
     if entry.type.name not in BLOCKS:
         raise FormatError(
-            f"{file.where}: tensor {quoted(name)} is of type {entry.type.name}, which no program keeps in files: it is "
-            f"for values while they are computed with. kernmill reads {', '.join(BLOCKS)}."
+            f"{file.where}: tensor {quoted(name)} is of type {entry.type.name}, which is for computation only and "
+            f"may not be stored in files. kernmill reads {', '.join(BLOCKS)}."
         )
     data = tensor_over(file.values(name), dtypes.uint8, (entry.stop - entry.start,), device, borrow=not copied)
     return QuantizedTensor(data, entry.type.name, entry.shape)
@@ -83,8 +83,9 @@ def _stored(name: str, tensor: Tensor | QuantizedTensor) -> tuple[TensorType, tu
     if isinstance(tensor, QuantizedTensor):
         data = tensor.data
         if tensor.interleave > 1:
-            raise FormatError(f"save: tensor {quoted(name)} has {tensor.interleave} rows interleaved, which no file "
-                              "holds. Give the tensor that interleaved() was called on.")  # fmt: skip
+            raise FormatError(
+                f"save: tensor {quoted(name)} has {tensor.interleave} rows interleaved, a layout that no file "
+                "stores. Give the tensor that interleaved() was called on.")  # fmt: skip
         return tensor.type.type, tensor.shape, lambda: [bytes_of(data)]
     if not isinstance(tensor, Tensor):
         raise DTypeError(f"save: tensor {quoted(name)} is of type {type(tensor).__name__}. Give a Tensor or a "

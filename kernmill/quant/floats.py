@@ -54,11 +54,11 @@ class FloatMatrix:
         """
         shown = show_shape(matrix.uop.shape)
         if matrix.ndim != 2:
-            raise ShapeError(f"FloatMatrix: shape {shown} is no matrix. Give one of two axes.")
+            raise ShapeError(f"FloatMatrix: shape {shown} is not a matrix. Give a tensor of two axes.")
         if matrix.requires_grad and is_grad_enabled():
             raise GradientError(
-                f"FloatMatrix.of: a matrix of shape {shown} with requires_grad: its values are copied once, and no "
-                "gradient leads back from there. Give it as .detach()."
+                f"FloatMatrix.of: a matrix of shape {shown} with requires_grad: the values are copied, and no "
+                "gradient flows back. Pass .detach()."
             )
         rows, n = matrix.shape
         word = 2 if n % 2 == 0 and _has_pairs(matrix.dtype, matrix.device) else 1
@@ -77,8 +77,8 @@ class FloatMatrix:
         rows, n = self.shape
         if not x.ndim or x.shape[-1] != n:
             raise ShapeError(
-                f"linear: x of shape {show_shape(x.uop.shape)} with a matrix of shape {show_shape(self.shape)}: the "
-                "last axis of x is to be that of the matrix. Reshape one."
+                f"linear: x of shape {show_shape(x.uop.shape)} with a matrix of shape {show_shape(self.shape)}: "
+                "the last axes must be equal. Reshape one."
             )
         groups, words, _, word = self.data.shape
         if word > 1 and is_rounded(x, _PAIRED_ROWS):

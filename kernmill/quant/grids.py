@@ -38,7 +38,7 @@ def _grid(name: str) -> Any:
         quants: Any = importlib.import_module("gguf.quants")
     except ImportError:
         raise FormatError(
-            f"{name}: the tables of this type are in the package gguf, which is not installed. "
+            f"{name}: the codebooks of this type are in the package gguf, which is not installed. "
             "Run: pip install 'kernmill[iq]'"
         ) from None
     traits = getattr(quants, name)

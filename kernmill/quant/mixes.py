@@ -129,5 +129,5 @@ def mix_named(name: str) -> Mix:
     upper = name.upper()
     found = MIXES.get(_SHORT.get(upper, upper))
     if found is None:
-        raise FormatError(f"quantize: {name!r} is no mix that kernmill makes. It makes {', '.join(MIXES)}.")
+        raise FormatError(f"quantize: {name!r}: must be one of {', '.join(MIXES)}.")
     return found

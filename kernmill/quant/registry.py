@@ -11,7 +11,9 @@ __all__ = ["BLOCKS", "block_type"]
 
 FAMILIES = (simple, k, nonlinear, ternary, grids)
 BLOCKS: dict[str, BlockType] = {block.name: block for family in FAMILIES for block in family.BLOCKS}
-assert all(block.size_bytes == block.type.size_bytes for block in BLOCKS.values()), "a layout is not that of files"
+assert all(block.size_bytes == block.type.size_bytes for block in BLOCKS.values()), (
+    "a block type differs from its GGUF layout"
+)
 
 
 def block_type(name: str) -> BlockType:
@@ -22,5 +24,5 @@ def block_type(name: str) -> BlockType:
     """
     found = BLOCKS.get(name.upper())
     if found is None:
-        raise FormatError(f"quantized type {name!r}: kernmill has none of that name. It has {', '.join(BLOCKS)}.")
+        raise FormatError(f"quantized type {name!r}: must be one of {', '.join(BLOCKS)}.")
     return found

@@ -73,7 +73,7 @@ class QuantizedTensor:
         if interleave > 1 and self.ndim != 2:
             raise ShapeError(
                 f"QuantizedTensor: {self.type.name} of shape {show_shape(self.shape)} with {interleave} rows "
-                "interleaved: that takes two axes. Give interleave=1."
+                "interleaved: must have two axes. Give interleave=1."
             )
         if interleave > 1 and interleave % SIDE:
             raise ShapeError(f"QuantizedTensor: {interleave} rows interleaved. Give 1, or a multiple of {SIDE}.")
@@ -85,7 +85,7 @@ class QuantizedTensor:
             if data.numel() != prod(wanted):
                 raise ShapeError(
                     f"QuantizedTensor: {data.numel()} bytes for {self.type.name} of shape {show_shape(self.shape)}, "
-                    f"which takes {prod(wanted)}. Give all of its blocks."
+                    f"which needs {prod(wanted)}. Give all of its blocks."
                 )
             data = data.reshape(wanted)
         self.data = data
@@ -94,8 +94,8 @@ class QuantizedTensor:
         row = self.shape[-1] if self.shape else 1
         if row % self.type.values:
             raise ShapeError(
-                f"{call}: {self.type.name} of shape {show_shape(self.shape)}: rows of {row} values are no whole blocks "
-                f"of {self.type.values}. Pad the last axis, or choose another type."
+                f"{call}: {self.type.name} of shape {show_shape(self.shape)}: rows of {row} values are not a "
+                f"multiple of the block size {self.type.values}. Pad the last axis, or choose another type."
             )
         return row // self.type.values
 
@@ -111,8 +111,8 @@ class QuantizedTensor:
         kind = block_type(type) if isinstance(type, str) else type
         if not x.ndim or x.shape[-1] % kind.values:
             raise ShapeError(
-                f"quantize: a tensor of shape {show_shape(x.uop.shape)} as {kind.name}: its rows are no whole blocks "
-                f"of {kind.values} values. Pad the last axis, or choose another type."
+                f"quantize: a tensor of shape {show_shape(x.uop.shape)} as {kind.name}: its rows are not a "
+                f"multiple of the block size {kind.values}. Pad the last axis, or choose another type."
             )
         blocks = x.unflatten(-1, (x.shape[-1] // kind.values, kind.values))
         return cls(kind.encode(blocks), kind, x.shape)
@@ -171,8 +171,8 @@ class QuantizedTensor:
         if self.ndim != 2 or not x.ndim or x.shape[-1] != self.shape[-1]:
             own = f"{self.type.name} of shape {show_shape(self.shape)}"
             raise ShapeError(
-                f"linear: x of shape {show_shape(x.uop.shape)} with {own}: the last axis of x is to be that of the "
-                "weight, which has two axes. Reshape one."
+                f"linear: x of shape {show_shape(x.uop.shape)} with {own}: the weight must have two axes, and its "
+                "last axis must equal that of x. Reshape one."
             )
         codes, x, count = self._codes(), self.form.turned(x), prod(x.shape[:-1])
         unit = unit_for(x) if self.interleave > 1 else None

@@ -68,7 +68,7 @@ def test_what_does_not_change_with_the_inner_loop_stands_outside() -> None:
 def test_a_schedule_whose_loops_do_not_nest_is_refused_by_a_sentence() -> None:
     """Once an internal error, which stopped a program where the heuristic had chosen it."""
     ast = merge_loops(only(attention(data(0, 64, 8), data(1, 64, 8), data(2, 64, 8), True)))
-    with pytest.raises(CompileError, match=r"two sums share k3 but come to stand in different loops\. Cut the loops"):
+    with pytest.raises(CompileError, match=r"two reductions share k3 but end up in different loops\. Split the loops"):
         lowered(ast, VECTORS, parse_schedule("unroll i0 5; vectorize t1_0 8"))
 
 

@@ -127,7 +127,7 @@ def test_a_barrier_that_some_pass_by_is_found() -> None:
             yield
         yield
 
-    with pytest.raises(InternalError, match="a barrier of group 0 is reached by 2 of 3 items"):
+    with pytest.raises(InternalError, match="a barrier of group 0 is reached by 2 of 3 work-items"):
         importlib.import_module("kernmill.runtime.ops_python").together(work, 1, 3)
 
 
@@ -148,11 +148,11 @@ def test_one_item_stores_what_all_compute() -> None:
 
 
 WRONG = {
-    "local k0 4": "a sum is spread over work-items by `share`",
+    "local k0 4": "`share` spreads a reduction over work-items",
     "share i0 4": "i0 is a loop of kind loop",
-    "share k0 3": "3 parts: they are folded in halves",
-    "thread i0; local i0 4": "adds up or is shared among threads",
-    "share k0 4; local i0 4": "each work-item would need memory of its own; name the loop of the items in `stage`",
+    "share k0 3": "3 partial sums: must be a power of two",
+    "thread i0; local i0 4": "is a reduction loop or parallelized over threads",
+    "share k0 4; local i0 4": "each work-item would need a separate buffer; name the loop of the work-items in `stage`",
 }
 
 
@@ -165,7 +165,7 @@ def test_what_does_not_fit_is_said(schedule: str) -> None:
 
 def test_memory_that_items_fill_together_is_the_same_for_all() -> None:
     ast = merge_loops(small_kernels()["attention"])
-    with pytest.raises(CompileError, match="each work-item would need memory of its own"):
+    with pytest.raises(CompileError, match="each work-item would need a separate buffer"):
         for_items(ast, "local i0 4; local t1_0 4")
 
 

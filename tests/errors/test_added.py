@@ -26,8 +26,8 @@ def i() -> Any:
 CASES: dict[str, Case] = {
     # A1: it asked for the vector of ints that it had
     "bincount": (lambda: ANY([1, 2, 2]).bincount(), ShapeError,
-                 "bincount: minlength=0: the size of the result must be known before the values are. Pass minlength=, "
-                 "a number above all values."),
+                 "bincount: minlength=0: the size of the result must be known in advance. Pass minlength=, a "
+                 "number above all values."),
     "bincount_of_floats": (lambda: v().bincount(minlength=3), ShapeError,
                            "bincount: of a float32 tensor of shape (3,): must be a vector of ints."),
     "scatter": (lambda: x().scatter(1, i(), 1.0, reduce="max"), SettingError,
@@ -52,8 +52,8 @@ CASES: dict[str, Case] = {
     "mask": (lambda: v().masked_select(v(), size=2), DTypeError,
              "masked_select: a mask of dtype float32: must be bool. Compare it with != 0."),
     "nonzero": (lambda: v().nonzero(), ShapeError,
-                "nonzero: the shape of the result depends on the data, and shapes are fixed before anything is "
-                "computed. Pass size=, or NumPy: t.numpy()[mask.numpy()]."),
+                "nonzero: the shape of the result depends on the data, and shapes must be known in advance. Pass "
+                "size=, or NumPy: t.numpy()[mask.numpy()]."),
     "size": (lambda: v().nonzero(size=-1), ShapeError, "nonzero: size=-1: must be 0 or more."),
     "repeats": (lambda: v().repeat_interleave([1, 2]), ShapeError,
                 "repeat_interleave: repeats [1, 2] for axis 0 of size 3: must be an integer of 0 or more for each "
@@ -64,7 +64,7 @@ CASES: dict[str, Case] = {
                             "on its values. Give a list or array, such as repeats.tolist()."),
     "pad": (lambda: v().pad([(1, 1)], value=[1, 2]), ShapeError,
             "pad: value=[1, 2] for shape (3,): must be a number, or (before, after) for each axis."),
-    "cell": (lambda: NN.LSTMCell(3, 0), ShapeError, "LSTMCell: hidden_size=0. Give an integer, 1 or more."),
+    "cell": (lambda: NN.LSTMCell(3, 0), ShapeError, "LSTMCell: hidden_size=0: must be an integer >= 1."),
     "state": (lambda: NN.GRUCell(3, 2)(v(), v()), ShapeError, "GRUCell: hx must be a tensor of shape (2,)."),
     "states": (lambda: NN.LSTMCell(3, 2)(v(), (v(), v())), ShapeError,
                "LSTMCell: hx must be a pair of tensors of shape (2,)."),

@@ -41,7 +41,7 @@ CASES: dict[str, Case] = {
                "matmul: (2, 3) @ (4, 5): inner sizes differ (3 and 4). "
                "Transpose one side, or reshape the left to (..., 4)."),
     "matmul_0d": (lambda: ones(2) @ Tensor(2.0), ShapeError,
-                  "matmul: (2,) @ (): a 0-d tensor has no axis to sum over. Use * instead."),
+                  "matmul: (2,) @ (): a 0-d tensor has no axis to contract. Use * instead."),
     "reshape": (lambda: ones(2, 3).reshape(4, 2), ShapeError,
                 "reshape: (2, 3) -> (4, 2): 6 elements do not make 8. Give sizes with the same product, or one -1."),
     "expand": (lambda: ones(2, 3).expand(4, 3), ShapeError,
@@ -57,7 +57,7 @@ CASES: dict[str, Case] = {
     "stack": (lambda: stack([ones(2), ones(3)]), ShapeError,
               "stack: shapes (2,) and (3,) differ. Reshape or expand one of them."),
     "split": (lambda: ones(4).split([1, 2]), ShapeError,
-              "split: sizes (1, 2) make 3, axis 0 has 4. Make them add up."),
+              "split: sizes (1, 2) make 3, axis 0 has 4. They must add up to it."),
     "split_of_nothing": (lambda: ones().split(1), ShapeError, "split: a 0-d tensor has no axis. Unsqueeze it first."),
     "size_of_nothing": (lambda: ones().size(0), ShapeError, "size: a 0-d tensor has no axis. Unsqueeze it first."),
     "transpose_of_nothing": (lambda: ones().transpose(0, 0), ShapeError,
@@ -70,9 +70,9 @@ CASES: dict[str, Case] = {
     "axis_twice": (lambda: ones(2, 3).sum((0, -2)), ShapeError,
                    "sum: axes (0, 0) name one axis twice. Name each axis once."),
     "max_of_nothing": (lambda: ones(0, 3).max(0), ShapeError,
-                       "max: shape (0, 3), axis 0: nothing has no max. Check the size first."),
+                       "max: shape (0, 3), axis 0: max of an empty axis is undefined. Check the size first."),
     "argmax_of_nothing": (lambda: ones(0).argmax(), ShapeError,
-                          "argmax: shape (0,), axis 0: nothing has no argmax. Check the size first."),
+                          "argmax: shape (0,), axis 0: argmax of an empty axis is undefined. Check the size first."),
     "tril": (lambda: ones(3).tril(), ShapeError,
              "tril: shape (3,) has fewer than two axes. Unsqueeze it first."),
     "ragged": (lambda: Tensor([[1, 2], [3]]), ShapeError,
@@ -80,13 +80,13 @@ CASES: dict[str, Case] = {
     "negative_size": (lambda: Tensor.zeros(2, -1), ShapeError,
                       "zeros: full: shape (2, -1) has a negative size. Sizes are 0 or more."),
     "arange": (lambda: Tensor.arange(1, 2, 0), ShapeError,
-               "arange: from 1 to 2 by step 0 never ends. Give another step."),
+               "arange: from 1 to 2 by step 0 never ends. Give a nonzero step."),
     "item": (lambda: ones(2).item(), ShapeError,
              "item: shape (2,) has 2 elements, not one. Index it, or use tolist()."),
     "bool": (lambda: bool(ones(2)), ShapeError,
              "bool(tensor): shape (2,) has 2 truth values. Use .any() or .all()."),
     "len": (lambda: len(Tensor(1)), ShapeError, "len(tensor): a 0-d tensor has no length."),
-    "iter": (lambda: list(Tensor(1)), ShapeError, "iter(tensor): a 0-d tensor has nothing to go over."),
+    "iter": (lambda: list(Tensor(1)), ShapeError, "iter(tensor): a 0-d tensor has no axis to iterate over."),
     "conv": (lambda: ones(1, 3, 5, 5).conv2d(ones(2, 4, 3, 3)), ShapeError,
              "conv: (1, 3, 5, 5) with weight (2, 4, 3, 3), groups 1: 3 input channels are not 1 x 4, or 2 output "
              "channels do not divide into the groups. Change the groups or the weight."),
@@ -97,15 +97,15 @@ CASES: dict[str, Case] = {
     "stride": (lambda: ones(1, 3, 5, 5).conv_transpose2d(ones(3, 4, 3, 3), stride=0), ShapeError,
                "conv_transpose2d: stride=0: give at least 1 for each axis."),
     "padding_of_nothing": (lambda: ones(1, 3, 4, 4).conv_transpose2d(ones(3, 4, 3, 3), padding=3), ShapeError,
-                           "conv_transpose: padding 3 on both sides leaves nothing of 6 places. Give a smaller one."),
+                           "conv_transpose: padding 3 on both sides removes all 6 elements. Give a smaller one."),
     "pad_side": (lambda: ones(2, 3).pad(ANY_3), ShapeError,
-                 "pad: 3 says nothing of a side. Give (before, after) for the last axis."),
+                 "pad: 3 is not a (before, after) pair per axis. Give (before, after) for the last axis."),
     "axis_of_text": (lambda: ones(2, 3).softmax(ANY_TEXT), ShapeError,
-                     "softmax: axis 'a': a str is none. Give a whole number."),
+                     "softmax: axis 'a': a str is not an integer. Give an integer."),
     "norm_of_axes": (lambda: ones(2, 3).norm(ANY_PAIR), SettingError,
-                     "norm: p=(0, 1) is no number: 2 is the usual norm. Axes are named: norm(axis=..)."),
+                     "norm: p=(0, 1) is not a number: 2 is the Euclidean norm. Pass axes by name: norm(axis=..)."),
     "norm_of_text": (lambda: ones(2, 3).norm(ANY_TEXT), SettingError,
-                     "norm: p='a' is no number: 2 is the usual norm. Axes are named: norm(axis=..)."),
+                     "norm: p='a' is not a number: 2 is the Euclidean norm. Pass axes by name: norm(axis=..)."),
     "conv_kernel": (lambda: ones(1, 1, 2, 2).conv2d(ones(1, 1, 3, 3)), ShapeError,
                     "conv: (1, 1, 2, 2) with weight (1, 1, 3, 3), groups 1: the kernel spans (3, 3), "
                     "the padded input (2, 2). Pad more."),
@@ -114,33 +114,33 @@ CASES: dict[str, Case] = {
     "einsum_sizes": (lambda: einsum("ij,jk->ik", ones(2, 3), ones(4, 5)), ShapeError,
                      "einsum: 'j' has sizes 3 and 4. Each letter has one size."),
     "einsum_on_the_class": (lambda: CLASS.einsum("ij->ji", ones(2, 3)), DTypeError,
-                            'Tensor.einsum: str is no tensor. Write kernmill.einsum("ij,jk->ik", a, b).'),
+                            'Tensor.einsum: str is not a tensor. Write kernmill.einsum("ij,jk->ik", a, b).'),
     "einsum_on_a_tensor": (lambda: CLASS.einsum(ones(2, 3), "ij,jk->ik", ones(3, 4)), DTypeError,
-                           'Tensor.einsum: str is no tensor. Write kernmill.einsum("ij,jk->ik", a, b).'),
+                           'Tensor.einsum: str is not a tensor. Write kernmill.einsum("ij,jk->ik", a, b).'),
     "einsum_of_nothing": (lambda: ones(2, 3).einsum(ones(3, 4)), ShapeError,
-                          'einsum: no formula. Write kernmill.einsum("ij,jk->ik", a, b).'),
+                          'einsum: the formula is missing. Write kernmill.einsum("ij,jk->ik", a, b).'),
     "cat_of_a_list": (lambda: CLASS.cat(ones(2), [ones(2)]), DTypeError,
-                      "Tensor.cat: list is no tensor. Write kernmill.cat([a, b], axis)."),
+                      "Tensor.cat: list is not a tensor. Write kernmill.cat([a, b], axis)."),
     "cat_on_the_class": (lambda: CLASS.cat([ones(2), ones(2)]), DTypeError,
-                         "Tensor.cat: list is no tensor. Write kernmill.cat([a, b], axis)."),
+                         "Tensor.cat: list is not a tensor. Write kernmill.cat([a, b], axis)."),
     "stack_on_the_class": (lambda: CLASS.stack([ones(2)], 1), DTypeError,
-                           "Tensor.stack: list is no tensor. Write kernmill.stack([a, b], axis)."),
+                           "Tensor.stack: list is not a tensor. Write kernmill.stack([a, b], axis)."),
     "assign": (lambda: ones(2).assign(ones(3)), ShapeError,
                "assign: shapes (2,) and (3,) do not broadcast: at axis -1 the sizes are 2 and 3. "
                "Reshape one of them so that sizes are equal or 1."),
     "assign_wider": (lambda: ones(2).assign(ones(3, 2)), ShapeError,
                      "assign: a value of shape (3, 2) into a tensor of shape (2,). Reshape or reduce the value."),
-    "topk": (lambda: ones(2).topk(3), ShapeError, "topk: 3 of 2 elements. Ask for 0 to 2."),
+    "topk": (lambda: ones(2).topk(3), ShapeError, "topk: k=3 of 2 elements: must be from 0 to 2."),
     "classes": (lambda: ones(2, 3).cross_entropy(Tensor([1])), ShapeError,
-                "cross_entropy: predictions (2, 3), target (1,): the target has the shape of the predictions without "
-                "their class axis. Reshape one of them."),
+                "cross_entropy: predictions (2, 3), target (1,): the target must have the shape of the "
+                "predictions without their class axis. Reshape one of them."),
     "heads": (lambda: ones(3, 2, 4).scaled_dot_product_attention(ones(2, 2, 4), ones(2, 2, 4)), ShapeError,
               "scaled_dot_product_attention: query (3, 2, 4), key (2, 2, 4): 3 query heads do not share 2 key heads "
               "evenly. Make one a multiple of the other."),
     # what depends on data
     "mask": (lambda: ones(2, 2)[ones(2, 2) > 0], ShapeError,
-             "t[mask] of shape (2, 2): the shape of the result depends on the data, and shapes are fixed before "
-             "anything is computed. Use where(mask, t, 0), or NumPy: t.numpy()[mask.numpy()]."),
+             "t[mask] of shape (2, 2): the shape of the result depends on the data, and shapes must be known in "
+             "advance. Use where(mask, t, 0), or NumPy: t.numpy()[mask.numpy()]."),
     # indices
     "index": (lambda: ones(3)[5], IndexRangeError,
               "t[..]: index 5 is outside axis 0 of size 3. Valid are -3 to 2."),
@@ -153,13 +153,13 @@ CASES: dict[str, Case] = {
     "index_empty": (lambda: ones(0)[0], IndexRangeError,
                     "t[..]: index 0 is outside axis 0 of size 0. The axis is empty."),
     "index_tensor": (lambda: ones(3)[Tensor([5])].realize(), IndexRangeError,
-                     "t[..]: a computed index lies outside axis 0 of size 3. Clamp it, or mask what it selects."),
+                     "t[..]: a computed index is outside axis 0 of size 3. Clamp it, or mask what it selects."),
     "index_many": (lambda: ones(3)[0, 0], IndexRangeError, "t[..]: 2 indices for shape (3,). Give at most 1."),
     "index_ellipses": (lambda: ones(3)[..., ...], IndexRangeError,
                        "t[..]: more than one `...`. Use one, and `:` for the other axes."),
-    "index_step": (lambda: ones(3)[::0], IndexRangeError, "t[::0]: a step of 0 never ends. Give another step."),
+    "index_step": (lambda: ones(3)[::0], IndexRangeError, "t[::0]: a step of 0 never ends. Give a nonzero step."),
     "index_float": (lambda: ones(3)[Tensor([0.5])], DTypeError,
-                    "t[..]: an index of dtype float32. Indices are ints; cast it with .long()."),
+                    "t[..]: an index of dtype float32. Indices must be ints; cast it with .long()."),
     "index_word": (lambda: ones(3)["a"], DTypeError,
                    "t[..]: an index of dtype <U1. Indices are ints, slices, None, `...` or int tensors."),
     "write": (lambda: ones(3).__setitem__(slice(0, 2), ones(3)), ShapeError,
@@ -181,7 +181,7 @@ CASES: dict[str, Case] = {
                 "Tensor of a NumPy array of complex64: kernmill has bools, ints and floats. Convert it first, for "
                 "example with .astype(np.float32)."),
     "objects": (lambda: Tensor([1, None]), DTypeError,
-                "Tensor of a list that holds a NoneType: elements are Python or NumPy numbers."),
+                "Tensor of a list that contains a NoneType: elements must be Python or NumPy numbers."),
     "operand": (lambda: ones(2).add(NOT_AN_ARRAY), DTypeError,
                 "add: Tensor with list: operands are tensors, Python numbers and NumPy arrays. Wrap it in Tensor(..)."),
     "condition_of_others": (lambda: (ones(2) > 0).where(ones(2), 0.0), DTypeError,
@@ -196,9 +196,9 @@ CASES: dict[str, Case] = {
     "minus_bool": (lambda: -Tensor([True]), DTypeError,
                    "neg: a bool has no sign. Use ~ (logical_not), or cast to int first."),
     "negative_power": (lambda: Tensor([2]) ** -1, DTypeError,
-                       "pow: int64 ** -1 is no whole number. Cast to a float dtype first."),
+                       "pow: int64 ** -1 is not an integer. Cast to a float dtype first."),
     "in_place": (lambda: Tensor([1]).__iadd__(1.5), DTypeError,
-                 "+=: the result is float32 and does not go into a int64 tensor. Write x = x + y, or cast."),
+                 "+=: the result is float32 and cannot be stored in a int64 tensor. Write x = x + y, or cast."),
     "bitcast": (lambda: ones(2).bitcast(dtypes.bool), DTypeError,
                 "bitcast: float32 to bool: a bool has no defined bits. Use cast."),
     "wider_bitcast": (lambda: ones(3).bitcast(dtypes.float64), ShapeError,
@@ -208,26 +208,26 @@ CASES: dict[str, Case] = {
                      "requires_grad: a int64 tensor has no gradient. Use a float dtype."),
     "norm": (lambda: Tensor([1]).norm(), DTypeError, "norm: of a int64 tensor. Use .float() first."),
     "float_classes": (lambda: ones(2, 3).nll_loss(ones(2)), DTypeError,
-                      "nll_loss: a target of dtype float32. Classes are ints."),
+                      "nll_loss: a target of dtype float32. Class indices must be ints."),
     # devices
     "devices": (lambda: Tensor([1.0], device="LLVM") + Tensor([1.0], device="PYTHON"), DeviceError,
                 "add: tensors on LLVM and PYTHON. Move one side, for example with .to('LLVM')."),
     # gradients
     "no_leaf": (lambda: ones(1).backward(), GradientError,
-                "backward: this tensor does not lead to one with requires_grad. "
-                "Make a leaf with requires_grad=True, and compute outside no_grad() and captured functions, or call "
-                "backward() inside of them."),
+                "backward: this tensor does not depend on any tensor with requires_grad. Make a leaf with "
+                "requires_grad=True, and compute outside no_grad() and captured functions, or call backward() "
+                "inside them."),
     "not_scalar": (lambda: (ones(2, requires_grad=True) * 2).backward(), GradientError,
                    "backward: shape (2,) has more than one element. Reduce it to one, for example with .sum(), "
                    "or give the gradient of each element."),
     "gradient_shape": (lambda: (ones(2, requires_grad=True) * 2).backward(ones(3)), GradientError,
                        "backward: a gradient of shape (3,) for a tensor of shape (2,). Give one of the same shape."),
     "leaf_written": (lambda: ones(2, requires_grad=True).assign(ones(2, requires_grad=True)), GradientError,
-        "a write to a leaf, a tensor that was made with requires_grad: the value was computed from such a tensor, and "
+        "a write to a leaf, a tensor that was made with requires_grad: the value depends on such a tensor, and "
         "its gradient would be lost. Write in no_grad(), write value.detach(), or write to x.clone()."),
     "no_way": (lambda: ones(1, requires_grad=True).sum().gradient(ones(2, requires_grad=True)), GradientError,
-               "gradient: target 0 of shape (2,) does not lead to this tensor. "
-               "Compute from it, outside no_grad() and without detach()."),
+               "gradient: this tensor does not depend on target 0 of shape (2,). Compute it from the target, "
+               "outside no_grad() and without detach()."),
 }  # fmt: skip
 
 

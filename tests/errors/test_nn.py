@@ -27,12 +27,12 @@ Theirs.__name__, Theirs.__module__ = "Tensor", "torch._tensor"
 THEIRS: Any = np.ones(2).view(Theirs)
 NOT_A_TENSOR: Any = 3
 CASES: dict[str, Case] = {
-    "sizes": (lambda: nn.Linear(0, 3), ShapeError, "Linear: in_features=0. Give a whole number, 1 or more."),
+    "sizes": (lambda: nn.Linear(0, 3), ShapeError, "Linear: in_features=0: must be an integer >= 1."),
     "linear": (lambda: nn.Linear(4, 3)(leaf(2, 5)), ShapeError,
-               "Linear: x of shape (2, 5): its last axis is to be 4. "
-               "Reshape x, or build the layer with another in_features."),
+               "Linear: x of shape (2, 5): its last axis must have size 4. Reshape x, or build the layer with a "
+               "different in_features."),
     "groups": (lambda: nn.Conv2d(3, 4, 3, groups=2), ShapeError,
-               "Conv2d: 3 to 4 channels in 2 groups: they do not divide."),
+               "Conv2d: 3 to 4 channels: both must be multiples of groups=2."),
     "kernel": (lambda: nn.Conv2d(3, 4, (3, 3, 3)), ShapeError,
                "Conv2d: kernel_size=(3, 3, 3). Give one size, or 2, each 1 or more."),
     "heads": (lambda: nn.MultiHeadAttention(8, 3), ShapeError,
@@ -40,7 +40,7 @@ CASES: dict[str, Case] = {
     "layer norm": (lambda: nn.LayerNorm(3)(leaf(2, 4)), ShapeError,
                    "LayerNorm: x of shape (2, 4) does not end in (3,). Reshape x, or the layer."),
     "batch norm": (lambda: nn.BatchNorm(3)(leaf(2, 4)), ShapeError,
-                   "BatchNorm: x of shape (2, 4): axis 1 is to have 3 channels."),
+                   "BatchNorm: x of shape (2, 4): axis 1 must have 3 channels."),
     "one value": (lambda: nn.BatchNorm(3).train()(leaf(1, 3)), ShapeError,
                   "BatchNorm: one value per channel has no variance. Train with larger batches, or call eval()."),
     "array for a layer": (lambda: nn.Conv2d(1, 1, 1)(np.ones((1, 1, 2, 2))), DTypeError,  # not the base class's name
@@ -63,12 +63,12 @@ CASES: dict[str, Case] = {
     "rate set to several": (lambda: setattr(nn.optim.SGD([leaf(2)]), "lr", Tensor([0.1, 0.2])), SettingError,
                             "SGD: lr has shape (2,). Give one number, or make a group for each rate."),
     "frozen result": (lambda: (leaf(2) * 2).requires_grad_(False), GradientError,
-                      "requires_grad: this tensor was computed from one with requires_grad, and leads to its gradient. "
-                      "Write x.detach(), or compute it in no_grad()."),
-    "dropout": (lambda: nn.Dropout(2), SettingError, "Dropout: p=2 is no probability. Give a number from 0 to 1."),
+                      "requires_grad can be changed on leaf tensors only, and this one was computed from one with "
+                      "requires_grad. Write x.detach(), or compute it in no_grad()."),
+    "dropout": (lambda: nn.Dropout(2), SettingError, "Dropout: p=2: must be a number from 0 to 1."),
     "missing": (lambda: nn.Linear(2, 1).load_state_dict({"weight": np.ones((1, 3)), "other": np.ones(1)}), FormatError,
                 "load_state_dict: Linear: missing bias; unexpected other; weight has shape (1, 3), the module (1, 2). "
-                "Build the module with the sizes of the file, or load with strict=False to pass over names."),
+                "Build the module with the sizes of the file, or load with strict=False to ignore names that differ."),
     "no parameters": (lambda: nn.optim.SGD([]), SettingError,
                       "SGD: no parameters. Give model.parameters(), or a list of tensors with requires_grad=True."),
     "no tensor": (lambda: nn.optim.SGD([NOT_A_TENSOR]), SettingError,
@@ -76,19 +76,18 @@ CASES: dict[str, Case] = {
     "empty groups": (lambda: nn.optim.SGD([{"params": []}]), SettingError,
                      "SGD: no parameters. Give model.parameters(), or a list of tensors with requires_grad=True."),
     "a group and a tensor": (lambda: nn.optim.SGD([{"params": [leaf(1)]}, leaf(1)]), SettingError,
-                             "SGD: group 1 is no dict with tensors under 'params', as the others are."),
+                             "SGD: parameter group 1 must be a dict with a list of tensors under 'params'."),
     "options of a group": (lambda: nn.optim.SGD([{"params": [leaf(1)], "momentum": 0.9}]), SettingError,
                            "SGD: group 0 has momentum. A group has params, lr and weight_decay. Where other options "
                            "differ, make two optimizers."),
     "rate of a group": (lambda: nn.optim.SGD([{"params": [leaf(1)], "lr": -1}]), SettingError,
                         "SGD: group 0: lr=-1. Give a number, 0 or more."),
     "rates of groups": (lambda: nn.optim.SGD([{"params": [leaf(1)]}, {"params": [leaf(1)]}]).lr, SettingError,
-                        "SGD.lr: there are 2 groups, each with a rate of its own. Write optimizer.groups[0].lr, and "
-                        "so on."),
+                        "SGD.lr: there are 2 groups, each with its own rate. Write optimizer.groups[0].lr, and so on."),
     "no leaf": (lambda: nn.optim.Adam([Tensor([1.0])]), GradientError,
-                "Adam: parameter 0 of shape (1,) is no leaf with requires_grad. Make it with requires_grad=True."),
+                "Adam: parameter 0 of shape (1,) is not a leaf with requires_grad. Make it with requires_grad=True."),
     "computed": (lambda: nn.optim.Adam([leaf(1) * 2]), GradientError,
-                 "Adam: parameter 0 of shape (1,) is no leaf with requires_grad. Make it with requires_grad=True."),
+                 "Adam: parameter 0 of shape (1,) is not a leaf with requires_grad. Make it with requires_grad=True."),
     "twice": (lambda: nn.optim.SGD(twice()), SettingError, "SGD: a parameter is given twice. Give each once."),
     "rate": (lambda: nn.optim.SGD([leaf(1)], lr=-1), SettingError, "SGD: lr=-1. Give a number, 0 or more."),
     "nesterov": (lambda: nn.optim.SGD([leaf(1)], nesterov=True), SettingError,

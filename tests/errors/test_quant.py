@@ -26,18 +26,18 @@ CASES: dict[str, Case] = {
                 "GGUF: at byte 0: first bytes: they are b'PK\\x03\\x04', not b'GGUF'. That is a zip archive, such "
                 "as PyTorch's. Convert the model with llama.cpp's convert_hf_to_gguf.py."),
     "old": (lambda: gguf.parse(memoryview(b"GGUF\1\0\0\0")), FormatError,
-            "GGUF: at byte 4: version: 1 is none that kernmill reads: 2 and 3. Convert the model again, or update "
+            "GGUF: at byte 4: version: 1 is not supported: must be 2 or 3. Convert the model again, or update "
             "kernmill."),
     "cut": (lambda: gguf.parse(memoryview(b"GGUF\3\0\0\0")), FormatError,
-            "GGUF: at byte 8: number of tensors: it takes 8 bytes, the file has 0 more. The file is damaged or no GGUF "
-            "file; fetch it again."),
+            "GGUF: at byte 8: number of tensors: it takes 8 bytes, the file has 0 more. The file is damaged or "
+            "not a GGUF file; fetch it again."),
     "no folder": (lambda: write("no/such/file", {}, {}), FormatError,
-                  "no/such/file: cannot be written: No such file or directory. Choose another place."),
+                  "no/such/file: cannot be written: No such file or directory. Choose a different path."),
     "value": (lambda: write("x", {"k": {}}, {}), FormatError,
-              "x: metadata 'k': GGUF holds no dict. Give bools, numbers, texts, or a list of one."),
+              "x: metadata 'k': GGUF cannot store a dict. Give bools, numbers, strings, or a list of one kind."),
     "rows": (lambda: quant.QuantizedTensor.quantize(Tensor.zeros(2, 33), "Q4_0"), ShapeError,
-             "quantize: a tensor of shape (2, 33) as Q4_0: its rows are no whole blocks of 32 values. Pad the last "
-             "axis, or choose another type."),
+             "quantize: a tensor of shape (2, 33) as Q4_0: its rows are not a multiple of the block size 32. Pad "
+             "the last axis, or choose another type."),
     "read only": (lambda: quant.QuantizedTensor.quantize(Tensor.zeros(256), "IQ2_S"), FormatError,
                   "encode: kernmill reads IQ2_S and does not write it. Choose another type."),
     "ints": (lambda: quant.QuantizedTensor.quantize(Tensor.zeros(32, dtype=dtypes.int32), "Q4_0"), DTypeError,
@@ -46,9 +46,9 @@ CASES: dict[str, Case] = {
               "QuantizedTensor.quantize: x is data of shape (32,), of type ndarray. Give a Tensor; wrap data in "
               "Tensor(..)."),
     "no path": (lambda: Model.from_gguf(THREE), DTypeError,
-                "Model.from_gguf: read: path is 3, of type int. Give a text or a path."),
+                "Model.from_gguf: read: path is 3, of type int. Give a string or a path."),
     "mix": (lambda: mix_named("Q4"), FormatError,
-            f"quantize: 'Q4' is no mix that kernmill makes. It makes {MIXES}."),
+            f"quantize: 'Q4': must be one of {MIXES}."),
 }  # fmt: skip
 
 

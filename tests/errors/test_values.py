@@ -13,9 +13,10 @@ from tests.errors.mistakes import Case, each_message
 
 x4 = Tensor(np.arange(4, dtype=np.float32))
 HUGE = Tensor(np.array([2**64 - 1], np.uint64))
-OUTSIDE = "t[..]: a computed index lies outside axis 0 of size 4. Clamp it, or mask what it selects."
+OUTSIDE = "t[..]: a computed index is outside axis 0 of size 4. Clamp it, or mask what it selects."
 NONE = (
-    "multinomial: the weights of a row are no distribution. Each must be 0 or more and finite, and at least {} above 0."
+    "multinomial: the weights of a row are not a distribution. Each must be 0 or more and finite, and at least {} "
+    "above 0."
 )
 image, square = Tensor.ones(1, 3, 5, 5), Tensor.ones(3, 3, 3, 3)
 query = Tensor.ones(1, 2, 4, 4)
@@ -28,8 +29,8 @@ EXTRA = (
     "Pad the result instead."
 )
 BOTH = (
-    "scaled_dot_product_attention: attn_mask with is_causal=True: give one of them. A mask that is causal as well is "
-    "attn_mask.tril(), if it is of bools."
+    "scaled_dot_product_attention: attn_mask with is_causal=True: give one of them. For a bool mask, "
+    "attn_mask.tril() is causal too."
 )
 CASES: dict[str, Case] = {
     "weights of 0": (lambda: Tensor([0.0, 0.0]).multinomial(2, replacement=True).numpy(), IndexRangeError,
@@ -44,7 +45,7 @@ CASES: dict[str, Case] = {
                         "multinomial: num_samples=3 of weights of shape (2,): the last axis must be 3 or more classes, "
                         "and num_samples 1 or more."),
     "a probability of 2": (lambda: Tensor([2.0]).bernoulli().numpy(), IndexRangeError,
-                           "bernoulli: a probability is not from 0 to 1. Clamp the tensor."),
+                           "bernoulli: a probability is outside 0 to 1. Clamp the tensor."),
     "a negative deviation": (lambda: Tensor.normal(3, mean=0, std=-1), SettingError,
                              "normal: mean=0, std=-1: std must be 0 or more, and both finite."),
     "bounds exchanged": (lambda: Tensor.uniform(3, low=2, high=1), SettingError,
@@ -62,10 +63,10 @@ CASES: dict[str, Case] = {
     "mask and is_causal": (lambda: query.scaled_dot_product_attention(query, query, Tensor.ones(4, 4).bool(),
                            is_causal=True), SettingError, BOTH),
     "value of a mode": (lambda: x4.pad((1, 1), mode="reflect", value=3), SettingError,
-                        "pad: value=3 with mode='reflect': only the constant mode has a value."),
+                        "pad: value=3 with mode='reflect': value is for mode='constant' only. Leave it out."),
     "places between": (lambda: Tensor.ones(1, 1, 4, 4).interpolate(size=10**9, mode="bilinear"), ShapeError,
-                       "interpolate: size 1000000000 of axis 2 must be at most 134217728. Interpolate a part of the "
-                       "tensor, or use mode='nearest'."),
+                       "interpolate: size 1000000000 of axis 2 must be at most 134217728. Interpolate a slice of "
+                       "the tensor, or use mode='nearest'."),
     "65 axes": (lambda: Tensor.ones(*[1] * 65).numpy(), ShapeError,
                 "numpy: 65 axes: NumPy has no such array (maximum supported dimension for an ndarray is currently "
                 f"{64 if np.lib.NumpyVersion(np.__version__) >= '2.0.0' else 32}, found 65). Reshape the tensor "

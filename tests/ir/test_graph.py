@@ -89,7 +89,7 @@ ERRORS: list[tuple[Callable[[], object], type[KernmillError], str]] = [
     (
         lambda: window(X, 1, 2, 1, 3),
         ShapeError,
-        "window: size 2, stride 1, dilation 3 on axis 1 of (2, 3, 4): the window spans 4 places. "
+        "window: size 2, stride 1, dilation 3 on axis 1 of (2, 3, 4): the window spans 4 elements. "
         "Pad the input or use a smaller window.",
     ),
     (lambda: elementwise(Ops.ADD, X, I), DTypeError, "add: dtypes float32, int64 differ; cast first."),

@@ -143,10 +143,10 @@ def test_laws_keep_the_shape() -> None:
     ("build", "message"),
     [
         (lambda: RuleSet("s", [Rule("a", x + y, x), Rule("a", x * y, x)]), "rule set s: names used twice: a"),
-        (lambda: one(Rule("a", x + y, lambda z: z), A + B), "rule a: z asked for, but the pattern binds x, y"),
+        (lambda: one(Rule("a", x + y, lambda z: z), A + B), "rule a: z used, but the pattern binds x, y"),
         (
             lambda: one(Rule("a", x + y, x, when=lambda q: True), A + B),
-            "rule a: q asked for, but the pattern binds x, y",
+            "rule a: q used, but the pattern binds x, y",
         ),
     ],
 )

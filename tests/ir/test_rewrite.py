@@ -75,7 +75,7 @@ def test_deep_graphs_do_not_recurse() -> None:
 )
 def test_rules_that_do_not_rest_are_reported_by_name(rules: list[Rule]) -> None:
     with pytest.raises(
-        InternalError, match=r"rewrite with restless does not come to rest at .* steps were: (there|back|grow) \("
+        InternalError, match=r"rewrite with restless does not terminate at .* steps: (there|back|grow) \("
     ) as error:
         rewrite(-(A + B), RuleSet("restless", rules))
     assert "quiet" not in str(error.value)

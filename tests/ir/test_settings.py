@@ -37,7 +37,7 @@ def test_a_context_holds_in_its_thread_only() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"NOPE": 1}, "Context: there is no setting 'NOPE'. Known settings: BEAM, BEAM_SECONDS, CACHE, CACHE_DIR,"),
+        ({"NOPE": 1}, "Context: 'NOPE' is not a setting. Known settings: BEAM, BEAM_SECONDS, CACHE, CACHE_DIR,"),
         ({"DEBUG": 7}, "Context: '7' is not a value of DEBUG. Valid: 0 to 6."),
         ({"DEBUG": "x"}, "Context: 'x' is not a value of DEBUG. Valid: 0 to 6."),
         ({"CACHE": "yes"}, "Context: 'yes' is not a value of CACHE. Valid: 0, 1 or ro."),
@@ -86,7 +86,7 @@ def test_what_shapes_code_or_results_is_captured() -> None:
 
 def test_a_wrong_name_is_refused_where_it_is_written() -> None:
     """Named regression: `Context(DEFAULT_FLOAT=..)` without `with` did nothing, and said nothing."""
-    with pytest.raises(SettingError, match=r"^Context: there is no setting 'DEFAULT_FLOAT'"):
+    with pytest.raises(SettingError, match=r"^Context: 'DEFAULT_FLOAT' is not a setting"):
         Context(DEFAULT_FLOAT="float64")
     with pytest.raises(SettingError, match=r"^Context: 'x' is not a value of DEBUG"):
         Context(DEBUG="x")

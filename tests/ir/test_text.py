@@ -120,7 +120,7 @@ BROKEN = {
     "%0 = CONST int32 () 1 2": "line 1",
     "%0 = CONST int32 () (1, 2": "line 1",
     "%0 = CONST int32 () $": "line 1",
-    "": "the text holds no node",
+    "": "the text contains no node",
 }
 
 

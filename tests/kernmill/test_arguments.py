@@ -31,11 +31,11 @@ GOOD: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
 BAD: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
     ((1,), {}, "example: x is 1, of type int. Give a Tensor; wrap data in Tensor(..)."),
     ((Tensor([1]), [1.5]), {}, "example: sizes is [1.5], of type list. "
-                               "Give a whole number or several whole numbers or None."),
+                               "Give an integer or several integers or None."),
     ((Tensor([1]), 1, Tensor([1]), "b"), {}, "example: others is 'b', of type str. Give a Tensor."),
     ((Tensor([1]),), {"rate": "b"}, "example: rate is 'b', of type str. Give a number."),
     ((Tensor([1]), Tensor([1.5, 2.0])), {}, "example: sizes is data of shape (2,), of type Tensor. "
-                                           "Give a whole number or several whole numbers or None."),
+                                           "Give an integer or several integers or None."),
 ]  # fmt: skip
 
 

@@ -267,7 +267,7 @@ def test_realizing_a_target_changes_no_gradient(flag: bool) -> None:
     if flag:
         assert value.gradient(x)[0].tolist() == [2, 4]
     else:
-        with pytest.raises(GradientError, match="was realized or read, and keeps its value alone"):
+        with pytest.raises(GradientError, match="was realized or read, and its graph is released"):
             value.gradient(x)
 
 

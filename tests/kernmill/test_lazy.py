@@ -31,7 +31,7 @@ def test_modes_are_of_a_block() -> None:
 def test_device_names() -> None:
     assert (device_name("llvm:0"), device_name("Python"), device_name("cl:1")) == ("LLVM", "PYTHON", "CL:1")
     assert (device_name("llvm:00"), device_name("cl:01")) == ("LLVM", "CL:1")
-    with pytest.raises(DeviceError, match="a device is named like LLVM or LLVM:1"):
+    with pytest.raises(DeviceError, match="expected a device name such as LLVM or LLVM:1"):
         device_name("llvm:x")
 
 

@@ -105,7 +105,7 @@ def test_types_that_stand_in_for_others_are_counted(tmp_path: Path) -> None:
     lines = list[str]()
     quantize.run(tmp_path / "in", tmp_path / "out", "Q4_K_M", report=lines.append)
     assert lines[-2] == (
-        "5 tensors have rows that are no whole number of blocks: Q5_0 for Q4_K in 2, Q8_0 for Q6_K in 3"
+        "5 tensors have rows that are not a multiple of the block size: Q5_0 for Q4_K in 2, Q8_0 for Q6_K in 3"
     )
     assert types(tmp_path / "out")["blk.0.attn_q"] == "Q5_0"
     model(tmp_path / "in", width=24)
@@ -138,7 +138,7 @@ def test_a_file_that_is_write_protected_stays(tmp_path: Path) -> None:
     model(tmp_path / "in")
     (tmp_path / "out").write_bytes(b"kept")
     (tmp_path / "out").chmod(0o444)
-    with pytest.raises(FormatError, match=r"out: it is write-protected\. Delete it, or write to another place"):
+    with pytest.raises(FormatError, match=r"out: is write-protected\. Delete it, or write to a different path"):
         quantize.run(tmp_path / "in", tmp_path / "out", "Q8_0", report=quiet)
     assert (tmp_path / "out").read_bytes() == b"kept"
 
@@ -160,7 +160,7 @@ print(*[line.split()[1] for line in open("/proc/self/status") if line.startswith
 def test_twice(tmp_path: Path) -> None:
     x = QuantizedTensor.quantize(Tensor(weight(2, 256)), "Q8_0")
     model(tmp_path / "in", **{"blk.0.attn_q.weight": x})  # type: ignore[arg-type]
-    with pytest.raises(FormatError, match=r"tensor 'blk\.0\.attn_q\.weight' is Q8_0 already; .* ask for it with --req"):
+    with pytest.raises(FormatError, match=r"tensor 'blk\.0\.attn_q\.weight' is Q8_0 already; .* pass --requantize"):
         quantize.run(tmp_path / "in", tmp_path / "out", "Q4_0", report=quiet)
     assert not (tmp_path / "out").exists()
     quantize.run(tmp_path / "in", tmp_path / "out", "Q4_0", requantize=True, report=quiet)
@@ -178,7 +178,7 @@ def test_a_split_file_becomes_one_and_no_part_of_it_is_written_over(tmp_path: Pa
     (tmp_path / "link").symlink_to(paths[1])
     before = [path.read_bytes() for path in paths]
     for target in (*paths, tmp_path / "link"):
-        with pytest.raises(FormatError, match=r"it is the file that is read\. Write to another place\.$"):
+        with pytest.raises(FormatError, match=r"is the input file\. Write to a different path\.$"):
             quantize.run(paths[0], target, "Q8_0", report=quiet)
     assert [path.read_bytes() for path in paths] == before
     quantize.run(paths[0], tmp_path / "out", "Q8_0", report=quiet)
@@ -191,7 +191,7 @@ def test_values_that_are_no_numbers(tmp_path: Path, value: float) -> None:
     bad = weight(3, 256)
     bad[2, 255] = value
     model(tmp_path / "in", **{"output.weight": Tensor(bad)})  # type: ignore[arg-type]
-    with pytest.raises(FormatError, match=r"tensor 'output\.weight' holds values that are inf or nan, or too large"):
+    with pytest.raises(FormatError, match=r"tensor 'output\.weight' has values that are inf or nan, or too large"):
         quantize.run(tmp_path / "in", tmp_path / "out", "Q4_0", report=quiet)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
@@ -262,7 +262,7 @@ sys.exit(cli.main(["quantize", *sys.argv[1:]]))
 def test_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model(tmp_path / "in")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(9, 9, 1024))
-    with pytest.raises(FormatError, match=r"out: cannot be written: it takes 0\.00 MiB, the disk has 0\.00 MiB left\."):
+    with pytest.raises(FormatError, match=r"out: cannot be written: it needs 0\.00 MiB, the disk has 0\.00 MiB left\."):
         quantize.run(tmp_path / "in", tmp_path / "out", "Q8_0", report=quiet)
     with pytest.raises(FormatError, match=r"none/out: cannot be written: No such file or directory\. Choose"):
         quantize.run(tmp_path / "in", tmp_path / "none" / "out", "Q8_0", report=quiet)
@@ -280,7 +280,7 @@ def test_the_command_on_a_full_disk(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     said = done.stderr.splitlines()[-1]  # before it perhaps that the kernel cache cannot be written either
-    assert said == f"kernmill: {tmp_path / 'out'}: cannot be written: File too large. Choose another place."
+    assert said == f"kernmill: {tmp_path / 'out'}: cannot be written: File too large. Choose a different path."
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
@@ -294,7 +294,7 @@ def test_a_full_disk_of_the_report_is_no_fault_of_the_file(tmp_path: Path) -> No
         done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2
     said = done.stderr.splitlines()[-1]
-    assert said == "kernmill: the output cannot be written: No space left on device. Send it elsewhere."
+    assert said == "kernmill: the output cannot be written: No space left on device. Redirect it."
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
@@ -305,7 +305,9 @@ def test_a_link_is_written_through(tmp_path: Path) -> None:
     assert (tmp_path / "out").is_symlink()
     assert gguf.read(tmp_path / "real").entries
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(FormatError, match=r"pipe: cannot be written: it is no regular file\. Choose another place"):
+    with pytest.raises(
+        FormatError, match=r"pipe: cannot be written: it is not a regular file\. Choose a different path"
+    ):
         quantize.run(tmp_path / "in", tmp_path / "pipe", "Q8_0", report=quiet)
 
 

@@ -35,15 +35,16 @@ def test_decisions_are_refused(decide: Callable[[Any, Any], Any]) -> None:
     for _ in range(2):
         with pytest.raises((ShapeError, TypeError)) as found:
             step(Tensor(X), N.bind(4))
-        assert found.type is TypeError or "another number in each call" in str(found.value)
+        assert found.type is TypeError or "changes per call" in str(found.value)
 
 
 def test_the_sentence() -> None:
     with pytest.raises(ShapeError) as found:
         bool(n > 3)
     assert str(found.value) == (
-        "n > 3: this size is another number in each call of the captured function, from 2 to 9, and the function runs "
-        "once for all of them. Decide outside of it, give it a plain int (a capture for each), or compare Tensor(n)."
+        "n > 3: this symbolic size changes per call of the captured function, from 2 to 9, and the function is "
+        "traced once for all of them. Decide outside of it, give it a plain int (a capture for each), or compare "
+        "Tensor(n)."
     )
     with pytest.raises(ShapeError, match=r"^\(n \* 2\) \+ 2 as an int: "):
         range(2 * (n + 1))
@@ -134,7 +135,7 @@ def test_a_size_that_would_stay_behind_is_refused() -> None:
         box.kept = p
         return x[:p].sum()
 
-    with pytest.raises(ShapeError, match=r"box\.kept is the size n, which is another number"):
+    with pytest.raises(ShapeError, match=r"box\.kept is the symbolic size n and changes"):
         jit(keep)(x, N.bind(3))
-    with pytest.raises(ShapeError, match="puts the size n into a container of its arguments"):
+    with pytest.raises(ShapeError, match="stores the symbolic size n in an argument"):
         jit(lambda given, p: given.append(p))([], N.bind(3))

@@ -468,7 +468,7 @@ def test_numpys_operators_give_tensors() -> None:
 def test_a_gradient_is_not_lost_to_numpy() -> None:
     leaf = Tensor([1.0], requires_grad=True)
     with pytest.raises(
-        GradientError, match=r"np.exp: NumPy's result would not lead back .* or give NumPy t.detach\(\)"
+        GradientError, match=r"np.exp: no gradient would flow from NumPy's result .* or give NumPy t.detach\(\)"
     ):
         np.exp(leaf)
     assert np.exp(leaf.detach()) == pytest.approx(np.e)
@@ -478,7 +478,7 @@ def test_a_gradient_is_not_lost_to_numpy() -> None:
                                       lambda: np.concatenate([np.ones(1), leaf]), lambda: np.fft.fft(leaf),
                                       lambda: np.multiply.outer(np.array([1j]), leaf)]  # fmt: skip
     for call in calls:
-        with pytest.raises(GradientError, match="NumPy's result would not lead back"):
+        with pytest.raises(GradientError, match="no gradient would flow from NumPy's result"):
             call()
     assert not np.isnan(leaf).any()  # no gradient is expected of bools and ints
     assert np.allclose(leaf, np.ones(1))
@@ -486,7 +486,7 @@ def test_a_gradient_is_not_lost_to_numpy() -> None:
     assert np.zeros_like(leaf) == 0  # nor of a shape
     given = np.zeros(1, np.float32)
     for write in (lambda: np.exp(leaf, out=given), lambda: np.cumsum(leaf, out=given), lambda: given.__iadd__(leaf)):
-        with pytest.raises(GradientError, match="NumPy's result would not lead back"):
+        with pytest.raises(GradientError, match="no gradient would flow from NumPy's result"):
             write()
         assert given == 0  # refused before anything is written
 

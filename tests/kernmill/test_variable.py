@@ -155,14 +155,17 @@ def test_sizes_that_do_not_fit() -> None:
         (lambda x, n: x[:, :n] + x[:, : n + 1], r"at axis -1 the sizes are n and n \+ 1\."),
         (lambda x, n: x[:, :n].reshape(3, n), r"\(4, n\) -> \(3, n\): n \* 4 elements do not make n \* 3\."),
         (lambda x, n: x[:, :n].pad(((0, 0), (0, 3 - n))), r"pad: \(4, n\) by .*: give one pair of sizes >= 0"),
-        (lambda x, n: x[:, -n:], "some values of the variables lead outside"),  # -0 is the front
+        (lambda x, n: x[:, -n:], "some values of the variables are out of bounds"),  # -0 is the front
         (lambda x, n: Tensor.arange(n, 3), "arange: from n to 3 by 1: .* is negative for some values"),
-        (lambda x, n: x[:, :n].chunk(2, 1)[0], "chunk: n into 2 pieces leaves a rest"),
+        (lambda x, n: x[:, :n].chunk(2, 1)[0], "chunk: the symbolic size n may not divide evenly"),
         (lambda x, n: x[:, :n].roll(3, 1), "roll: by 3 along an axis of size n, which may be less"),
-        (lambda x, n: x[:, :n].split(4, 1)[0], "split: how many pieces of 4 make n differs from call to call"),
+        (
+            lambda x, n: x[:, :n].split(4, 1)[0],
+            "split: the number of pieces of size 4 in the symbolic size n is not fixed",
+        ),
         (lambda x, n: x[:, : n + 1].unfold(1, 2, 1), "the window spans 2 places"),
-        (lambda x, n: Tensor.linspace(0, 1, n), "n as an int: this size is another number in each call"),
-        (lambda x, n: Tensor.rand(n), r"random tensor of shape \(n,\): sizes are whole numbers"),
+        (lambda x, n: Tensor.linspace(0, 1, n), "n as an int: this symbolic size changes per call"),
+        (lambda x, n: Tensor.rand(n), r"random tensor of shape \(n,\): sizes must be integers"),
     ):
         with pytest.raises(ShapeError, match=message):
             jit(rule)(x, n.bind(2))
@@ -265,8 +268,8 @@ def test_dtype_and_shape_still_tell_captures_apart() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Variable("n", 0, 9).bind(10), r"n.bind: 10 is outside of 0 to 9\."),
-        (lambda: Variable("n", 0, 9).bind(-1), r"n.bind: -1 is outside of 0 to 9\."),
+        (lambda: Variable("n", 0, 9).bind(10), r"n.bind: 10 is outside 0 to 9\."),
+        (lambda: Variable("n", 0, 9).bind(-1), r"n.bind: -1 is outside 0 to 9\."),
         (lambda: Variable("n", 0, 9).bind(3.7), r"n.bind: 3\.7 is no whole number\."),  # type: ignore[arg-type]
         (lambda: Variable("n", 5, 4), r"Variable: 'n' from 5 to 4\."),
         (lambda: Variable("", 0, 4), r"Variable: '' from 0 to 4\."),
@@ -288,19 +291,19 @@ class Opaque:
 def test_what_cannot_be_captured() -> None:
     n = Variable("n", 0, ROWS)
     x = Tensor(X).realize()
-    with pytest.raises(ShapeError, match=r"realize: the shape \(n, 19\) is known at each call only"):
+    with pytest.raises(ShapeError, match=r"realize: a tensor with the symbolic shape \(n, 19\) cannot be stored"):
         jit(lambda x, n: x[:n])(x, n.bind(3))
     box = Opaque()
     with pytest.raises(ShapeError, match=r"leaves a tensor of shape \(19,\) that is not computed and depends on n"):
         jit(lambda x, n: setattr(box, "kept", x.sum(0) + n))(x, n.bind(3))
     del box.kept
-    with pytest.raises(ShapeError, match="some values of the variables lead outside of it"):
+    with pytest.raises(ShapeError, match="some values of the variables are out of bounds"):
         jit(lambda x, n: x[: n + 1].sum())(x, n.bind(3))
-    with pytest.raises(ShapeError, match="some values of the variables lead outside of it"):
+    with pytest.raises(ShapeError, match="some values of the variables are out of bounds"):
         jit(lambda x, n: x[n - 1 :].sum())(x, n.bind(3))
-    with pytest.raises(KernmillError, match="a list holds a bound variable"):
+    with pytest.raises(KernmillError, match="a list contains a bound variable"):
         jit(lambda parts: parts[0][: parts[1]].sum())([x, n.bind(3)])
-    with pytest.raises(ShapeError, match=r"in one call\. Give each variable a name of its own"):
+    with pytest.raises(ShapeError, match=r"in one call\. Give each variable a unique name"):
         jit(lambda x, a, b: x[a:b].sum())(x, n.bind(3), n.bind(4))
 
 
@@ -380,7 +383,7 @@ def test_a_record_may_not_hold_a_variable() -> None:
         x: Tensor
         n: Any
 
-    with pytest.raises(KernmillError, match="Given holds a bound variable"):
+    with pytest.raises(KernmillError, match="Given contains a bound variable"):
         jit(lambda given: given.x + given.n)(Given(Tensor([1.0]), Variable("n", 0, 4).bind(2)))
 
 

@@ -96,7 +96,7 @@ def test_platforms_without_devices_are_named(binding: Any) -> None:
 
 def test_where_drivers_were_looked_for_is_said(binding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OCL_ICD_VENDORS", "elsewhere")
-    with pytest.raises(DeviceError, match="OCL_ICD_VENDORS=elsewhere says where to look: correct or unset it"):
+    with pytest.raises(DeviceError, match="OCL_ICD_VENDORS=elsewhere sets the search path: correct or unset it"):
         cl_driver.found_devices()
 
 
@@ -118,8 +118,8 @@ def test_facts(binding: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"available": False}, "CL:1: board says that it is not available"),
-        ({"compiler_available": False}, "comes without a compiler"),
+        ({"available": False}, "CL:1: board is reported as not available"),
+        ({"compiler_available": False}, "has no compiler"),
         ({"profile": "EMBEDDED_PROFILE"}, "embedded profile"),
     ],
 )
@@ -225,6 +225,6 @@ print("still here")
     assert out.endswith("still here\n")
     process = start(code)
     out, err = process.communicate(timeout=120)
-    assert "CL:9 device 'CL:9': it is not there. Here are: CL" in out, err
-    assert "CL:nobody CL:nobody: no OpenCL device has this in its name. Here are: CL:0 is " in out
+    assert "CL:9 device 'CL:9': not found. Available: CL" in out, err
+    assert "CL:nobody CL:nobody: no OpenCL device has this in its name. Available: CL:0 is " in out
     assert out.endswith("still here\n")

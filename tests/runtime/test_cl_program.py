@@ -26,7 +26,7 @@ def test_the_line_that_the_log_names_is_shown(log: str) -> None:
     text = cl_program.explain_build(
         "sum_4", SOURCE, "-w", f"Build on device:\n\n{log}\n(source saved as /tmp/x.cl)", "H200"
     )
-    assert text.startswith("kernel sum_4: the driver of H200 refused the source (options: -w): use of undeclared")
+    assert text.startswith("kernel sum_4: the driver of H200 rejected the source (options: -w): use of undeclared")
     lines = text.splitlines()
     assert lines[1] == "    2 |   float x = y;"
     assert lines[2].index("^") == lines[1].index("y;")

@@ -124,9 +124,9 @@ def test_nothing_is_opened_before_it_is_used(outside: type[AbacusDevice]) -> Non
 
 
 def test_a_number_that_is_not_there(outside: type[AbacusDevice]) -> None:
-    with pytest.raises(DeviceError, match=r"device 'ABACUS:9': it is not there\. Here are: ABACUS, ABACUS:1\. "):
+    with pytest.raises(DeviceError, match=r"device 'ABACUS:9': not found\. Available: ABACUS, ABACUS:1\. "):
         get_device("ABACUS:9")
-    with pytest.raises(DeviceError, match=r"device 'LLVM:9': it is not there\. Here are: LLVM\. "):
+    with pytest.raises(DeviceError, match=r"device 'LLVM:9': not found\. Available: LLVM\. "):
         get_device("LLVM:9")
 
 
@@ -137,7 +137,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
 
 @pytest.mark.parametrize("name", ["", ":", ":1", "LLVM:x", "LLVM:-1", "LLVM:1:2", "LLVM:²"])
 def test_what_is_no_name(name: str) -> None:
-    with pytest.raises(DeviceError, match="a device is named like LLVM or LLVM:1"):
+    with pytest.raises(DeviceError, match="expected a device name such as LLVM or LLVM:1"):
         canonical_name(name)
 
 

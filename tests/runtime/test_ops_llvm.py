@@ -27,7 +27,7 @@ def test_a_kernel_without_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
         x, y = Tensor(a).realize(), Tensor(b).realize()
         with monkeypatch.context() as patch:
             patch.setitem(elf.libc_externs(), "malloc", address)
-            with pytest.raises(OutOfMemoryError, match=r"LLVM: no room for the [\d,]+ bytes that a kernel takes"):
+            with pytest.raises(OutOfMemoryError, match=r"LLVM: out of memory: a kernel needs [\d,]+ bytes per thread"):
                 (x @ y).realize()
         np.testing.assert_allclose((x[:1000] @ y).numpy(), a[:1000] @ b, rtol=1e-3, atol=1e-3)
     plan.plans.clear()

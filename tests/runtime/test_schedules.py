@@ -66,7 +66,7 @@ def test_a_folder_that_is_not_there(kernel: Kernel, tmp_path: Path) -> None:
     with Context(OVERRIDE=str(tmp_path / "nowhere")), pytest.raises(SettingError) as caught:
         schedules.written_schedule(kernel)
     assert str(caught.value) == (
-        f"OVERRIDE: there is no folder {tmp_path / 'nowhere'}. Give one that holds <kernel>.schedule files."
+        f"OVERRIDE: {tmp_path / 'nowhere'} is not a folder. Give a folder with <kernel>.schedule files."
     )
     with Context(OVERRIDE=str(tmp_path)):
         assert schedules.written_schedule(kernel) is None, "no file for this one"

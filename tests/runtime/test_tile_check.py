@@ -96,11 +96,11 @@ def test_a_refusal_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
     with Context(TARGET=""):
         units, text = check.matrix_unit(plain)
     assert not units
-    assert text == "matrix unit: not used, the system does not let this process (arch_prctl ARCH_REQ_XCOMP_PERM)"
+    assert text == "matrix unit: not used, the system denies it to this process (arch_prctl ARCH_REQ_XCOMP_PERM)"
 
 
 def test_info_says_that_functions_stand_for_it() -> None:
     with Context(TARGET="amx"):
         device = get_device("LLVM")
-        assert device.details() == ["matrix unit: functions stand for one (TARGET=amx)"]
+        assert device.details() == ["matrix unit: emulated by functions (TARGET=amx)"]
         assert device.target.name.endswith("-amx")

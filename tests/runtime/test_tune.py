@@ -171,11 +171,11 @@ def test_a_worker_that_dies_at_the_first_timing_is_started_again(
 def test_a_wrong_candidate_is_reported_and_not_chosen(
     kernel: Kernel, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = looked(kernel, Answers(lambda text: {"wrong": "at [3] it has 1 where 2 is right"}), tmp_path, 5)
+    found = looked(kernel, Answers(lambda text: {"wrong": "at [3] it has 1 where 2 is correct"}), tmp_path, 5)
     assert found.schedule == heuristic_schedule(get_device("LLVM"), kernel)
     assert found.wrong
     assert isinstance(found.wrong[0], InternalError)
-    assert "gives other results with the schedule" in caplog.text
+    assert "gives different results with the schedule" in caplog.text
     assert "Please report it" in str(found.wrong[0])
 
 
@@ -191,7 +191,7 @@ def test_a_lost_worker_is_started_again(kernel: Kernel, tmp_path: Path) -> None:
 def test_a_process_that_does_not_answer_is_ended() -> None:
     worker = Worker()
     try:
-        assert worker.ask({"try": ""}, 60)["refused"] == "there is no kernel yet"
+        assert worker.ask({"try": ""}, 60)["refused"] == "no kernel is loaded yet"
         process = worker._process
         assert process is not None
         with pytest.raises(CandidateLost, match="not done in 0 s"):

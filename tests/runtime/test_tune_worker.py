@@ -28,7 +28,7 @@ def test_a_candidate_is_compared_and_timed(device: str) -> None:
 
 def test_what_does_not_fit_is_refused(device: str) -> None:
     made = bench(data(0, 8, 8) * 1.5, device)
-    assert "there is no loop 'z9'" in made.attempt("split z9 4")["refused"]
+    assert "'z9' is not a loop" in made.attempt("split z9 4")["refused"]
 
 
 def test_a_wrong_result_is_no_candidate(device: str, monkeypatch: pytest.MonkeyPatch) -> None:

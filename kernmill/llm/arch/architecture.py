@@ -40,7 +40,7 @@ def _check_fits(c: Config, name: str, shape: Sequence[int], wanted: Sequence[int
         sizes = ", ".join("any" if size is None else str(size) for size in wanted)
         raise FormatError(
             f"{name} has shape {tuple(shape)}, and a {c.name} model of these sizes needs ({sizes}). The file's "
-            f"metadata and its tensors do not belong together: {c.sizes}."
+            f"metadata and tensors are inconsistent: {c.sizes}."
         )
 
 
@@ -96,10 +96,10 @@ class Architecture:
             return None
         if isinstance(weight, Tensor) and not weight.dtype.is_float:
             raise FormatError(
-                f"{name} is {weight.dtype.name}, and weights are floats or blocks. Convert the file again."
+                f"{name} is {weight.dtype.name}: weights must be floats or quantized. Convert the file again."
             )
         if len(shape) == 1 and not isinstance(weight, Tensor):
-            raise FormatError(f"{name} is in a packed form, and norms and biases are plain. Convert the file again.")
+            raise FormatError(f"{name} is quantized: norms and biases must be floats. Convert the file again.")
         _check_fits(self.config, name, weight.shape, shape)
         return weight
 

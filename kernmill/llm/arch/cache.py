@@ -53,12 +53,12 @@ def _variables(sequences: int, count: int, capacity: int) -> tuple[list[Variable
 def _row(type: str, width: int) -> tuple[tuple[int, ...], DType]:
     """Shape and dtype of what is kept of a key or a value."""
     if type not in CACHE_TYPES:
-        raise SettingError(f"cache of {type!r}: there is no such type. Choose one of {', '.join(CACHE_TYPES)}.")
+        raise SettingError(f"cache of {type!r}: must be one of {', '.join(CACHE_TYPES)}.")
     if type in _FLOATS:
         return (width,), _FLOATS[type]
     if width % _BLOCK:
         raise SettingError(
-            f"cache of {type}: heads of {width} values are no whole blocks of {_BLOCK}. Choose one of "
+            f"cache of {type}: heads of {width} values are not a multiple of the block size {_BLOCK}. Choose one of "
             f"{', '.join(_FLOATS)}."
         )
     return (width // _BLOCK, _TYPES[type].size_bytes), dtypes.uint8
@@ -72,7 +72,7 @@ def pair_of(types: CacheTypes) -> tuple[str, str]:
     """
     pair = (types, types) if isinstance(types, str) else types
     if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not all(isinstance(one, str) for one in pair):
-        raise SettingError(f"cache_type={types!r}: must be a type, or a pair: of keys and of values.")
+        raise SettingError(f"cache_type={types!r}: must be a type, or a pair (type of keys, type of values).")
     return pair[0], pair[1]
 
 

@@ -131,8 +131,9 @@ def architecture_in(metadata: Mapping[str, Any]) -> str:
     """
     name = metadata.get("general.architecture", "")
     if not isinstance(name, str):
-        raise FormatError(f"general.architecture is {quoted(name)}, not a text that names a model. Convert the file "
-                          "again.")  # fmt: skip
+        raise FormatError(
+            f"general.architecture is {quoted(name)}, not the name of an architecture. Convert the file again."
+        )
     return name
 
 
@@ -156,7 +157,7 @@ class _Keys:
         value = self.get(key)
         value = default if value is None else value
         if not isinstance(value, str):
-            raise FormatError(f"{self.name}.{key} is {quoted(value)}, not a text.")
+            raise FormatError(f"{self.name}.{key} is {quoted(value)}, not a string.")
         return value
 
     def number(self, key: str, default: float | None = None, *, within: tuple[float, float] | None = None) -> float:
@@ -164,13 +165,13 @@ class _Keys:
         value = self.get(key)
         value = default if value is None else value
         if value is None:
-            raise FormatError(f"the file has no {self.name}.{key}, which the model cannot be built without.")
+            raise FormatError(f"the file has no {self.name}.{key}, which is required.")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-            raise FormatError(f"{self.name}.{key} is {quoted(value)}, not a finite number from 0 on.")
+            raise FormatError(f"{self.name}.{key} is {quoted(value)}, not a finite number >= 0.")
         if within is not None and value != default and not within[0] <= value <= within[1]:
             raise FormatError(
-                f"{self.name}.{key} is {value:g}, and what a model computes with it is no number, or always the same: "
-                f"it lies between {within[0]:g} and {within[1]:g}. The file is damaged, or was written by a faulty "
+                f"{self.name}.{key} is {value:g}, out of range [{within[0]:g}, {within[1]:g}]: the model would "
+                "produce NaN or constant output. The file is damaged, or was written by a faulty "
                 "converter."
             )
         return float(value)
@@ -205,8 +206,8 @@ class _Keys:
         is_causal = self.get("attention.causal")
         if is_causal not in (None, True):
             raise FormatError(
-                f"{self.name}.attention.causal is {quoted(is_causal)}: tokens of this model see what stands behind "
-                "them as well. kernmill runs models that write text, whose tokens do not. Use one of those."
+                f"{self.name}.attention.causal is {quoted(is_causal)}: this is a bidirectional model. kernmill "
+                "generates text with causal models only. Use a causal model."
             )
 
     def size(self, key: str, default: int | None = None, *, least: int = 1) -> int:
@@ -219,16 +220,14 @@ class _Keys:
             value = values[0]
         value = default if value is None else value
         if value is None:
-            raise FormatError(f"the file has no {self.name}.{key}, which the model cannot be built without.")
+            raise FormatError(f"the file has no {self.name}.{key}, which is required.")
         if (
             isinstance(value, bool)
             or _is_list(value)
             or not hasattr(value, "__index__")
             or not least <= int(value) < LARGEST
         ):
-            raise FormatError(
-                f"{self.name}.{key} is {quoted(value)}, not a whole number from {least} to {LARGEST - 1}."
-            )
+            raise FormatError(f"{self.name}.{key} is {quoted(value)}, not an integer from {least} to {LARGEST - 1}.")
         return int(value)
 
     def pattern(self, key: str, layers: int) -> int | tuple[bool, ...]:
@@ -257,7 +256,7 @@ def _rope(keys: _Keys, head_width: int) -> Rope:
         )
     base = keys.number("rope.freq_base", 10000.0)
     if base < 1:
-        raise FormatError(f"{keys.name}.rope.freq_base is {base:g}, and rotations that slow down need 1 or more.")
+        raise FormatError(f"{keys.name}.rope.freq_base is {base:g}: must be at least 1.")
     return Rope(
         size=size,
         base=base,

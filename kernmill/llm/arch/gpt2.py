@@ -21,8 +21,8 @@ class Gpt2(StarCoder2):
         table = self.needed("position_embd.weight", None, config.width)
         if capacity > table.shape[0]:
             raise SettingError(
-                f"Model: capacity={capacity}: must be at most {table.shape[0]}, the number of positions that this "
-                "model has learned."
+                f"Model: capacity={capacity}: must be at most {table.shape[0]}, the number of learned positions of "
+                "this model."
             )
         self.ends["position_embd.weight"] = rows(table, Tensor.arange(capacity)).realize()
 

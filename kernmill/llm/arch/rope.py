@@ -38,9 +38,7 @@ def _stretched(rope: Rope, frequencies: Array, factors: Array | None) -> tuple[A
     """Frequencies for the longer context, and the factor on cosine and sine."""
     if factors is not None:
         if not (np.isfinite(factors).all() and (factors > 0).all()):
-            raise FormatError(
-                "rope: the file's factors are not all positive numbers, and frequencies are divided by them."
-            )
+            raise FormatError("rope: the frequency factors of the file must all be positive.")
         frequencies = frequencies / factors
     if rope.scaling == "linear":
         return frequencies / rope.factor, rope.attention_factor
@@ -56,7 +54,9 @@ def _stretched(rope: Rope, frequencies: Array, factors: Array | None) -> tuple[A
 def _pair_that_turns(rope: Rope, turns: float) -> float:
     """The pair that makes this many turns within the trained context."""
     if rope.base <= 1 or turns <= 0:
-        raise FormatError(f"rope: yarn with base {rope.base:g} and {turns:g} turns has no frequencies to choose from.")
+        raise FormatError(
+            f"rope: yarn with base {rope.base:g} and {turns:g} rotations has no frequencies to interpolate."
+        )
     return rope.size * math.log(rope.trained_context / (turns * 2 * math.pi)) / (2 * math.log(rope.base))
 
 

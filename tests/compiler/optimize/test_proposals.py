@@ -72,7 +72,7 @@ def test_results_go_around_the_caches_once_and_only_where_these_do_not_hold_them
 
 def test_claimed_results_do_not_go_around_the_caches() -> None:
     ast = merge_loops(only(matmul(data(0, 8, 16), data(1, 16, 32))))
-    with pytest.raises(CompileError, match="have `prefetchw`, to be written through the caches"):
+    with pytest.raises(CompileError, match="already have `prefetchw`, which keeps them in the caches"):
         apply_actions(ast, parse_schedule("prefetchw; stream"))
 
 

@@ -53,6 +53,6 @@ def test_what_does_not_fit_changes_nothing() -> None:
     before = schedule.ast
     assert not schedule.tries("thread", "k0")
     assert schedule.tries("unroll", "i0", 1)
-    with pytest.raises(CompileError, match="thread k0 does not fit: k0 is no output loop"):
+    with pytest.raises(CompileError, match="thread k0 does not fit: k0 is not an output loop"):
         schedule.add("thread", "k0")
     assert (schedule.ast, schedule.actions) == (before, [])

@@ -132,7 +132,7 @@ def test_what_is_too_deep_is_listed() -> None:
         thing = space(blocks=[thing])
     assert guard(thing).walk.unwatched == {}
     thing = space(blocks=[thing])
-    reason = "it lies more than 32 steps deep, as may more"
+    reason = "it is nested more than 32 levels deep, and other values may be too"
     assert guard(thing).walk.unwatched == {f"it{'.blocks[0]' * 16}.value": reason}
     assert guard(space(thing=thing)).walk.unwatched == {f"it.thing{'.blocks[0]' * 16}": reason}
     assert guard(space(thing=thing, short=lowest)).walk.unwatched == {}
@@ -222,7 +222,7 @@ def test_what_is_too_large_is_listed() -> None:
     thing.many.append(1)
     assert found.check() is None
     deep = guard(space(many=[list(range(200))] * 4096))
-    assert list(deep.walk.unwatched.values()) == ["it comes after 20,000 other values, as may more"]
+    assert list(deep.walk.unwatched.values()) == ["it comes after 20,000 other values, and further ones may too"]
 
 
 def test_random_generators_are_listed() -> None:

@@ -102,7 +102,7 @@ def test_a_call_without_memory_has_not_happened(
         if notes is None:
             assert at > 0 or before > 1
             return
-        assert notes == [f"jit: all is as it was before this call of {step.__name__}."] * (before < 2)
+        assert notes == [f"jit: the state before this call of {step.__name__} is restored."] * (before < 2)
         if at % 2:
             assert seen(m, x) == was
         assert captured(m, x).tolist() == pytest.approx(step(plain, y).tolist())
@@ -125,8 +125,8 @@ def test_what_is_not_put_back_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         return m.b + x
 
     for function, note in (
-        (counts, "jit: all is as it was before this call of {}, but 'm.count'."),
-        (realizes, "jit: {} had realized a part of what it assigned: that stays, and the rest is still due."),
+        (counts, "jit: the state before this call of {} is restored, but 'm.count'."),
+        (realizes, "jit: {} had already realized some of its assignments: these remain, the others are still pending."),
     ):
         captured = jit(function)
         notes: list[str] = []
@@ -152,7 +152,7 @@ def test_who_lets_nobody_write_is_left_alone(monkeypatch: pytest.MonkeyPatch) ->
     refuse(monkeypatch, 0)
     with pytest.raises(OutOfMemoryError) as caught:
         step(x)
-    assert caught.value.__notes__ == [f"jit: all is as it was before this call of {step._name}."]
+    assert caught.value.__notes__ == [f"jit: the state before this call of {step._name} is restored."]
     assert step(x).tolist() == [3, 5, 7]
 
 

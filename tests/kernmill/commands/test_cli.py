@@ -89,8 +89,8 @@ def test_cache_clear_empties_the_folder(tmp_path: Path) -> None:
     ("arguments", "environment", "text"),
     [
         (("info",), {"DEBUG": "seven"}, "kernmill: environment: 'seven' is not a value of DEBUG. Valid: 0 to 6."),
-        (("info",), {"DEVICE": "NO"}, "kernmill: device 'NO': there is no such device. Devices here: "),
-        (("demo", "--device", "NO"), {}, "kernmill: device 'NO': there is no such device. Devices here: "),
+        (("info",), {"DEVICE": "NO"}, "kernmill: device 'NO': not found. Available: "),
+        (("demo", "--device", "NO"), {}, "kernmill: device 'NO': not found. Available: "),
         (
             ("quantize", "no.gguf", "out", "Q4_0"),
             {},
@@ -99,9 +99,13 @@ def test_cache_clear_empties_the_folder(tmp_path: Path) -> None:
         (
             ("quantize", "no.gguf", "out", "Q4"),
             {},
-            "kernmill: quantize: 'Q4' is no mix that kernmill makes. ",
+            "kernmill: quantize: 'Q4': must be one of ",
         ),
-        (("conformance", "--device", "a:b"), {}, "kernmill: device 'a:b': a device is named like LLVM or LLVM:1."),
+        (
+            ("conformance", "--device", "a:b"),
+            {},
+            "kernmill: device 'a:b': expected a device name such as LLVM or LLVM:1.",
+        ),
     ],
 )
 def test_mistakes_are_one_sentence(arguments: tuple[str, ...], environment: dict[str, str], text: str) -> None:
@@ -191,7 +195,7 @@ def test_output_to_a_full_disk_is_one_sentence() -> None:
     with open("/dev/full", "w", encoding="utf-8") as full:
         done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == "kernmill: the output cannot be written: No space left on device. Send it elsewhere.\n"
+    assert done.stderr == "kernmill: the output cannot be written: No space left on device. Redirect it.\n"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="written for a POSIX shell")
@@ -200,7 +204,7 @@ def test_output_to_what_is_open_for_reading_is_one_sentence() -> None:
     command = f"{sys.executable} -m kernmill cache info 1</dev/null"
     done = subprocess.run(["sh", "-c", command], cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == "kernmill: the output cannot be written: Bad file descriptor. Send it elsewhere.\n"
+    assert done.stderr == "kernmill: the output cannot be written: Bad file descriptor. Redirect it.\n"
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no file that is always full")

@@ -81,10 +81,10 @@ HARMLESS = [
     ("--numa distribute", "weights are copied once"),
     ("-tb 4", "-t N is for prompts and for tokens"),
     ("--color", "text goes to stdout, everything else to stderr"),
-    ("-no-cnv", "it is so without the option"),
-    ("--mirostat 0", "this value switches it off"),
-    ("--typical 1.0", "this value switches it off"),
-    ("--top-nsigma -1", "this value switches it off"),
+    ("-no-cnv", "this is the default"),
+    ("--mirostat 0", "this value disables it"),
+    ("--typical 1.0", "this value disables it"),
+    ("--top-nsigma -1", "this value disables it"),
     ("--dry-base 1.75", "it only matters with an option that is not available"),
 ]
 
@@ -120,7 +120,7 @@ def test_every_harmless_option_is_taken(asked: list[Any]) -> None:
 
 
 QUANTIZE = {
-    "--imatrix": "Importance matrices are not supported. Without one the rounding is by the values alone.",
+    "--imatrix": "Importance matrices are not supported. Rounding depends on the values only.",
     "--pure": "MIX chooses the type of each tensor. Choose another MIX.",
     "--keep-split": "kernmill quantize writes all layers, to one file.",
     "-ngl": "kernmill quantize --help lists all.",
@@ -177,8 +177,9 @@ def test_an_empty_path(words: tuple[str, ...], capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--grammar-file", "x"], "there is no option --grammar-file. Nothing here holds a text to a form. Ask for the "
-         "form in the prompt, or choose tokens by Model.next_logits in Python."),
+        (["--grammar-file", "x"],
+            "there is no option --grammar-file. Constrained generation is not supported. Describe the format in "
+            "the prompt, or choose tokens by Model.next_logits in Python."),
         (["--rope-scale=2"], "there is no option --rope-scale. The file says how the model computes. Change "
          "the file."),
         (["-n5"], "there is no option -n5. Write -n 5."),
@@ -229,7 +230,7 @@ def test_a_prompt_from_a_file_or_a_pipe(tmp_path: Path, asked: list[Any], monkey
     assert main(["run", "x.gguf"]) == 2  # nothing is left in the pipe
     assert main(["run", "x.gguf", "-f", str(tmp_path / "no")]) == 2
     assert capsys.readouterr().err.splitlines() == [
-        "kernmill: run: no prompt. Give one with -p TEXT, or talk with the model: --chat.",
+        "kernmill: run: no prompt. Give one with -p TEXT, or start a conversation with --chat.",
         f"kernmill: {tmp_path / 'no'}: cannot be read: No such file or directory. Give the path of a text.",
     ]
 

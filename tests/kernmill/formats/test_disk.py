@@ -56,7 +56,7 @@ def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for place in (tmp_path, pipe):
-        with pytest.raises(FormatError, match="cannot be written: it is no regular file"), replacing(place):
+        with pytest.raises(FormatError, match="cannot be written: it is not a regular file"), replacing(place):
             pass
     assert pipe.is_fifo()
     assert list(tmp_path.iterdir()) == [pipe]
@@ -81,7 +81,7 @@ def test_what_a_link_leads_to_is_replaced(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     link.unlink()
     link.symlink_to(pipe)
-    with pytest.raises(FormatError, match="link: cannot be written: it is no regular file"), replacing(link):
+    with pytest.raises(FormatError, match="link: cannot be written: it is not a regular file"), replacing(link):
         pass
     assert (link.is_symlink(), pipe.is_fifo()) == (True, True)
     assert sorted(tmp_path.rglob("*")) == [inner, inner / "x", link, pipe]

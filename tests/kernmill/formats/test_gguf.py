@@ -59,12 +59,12 @@ REFUSED: dict[str, tuple[memoryview, str]] = {
     "magic": (memoryview(b"GGML" + bytes(40)), "first bytes: they are b'GGML'"),
     "safetensors": (memoryview(b"8" + bytes(7) + b'{"a":{}}'), "not b'GGUF'. That is a safetensors file. Convert the"),
     "git lfs": (memoryview(b"version https://git-lfs.github.com/spec/v1\n"), "Fetch it with: git lfs pull."),
-    "web page": (memoryview(b"<!DOCTYPE html>"), "That is a web page. Fetch the file that it leads to."),
+    "web page": (memoryview(b"<!DOCTYPE html>"), "That is a web page. Fetch the file that it links to."),
     "before gguf": (memoryview(b"tjgg" + bytes(40)), "That is older than GGUF. Fetch a newer file of the model."),
     "no version": (memoryview(b"GGUF\3"), "at byte 4: version: it takes 4 bytes, the file has 1 more"),
-    "version 0": (file(start=b"GGUF" + U32(0)), "version: 0 is none that kernmill reads: 2 and 3"),
-    "version 1": (file(start=b"GGUF" + U32(1)), "version: 1 is none"),
-    "version 4": (file(start=b"GGUF" + U32(4)), "version: 4 is none"),
+    "version 0": (file(start=b"GGUF" + U32(0)), "version: 0 is not supported: must be 2 or 3"),
+    "version 1": (file(start=b"GGUF" + U32(1)), "version: 1 is not supported"),
+    "version 4": (file(start=b"GGUF" + U32(4)), "version: 4 is not supported"),
     "big-endian": (file(start=b"GGUF\0\0\0\3"), "version: the file is big-endian"),
     "no counts": (memoryview(b"GGUF\3\0\0\0\0"), "at byte 8: number of tensors: it takes 8 bytes"),
     "negative tensors": (file(counts=(-1, 0)), "at byte 8: number of tensors: -1 is not in 0 to 65536"),
@@ -77,33 +77,33 @@ REFUSED: dict[str, tuple[memoryview, str]] = {
     "key over the end": (file((text("k", 99) + U32(4) + U32(1),)), "length of key of metadata value 0: 99 does not"),
     "empty key": (file((pair("", 4, U32(1)),)), "key of metadata value 0: it is empty"),
     "key no text": (file((pair(b"\xff", 4, U32(1)),)), "key of metadata value 0: it is not UTF-8"),
-    "key twice": (file((pair("k", 4, U32(1)), pair("k", 0, b"1"))), "key of metadata value 1: 'k' is there twice"),
-    "value type": (file((pair("k", 13, U32(1)),)), "at byte 33: type of metadata 'k': 13 is none of 0 to 12"),
-    "array of arrays": (file((pair("k", 9, U32(9) + U64(0)),)), "metadata 'k': an array of arrays is no GGUF"),
-    "element type": (file((pair("k", 9, U32(99) + U64(0)),)), "type of the elements of metadata 'k': 99 is none"),
+    "key twice": (file((pair("k", 4, U32(1)), pair("k", 0, b"1"))), "key of metadata value 1: 'k' occurs twice"),
+    "value type": (file((pair("k", 13, U32(1)),)), "at byte 33: type of metadata 'k': 13 is not in 0 to 12"),
+    "array of arrays": (file((pair("k", 9, U32(9) + U64(0)),)), "metadata 'k': arrays of arrays are not valid GGUF"),
+    "element type": (file((pair("k", 9, U32(99) + U64(0)),)), "type of the elements of metadata 'k': 99 is not in"),
     "long array": (file((pair("k", 9, U32(0) + U64(1 << 62)),)), "length of metadata 'k': 46116860184"),
     "wrapping array": (file((pair("k", 9, U32(10) + U64((1 << 61) + 1)),)), "length of metadata 'k': 23058"),
     "long strings": (file((pair("k", 9, U32(8) + U64(50)),)), "length of metadata 'k': 50 does not fit"),
-    "string in array": (file((pair("k", 9, U32(8) + U64(2) + text("a") + text("b", 1 << 62)),)), "'k'[1]: the text"),
+    "string in array": (file((pair("k", 9, U32(8) + U64(2) + text("a") + text("b", 1 << 62)),)), "'k'[1]: the string"),
     "strings end": (file((pair("k", 9, U32(8) + U64(3) + text("abcdefghijkl") + text("")),), align=1), "'k'[2]: the"),
-    "long string": (file((pair("k", 8, text("a", 1 << 40)),)), "metadata 'k'[0]: the text goes beyond"),
+    "long string": (file((pair("k", 8, text("a", 1 << 40)),)), "metadata 'k'[0]: the string extends beyond"),
     "value cut": (file((pair("k", 12, b"1234"),), align=1), "metadata 'k': it takes 8 bytes, the file has 4 more"),
     "alignment type": (file((pair(ALIGN, 10, U64(32)),)), "metadata 'general.alignment': it is not of type UINT32"),
-    "alignment 0": (file((pair(ALIGN, 4, U32(0)),)), "'general.alignment': 0 is no power of two up to 2097152"),
-    "alignment 24": (file((pair(ALIGN, 4, U32(24)),)), "metadata 'general.alignment': 24 is no power of two"),
-    "alignment 1 GiB": (file((pair(ALIGN, 4, U32(1 << 30)),)), "1073741824 is no power of two up to 2097152"),
+    "alignment 0": (file((pair(ALIGN, 4, U32(0)),)), "'general.alignment': 0 is not a power of two up to 2097152"),
+    "alignment 24": (file((pair(ALIGN, 4, U32(24)),)), "metadata 'general.alignment': 24 is not a power of two"),
+    "alignment 1 GiB": (file((pair(ALIGN, 4, U32(1 << 30)),)), "1073741824 is not a power of two up to 2097152"),
     "long name": (file((), (tensor("n" * 64),), bytes(8)), "name of tensor 0: it has 64 bytes, 63 at most"),
     "name no text": (file((), (tensor(b"\xc0"),), bytes(8)), "name of tensor 0: it is not UTF-8"),
-    "name twice": (file((), (tensor(), tensor(offset=32)), bytes(64)), "name of a tensor: 'a' is there twice"),
+    "name twice": (file((), (tensor(), tensor(offset=32)), bytes(64)), "name of a tensor: 'a' occurs twice"),
     "axes": (file((), (tensor(sizes=(1,) * 5),), bytes(8)), "number of axes of tensor 'a': it is 5, 4 at most"),
     "many axes": (file((), (tensor(axes=0xFFFFFFFF),), bytes(8)), "number of axes of tensor 'a': it is 4294967295"),
     "negative size": (file((), (tensor(sizes=(-2,)),), bytes(8)), "shape of tensor 'a': [-2] has a negative size"),
     "product": (file((), (tensor(sizes=(1 << 32, 1 << 32)),), bytes(8)), "has more than 2**63 - 1 values"),
     "product with 0": (file((), (tensor(sizes=(0, 1 << 62, 4)),), bytes(8)), "has more than 2**63 - 1 values"),
     "retired": (file((), (tensor(kind=4),), bytes(8)), "type of tensor 'a': 4 is retired"),
-    "type": (file((), (tensor(kind=77),), bytes(8)), "type of tensor 'a': 77 is none that kernmill knows"),
-    "block": (file((), (tensor(sizes=(33,), kind=2),), bytes(99)), "rows of 33 values are no whole blocks of Q4_0"),
-    "scalar block": (file((), (tensor(sizes=(), kind=2),), bytes(99)), "rows of 1 values are no whole blocks of Q4_0"),
+    "type": (file((), (tensor(kind=77),), bytes(8)), "type of tensor 'a': 77 is unknown"),
+    "block": (file((), (tensor(sizes=(33,), kind=2),), bytes(99)), "rows of 33 values are not a multiple of the Q4_0 block size"),
+    "scalar block": (file((), (tensor(sizes=(), kind=2),), bytes(99)), "rows of 1 values are not a multiple of the Q4_0 block size"),
     "gap": (file((), (tensor(offset=32),), bytes(99)), "offset of tensor 'a': 32 leaves a gap to the tensor before"),
     "overlap": (file((), (tensor(), tensor("b")), bytes(99)), "offset of tensor 'b': 0 overlaps the tensor before"),
     "unaligned": (file((), (tensor(), tensor("b", offset=8)), bytes(99)), "offset of tensor 'b': 8 overlaps"),
@@ -223,7 +223,7 @@ def test_one_of_many_texts_is_damaged(count: int, place: float) -> None:
         broken = [*texts[:number], text("00000", length), *texts[number + 1 :]]
         with pytest.raises(FormatError) as caught:
             parse(file((pair("t", 9, U32(8) + U64(count) + b"".join(broken)),)))
-        assert f"at byte {begin}: metadata 't'[{number}]: the text goes beyond the end" in str(caught.value)
+        assert f"at byte {begin}: metadata 't'[{number}]: the string extends beyond the end" in str(caught.value)
 
 
 def test_read_asks_for_a_kind() -> None:
@@ -391,10 +391,10 @@ def test_split_files(tmp_path: Path) -> None:
     [
         (
             lambda folder: (folder / "m-00002-of-00002.gguf").unlink(),
-            "m-00002-of-00002.gguf: cannot be read: there is no such file, and it is part 2 of 2 of a split GGUF file. "
-            "Fetch it, and put it beside the first.",
+            "m-00002-of-00002.gguf: cannot be read: there is no such file, and it is part 2 of 2 of a split GGUF "
+            "file. Fetch it into the folder of the first.",
         ),
-        (lambda folder: write_part(folder, 1, 2, "ab"), "tensor 'a' is in an earlier part as well"),
+        (lambda folder: write_part(folder, 1, 2, "ab"), "tensor 'a' is in an earlier part too"),
         (
             lambda folder: write_part(folder, 1, 2, "b"),
             "its parts have 3 tensors, metadata .* says 4",
@@ -407,7 +407,7 @@ def test_split_files(tmp_path: Path) -> None:
         ),
         (
             lambda folder: write_part(folder, 0, 2, "ac", split_count=Typed(ValueType.INT32, -3)),
-            r"metadata 'split.count' is -3, where a number of parts belongs\. Convert the file again\.$",
+            r"metadata 'split.count' is -3, which is not a number of files\. Convert the file again\.$",
         ),
     ],
 )

@@ -93,26 +93,26 @@ def test_the_package_reads_what_we_write(tmp_path: Path) -> None:
 
 REFUSED: dict[str, tuple[dict[Any, Any], dict[str, Any], str]] = {
     "key": ({"": 1}, {}, "a metadata key is empty"),
-    "value": ({"k": {"a": 1}}, {}, "metadata 'k': GGUF holds no dict"),
-    "mixed": ({"k": [1, "a"]}, {}, "metadata 'k': GGUF has no array of int, str together"),
-    "nested": ({"k": [[1]]}, {}, "metadata 'k': GGUF has no array of list together"),
+    "value": ({"k": {"a": 1}}, {}, "metadata 'k': GGUF cannot store a dict"),
+    "mixed": ({"k": [1, "a"]}, {}, "metadata 'k': GGUF has no array of int, str"),
+    "nested": ({"k": [[1]]}, {}, "metadata 'k': GGUF has no array of list"),
     "wide": ({"k": 1 << 64}, {}, "metadata 'k': an int beyond 64 bits"),
-    "range": ({"k": Typed(ValueType.UINT8, 300)}, {}, "metadata 'k': a value is no UINT8"),
-    "float": ({"k": 1e300}, {}, "metadata 'k': a value is no FLOAT32"),
-    "kind": ({"k": Typed(ValueType.STRING, [1])}, {}, "metadata 'k': a value is no STRING"),
-    "surrogate": ({"k": "\ud800"}, {}, "metadata 'k': a text is not Unicode"),
-    "bytes as a value": ({"k": b"x"}, {}, "metadata 'k': GGUF holds no bytes. Give bools, numbers, texts, or a list"),
-    "number as key": ({1: 2}, {}, "a metadata key is 1, of type int. Give a text."),
-    "surrogate as key": ({"\ud800": 2}, {}, r"a metadata key is '\ud800', which is not Unicode. Give another one."),
+    "range": ({"k": Typed(ValueType.UINT8, 300)}, {}, "metadata 'k': a value is not a UINT8"),
+    "float": ({"k": 1e300}, {}, "metadata 'k': a value is not a FLOAT32"),
+    "kind": ({"k": Typed(ValueType.STRING, [1])}, {}, "metadata 'k': a value is not a STRING"),
+    "surrogate": ({"k": "\ud800"}, {}, "metadata 'k': a string is not valid Unicode"),
+    "bytes as a value": ({"k": b"x"}, {}, "metadata 'k': GGUF cannot store a bytes. Give bools, numbers, strings"),
+    "number as key": ({1: 2}, {}, "a metadata key is 1, of type int. Give a string."),
+    "surrogate as key": ({"\ud800": 2}, {}, r"a metadata key is '\ud800', which is not valid Unicode. Give"),
     "empty key": ({"": 2}, {}, "a metadata key is empty. Name it."),
     "surrogate as name": ({}, {"\ud800": NewTensor(I8, (1,), memoryview(b"1"))},
-                          r"a tensor's name is '\ud800', which is not Unicode. Give another one."),
+                          r"a tensor's name is '\ud800', which is not valid Unicode. Give a valid string."),
     "empty name": ({}, {"": NewTensor(I8, (1,), memoryview(b"1"))}, "a tensor's name is empty. Name it."),
     "array": ({}, {"a": np.zeros(1)}, "tensor 'a' is of type ndarray. Give NewTensor(type, shape, values)."),
     "name": ({}, {"n" * 64: NewTensor(I8, (1,), memoryview(b"1"))}, "its name has more than 63 bytes"),
     "axes": ({}, {"a": NewTensor(I8, (1,) * 5, memoryview(b"1"))}, "it has 5 axes, GGUF has 4 at most"),
-    "block": ({}, {"a": NewTensor(Q4_0, (2, 16), memoryview(bytes(18)))}, "rows of 16 values are no whole blocks"),
-    "bytes": ({}, {"a": NewTensor(F32, (2,), memoryview(b"1"))}, "1 bytes for F32 of shape (2,), which takes 8"),
+    "block": ({}, {"a": NewTensor(Q4_0, (2, 16), memoryview(bytes(18)))}, "rows of 16 values are not a multiple"),
+    "bytes": ({}, {"a": NewTensor(F32, (2,), memoryview(b"1"))}, "1 bytes for F32 of shape (2,), which needs 8"),
 }  # fmt: skip
 
 
@@ -130,12 +130,12 @@ def test_what_is_no_path() -> None:
     for name, call in (("write", lambda: write(nothing, {}, {})), ("read", lambda: gguf.read(nothing))):
         with pytest.raises(DTypeError) as caught:
             call()
-        assert str(caught.value) == f"{name}: path is None, of type NoneType. Give a text or a path."
+        assert str(caught.value) == f"{name}: path is None, of type NoneType. Give a string or a path."
 
 
 def test_alignment_refused(tmp_path: Path) -> None:
     for alignment in (0, 24, 1 << 30):
-        with pytest.raises(FormatError, match="is no power of two up to 2097152"):
+        with pytest.raises(FormatError, match="is not a power of two up to 2097152"):
             write(tmp_path / "x", {}, {}, alignment=alignment)
 
 
@@ -177,5 +177,5 @@ write(sys.argv[1], {}, {"a": NewTensor(tensor_type("I8"), (1 << 20,), memoryview
         text=True,
         check=False,
     )
-    assert f"FormatError: {path}: cannot be written: File too large. Choose another place." in done.stderr
+    assert f"FormatError: {path}: cannot be written: File too large. Choose a different path." in done.stderr
     assert list(tmp_path.iterdir()) == []

@@ -29,29 +29,29 @@ REFUSED: dict[str, tuple[memoryview, str]] = {
     "long header": (file(b"{}", length=1 << 40), "the header length 1099511627776 is over 100000000"),
     "header past the end": (file(b"{}", length=99), "the header length 99 does not fit a file of 10 bytes"),
     "no object": (file(b"[]"), "does not begin with '{'"),
-    "no JSON": (file(b'{"a": 1,}'), "the header is no JSON"),
+    "no JSON": (file(b'{"a": 1,}'), "the header is not valid JSON"),
     "no text": (file(b'{"\xff": 1}'), "at byte 10: the header is not UTF-8"),
-    "nan": (file(b'{"a": NaN}'), "NaN is no JSON"),
-    "deep": (file(b'{"a":' + b"[" * 100_000), "the header is no JSON"),
-    "large number": (file(b'{"a":' + b"9" * 5000 + b"}"), "the header is no JSON"),
-    "twice": (file(b'{"a": 1, "a": 2}'), "the key 'a' stands twice"),
-    "metadata": (file({"__metadata__": {"a": 1}}), "__metadata__ is not an object of texts"),
+    "nan": (file(b'{"a": NaN}'), "NaN is not valid JSON"),
+    "deep": (file(b'{"a":' + b"[" * 100_000), "the header is not valid JSON"),
+    "large number": (file(b'{"a":' + b"9" * 5000 + b"}"), "the header is not valid JSON"),
+    "twice": (file(b'{"a": 1, "a": 2}'), "the key 'a' occurs twice"),
+    "metadata": (file({"__metadata__": {"a": 1}}), "__metadata__ is not an object of strings"),
     "entry": (file({"a": 1}), "tensor 'a': its entry has int, not dtype, shape and data_offsets"),
     "missing": (file({"a": {"dtype": "F32"}}), "tensor 'a': its entry has ['dtype'], not"),
     "dtype": (
         file({"a": row("F8_E5M2")}, bytes(8)),
-        "tensor 'a': dtype 'F8_E5M2' is none that kernmill reads: BOOL, I8",
+        "tensor 'a': dtype 'F8_E5M2' is not supported. Supported: BOOL, I8",
     ),
-    "odd dtype": (file({"a": row(["F32"])}, bytes(8)), "tensor 'a': dtype ['F32'] is none"),
-    "shape": (file({"a": row(shape=[-1])}, bytes(8)), "tensor 'a': shape [-1] is not a list of whole numbers"),
+    "odd dtype": (file({"a": row(["F32"])}, bytes(8)), "tensor 'a': dtype ['F32'] is not supported"),
+    "shape": (file({"a": row(shape=[-1])}, bytes(8)), "tensor 'a': shape [-1] is not a list of integers >= 0"),
     "bool shape": (file({"a": row(shape=[True])}, bytes(8)), "tensor 'a': shape [True] is not"),
     "offsets": (file({"a": row(offsets=[8, 0])}, bytes(8)), "tensor 'a': data_offsets [8, 0] are not [start, stop]"),
-    "bytes": (file({"a": row(shape=[3])}, bytes(8)), "data_offsets [0, 8] hold 8 bytes, F32 of shape [3] takes 12"),
-    "product": (file({"a": row(shape=[1 << 62, 1 << 62])}, bytes(8)), "tensor 'a': data_offsets [0, 8] hold 8 bytes"),
+    "bytes": (file({"a": row(shape=[3])}, bytes(8)), "data_offsets [0, 8] span 8 bytes, F32 of shape [3] needs 12"),
+    "product": (file({"a": row(shape=[1 << 62, 1 << 62])}, bytes(8)), "tensor 'a': data_offsets [0, 8] span 8 bytes"),
     "past the end": (file({"a": row()}, bytes(4)), "tensor 'a': it ends at byte"),
     "gap": (file({"a": row(offsets=[4, 12])}, bytes(12)), "leaves a gap to the one before"),
     "overlap": (file({"a": row(), "b": row(offsets=[4, 12])}, bytes(12)), "tensor 'b': it starts at byte"),
-    "rest": (file({"a": row()}, bytes(9)), "1 bytes after the last tensor belong to none"),
+    "rest": (file({"a": row()}, bytes(9)), "1 bytes after the last tensor belong to no tensor"),
 }
 
 
@@ -112,6 +112,6 @@ def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
         safetensors.read(tmp_path / "empty")
     with pytest.raises(FormatError, match="cannot be written: No such file"):
         safetensors.write(tmp_path / "none" / "x", {})
-    with pytest.raises(FormatError, match="no tensor can be named '__metadata__'"):
+    with pytest.raises(FormatError, match="a tensor cannot be named '__metadata__'"):
         safetensors.write(tmp_path / "x", {"__metadata__": (dtypes.int8, (1,), memoryview(b"1"))})
     assert not (tmp_path / "x").exists()

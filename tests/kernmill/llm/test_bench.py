@@ -87,7 +87,7 @@ def test_more_tokens_than_memory_holds(made: Callable[..., Path], capsys: pytest
 def test_nothing_to_measure(made: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", str(made()), "-p", "0", "-n", "0"]) == 2
     assert capsys.readouterr().err == (
-        "kernmill: bench: -p 0 -n 0 leaves nothing to measure. Give a number of tokens to one of them.\n"
+        "kernmill: bench: -p 0 -n 0 leaves nothing to measure. Give one of them a number of tokens.\n"
     )
 
 

@@ -84,4 +84,4 @@ def test_a_rendering_has_an_end() -> None:
         budget.spend(budget.MAX_STEPS)
         with pytest.raises(FormatError) as caught:
             budget.spend(1)
-    assert str(caught.value) == "chat template: it takes more than 1000000 steps."
+    assert str(caught.value) == "chat template: it runs for more than 1000000 steps."

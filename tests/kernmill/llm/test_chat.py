@@ -80,7 +80,7 @@ def test_a_template_that_is_no_text_is_refused() -> None:
     for value, shown in ((5, "5"), (array("B", bytes(10**6)), r"array('B', [0, 0, 0, 0, 0, ..])")):
         with pytest.raises(FormatError) as caught:
             ChatTemplate.of({"tokenizer.chat_template": value}, tokenizer)
-        assert str(caught.value) == f"tokenizer.chat_template is {shown}, not a text. Convert the file again."
+        assert str(caught.value) == f"tokenizer.chat_template is {shown}, not a string. Convert the file again."
 
 
 # --- what is wrong with messages and templates ---------------------------------------------------------------------
@@ -88,9 +88,9 @@ FAULTS: list[tuple[str, type[Exception], str]] = [
     (
         "a\n{% if %}",
         FormatError,
-        "chat template: line 2 is no Jinja: Expected an expression, got 'end of statement block'",
+        "chat template: line 2 is not valid Jinja: Expected an expression, got 'end of statement block'",
     ),
-    ("x" * (MAX_TEMPLATE_CHARACTERS + 1), FormatError, "chat template: 65537 characters. At most 65536 are read."),
+    ("x" * (MAX_TEMPLATE_CHARACTERS + 1), FormatError, "chat template: it has 65537 characters, more than 65536."),
     (
         "{{ raise_exception('roles must alternate') }}",
         SettingError,
@@ -109,54 +109,56 @@ FAULTS: list[tuple[str, type[Exception], str]] = [
     (
         "{{ ''.__class__.__mro__[1].__subclasses__() }}",
         FormatError,
-        "chat template: it asks for what a template may not have: access to attribute '__class__' of 'str' object is "
+        "chat template: it uses something that templates may not access: access to attribute '__class__' of 'str' "
+        "object is "
         "unsafe.",
     ),
     (
         "{{ messages.append(1) }}",
         FormatError,
-        "chat template: it asks for what a template may not have: access to attribute 'append' of 'list' object is "
+        "chat template: it uses something that templates may not access: access to attribute 'append' of 'list' "
+        "object is "
         "unsafe.",
     ),
     (
         "{{ 'x' * 999999999 }}",
         FormatError,
-        "chat template: * makes a value of more than 20000000 characters.",
+        "chat template: * builds a value of more than 20000000 characters.",
     ),
     (
         "{{ '%999999999d' % 1 }}",
         FormatError,
-        "chat template: % makes a value of more than 20000000 characters.",
+        "chat template: % builds a value of more than 20000000 characters.",
     ),
-    ("{{ 9 ** 99999999 }}", FormatError, "chat template: ** makes a whole number of more than 64 bits."),
+    ("{{ 9 ** 99999999 }}", FormatError, "chat template: ** builds an integer of more than 64 bits."),
     (
         "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}",
         FormatError,
-        f"chat template: it takes more than {MAX_STEPS} steps.",
+        f"chat template: it runs for more than {MAX_STEPS} steps.",
     ),
     (
         "{% for a in range(9999) %}{{ 'x' * 9999 }}{% endfor %}",
         FormatError,
-        "chat template: it writes more than 20000000 characters.",
+        "chat template: it outputs more than 20000000 characters.",
     ),
-    ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", FormatError, "chat template: it calls itself without end."),
+    ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", FormatError, "chat template: it recurses without end."),
 ]
 
 
 # What Jinja lets pass and Python does not compile.
 NO_JINJA = [
-    ("{% break %}", "it is no Jinja: 'break' outside loop."),
-    ("{% with a = 1 %}{% break %}{% endwith %}", "it is no Jinja: 'break' outside loop."),
-    ("{% for a in b %}{% else %}{% break %}{% endfor %}", "it is no Jinja: 'break' outside loop."),
-    ("{% macro f() %}{% continue %}{% endmacro %}", "it is no Jinja: 'continue' not properly in loop."),
-    ("{% call f() %}{% continue %}{% endcall %}", "it is no Jinja: 'continue' not properly in loop."),
-    ("{% for a in b %}" * 25 + "{% endfor %}" * 25, "it is no Jinja: too many statically nested blocks."),
-    ("{% for a in b %}" * 150 + "{% endfor %}" * 150, "it is no Jinja: too many levels of indentation."),
-    ("{{ f(a=1, a=2) }}", "it is no Jinja: keyword argument repeated: a."),
-    ("{% macro f(a, a) %}{% endmacro %}", "it is no Jinja: duplicate argument 'l_1_a' in function definition."),
+    ("{% break %}", "it is not valid Jinja: 'break' outside loop."),
+    ("{% with a = 1 %}{% break %}{% endwith %}", "it is not valid Jinja: 'break' outside loop."),
+    ("{% for a in b %}{% else %}{% break %}{% endfor %}", "it is not valid Jinja: 'break' outside loop."),
+    ("{% macro f() %}{% continue %}{% endmacro %}", "it is not valid Jinja: 'continue' not properly in loop."),
+    ("{% call f() %}{% continue %}{% endcall %}", "it is not valid Jinja: 'continue' not properly in loop."),
+    ("{% for a in b %}" * 25 + "{% endfor %}" * 25, "it is not valid Jinja: too many statically nested blocks."),
+    ("{% for a in b %}" * 150 + "{% endfor %}" * 150, "it is not valid Jinja: too many levels of indentation."),
+    ("{{ f(a=1, a=2) }}", "it is not valid Jinja: keyword argument repeated: a."),
+    ("{% macro f(a, a) %}{% endmacro %}", "it is not valid Jinja: duplicate argument 'l_1_a' in function definition."),
     ("{% if a %}" + "{% elif a %}" * 5000 + "{% endif %}", "it is nested too deeply."),
     ("{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}", "it is nested too deeply."),
-    ("{{ " + "9" * 30 + " }}", "line 1 makes a whole number of more than 64 bits."),
+    ("{{ " + "9" * 30 + " }}", "line 1 builds an integer of more than 64 bits."),
 ]
 
 
@@ -169,7 +171,7 @@ def test_what_does_not_compile_is_a_sentence(source: str, message: str) -> None:
 
 
 def test_a_number_that_python_does_not_read() -> None:
-    with pytest.raises(FormatError, match=r"^chat template: it is no Jinja: Exceeds the limit"):
+    with pytest.raises(FormatError, match=r"^chat template: it is not valid Jinja: Exceeds the limit"):
         ChatTemplate("{{ " + "9" * 5000 + " }}")
 
 
@@ -182,7 +184,7 @@ def test_a_template_that_fails_is_a_sentence(source: str, error: type[Exception]
 
 def test_doubling_a_text_ends() -> None:
     source = "{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}"
-    with pytest.raises(FormatError, match=r"^chat template: \+ makes a value"):
+    with pytest.raises(FormatError, match=r"^chat template: \+ builds a value"):
         ChatTemplate(source).render(HELLO)
 
 
@@ -197,9 +199,9 @@ def test_what_is_no_list_of_messages() -> None:
     nothing: Any = None
     with pytest.raises(SettingError) as caught:
         ChatTemplate().render(nothing)
-    assert str(caught.value) == "chat: messages is None, no list. Give [{'role': 'user', 'content': 'text'}]."
+    assert str(caught.value) == "chat: messages is None, not a list. Give [{'role': 'user', 'content': 'text'}]."
     one_by_one: Any = iter(HELLO)
     assert ChatTemplate().render(one_by_one) == ChatTemplate().render(HELLO)
     with pytest.raises(DTypeError) as other:
         ChatTemplate(nothing)
-    assert str(other.value) == "ChatTemplate: source is None, of type NoneType. Give a text."
+    assert str(other.value) == "ChatTemplate: source is None, of type NoneType. Give a string."

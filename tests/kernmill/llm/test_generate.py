@@ -282,40 +282,40 @@ FAULTS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: random_model(arch="mamba"),
         FormatError,
-        "the file has no mamba.embedding_length, which the model cannot be built without.",
+        "the file has no mamba.embedding_length, which is required.",
     ),
     (
         lambda: random_model(capacity=0),
         SettingError,
-        "Model: capacity=0, sequences=1, block=4. Give whole numbers, 1 or more.",
+        "Model: capacity=0, sequences=1, block=4: must be integers >= 1.",
     ),
     (
         lambda: random_model(capacity=2.5),  # type: ignore[arg-type]
         SettingError,
-        "Model: capacity=2.5, sequences=1, block=4. Give whole numbers, 1 or more.",
+        "Model: capacity=2.5, sequences=1, block=4: must be integers >= 1.",
     ),
     (  # it was a TypeError of the code that makes graphs
         lambda: random_model(capacity=True),
         SettingError,
-        "Model: capacity=True, sequences=1, block=4. Give whole numbers, 1 or more.",
+        "Model: capacity=True, sequences=1, block=4: must be integers >= 1.",
     ),
     *(
         (
             partial(lambda count: list(random_model().generate([1], max_tokens=count)), count),
             SettingError,
-            f"generate: max_tokens={count!r} is no whole number from 0 on. Leave it out for no limit.",
+            f"generate: max_tokens={count!r}: must be an integer >= 0. Leave it out for no limit.",
         )
         for count in (-1, 2.5, "5", True)  # it was no token, three, a TypeError, one token
     ),
     (  # it was a TypeError
         lambda: list(random_model().generate_all(None)),  # type: ignore[arg-type]
         SettingError,
-        "generate: the prompts are None. Give a list of token ids for each text.",
+        "generate: prompts=None. Give a list of token ids for each text.",
     ),
     (
         lambda: list(random_model().generate([1], 0.8)),  # type: ignore[arg-type]
         SettingError,
-        "generate: the sampler is 0.8. Give a Sampler, such as Sampler(temperature=0.8), or none.",
+        "generate: sampler=0.8. Give a Sampler, such as Sampler(temperature=0.8), or None.",
     ),
     (
         lambda: random_model().next_logits([]),
@@ -325,14 +325,15 @@ FAULTS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: list(random_model().generate([1] * 13)),
         SettingError,
-        "generate: 13 tokens, and the cache holds 12. Shorten the text, or build the model with a larger capacity "
+        "generate: 13 tokens exceed the cache capacity of 12. Shorten the text, or build the model with a larger "
+        "capacity "
         "(it was trained on 12).",
     ),
     *(
         (
             call,
             SettingError,
-            f"{name}: token ids are whole numbers. Text becomes ids by tokenizer.encode(), or give it to complete().",
+            f"{name}: token ids must be integers. Encode text with tokenizer.encode(), or pass it to complete().",
         )
         for name, call in (
             ("generate", lambda: list(random_model().generate("ab"))),  # type: ignore[arg-type]
@@ -343,7 +344,7 @@ FAULTS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: random_model().logits([1, 7]),
         IndexRangeError,
-        "logits: no token has the id 7. The model knows 0 to 6.",
+        "logits: token id 7 is unknown. Ids are 0 to 6.",
     ),
     (
         lambda: list(random_model().generate_all([[1], [2]])),
@@ -491,14 +492,14 @@ FILES: list[tuple[dict[str, Any], str]] = [
     ({"drop": "blk.0.ffn_up.weight"}, "the file has no tensor blk.0.ffn_up.weight, which a llama model needs."),
     (
         {"tensors": {"blk.0.attn_q.weight": Tensor.zeros(16, 32)}},
-        "blk.0.attn_q.weight has shape (16, 32), and a llama model of these sizes needs (32, 32). The file's metadata "
-        f"and its tensors do not belong together: {SIZES}.",
+        "blk.0.attn_q.weight has shape (16, 32), and a llama model of these sizes needs (32, 32). The file's "
+        "metadata and tensors are inconsistent: {SIZES}.",
     ),
     *(  # before any memory is counted: it was said that the context is too long
         (
             {"metadata": {f"llama.{key}": 2**31 - 1, "llama.attention.key_length": 16}},
-            f"{name} has shape {shape}, and a llama model of these sizes needs ({wanted}). The file's metadata and its "
-            f"tensors do not belong together: {SIZES.replace(old, f'{key} {2**31 - 1}')}.",
+            f"{name} has shape {shape}, and a llama model of these sizes needs ({wanted}). The file's metadata and "
+            f"tensors are inconsistent: {SIZES.replace(old, f'{key} {2**31 - 1}')}.",
         )
         for key, old, name, shape, wanted in (
             ("embedding_length", "embedding_length 32", "token_embd.weight", "(263, 32)", "any, 2147483647"),
@@ -517,7 +518,7 @@ FILES: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"metadata": {"general.architecture": [1, 2]}},
-        "general.architecture is (1, 2), not a text that names a model. Convert the file again.",
+        "general.architecture is (1, 2), not the name of an architecture. Convert the file again.",
     ),
     (
         {"metadata": {"general.architecture": CLEAR}},
@@ -530,17 +531,17 @@ FILES: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"tensors": {"blk.0.attn_q.weight": Tensor.zeros(32, 32, dtype=dtypes.int32)}},
-        "blk.0.attn_q.weight is int32, and weights are floats or blocks. Convert the file again.",
+        "blk.0.attn_q.weight is int32: weights must be floats or quantized. Convert the file again.",
     ),
     (
         {"tensors": {"token_embd.weight": Tensor.zeros(200, 32)}},
-        "tokenizer.ggml.tokens has 263 tokens, and token_embd.weight has rows for 200. The file's vocabulary does not "
-        "belong to its tensors.",
+        "tokenizer.ggml.tokens has 263 tokens, and token_embd.weight has rows for 200. The file's vocabulary and "
+        "tensors are inconsistent.",
     ),
     (
         {"tensors": {"blk.0.attn_sub_norm.weight": Tensor.zeros(32), "blk.1.x": Tensor.zeros(32)}},
-        "it has the tensor blk.0.attn_sub_norm.weight and 1 more, which kernmill's llama does not compute with: its "
-        "text would be another model's. Use a file of the plain architecture.",
+        "tensor blk.0.attn_sub_norm.weight and 1 more is not part of llama; the output would be wrong. Use a file "
+        "of the standard architecture.",
     ),
     (  # what is for images and for ranking is let be
         {
@@ -548,24 +549,24 @@ FILES: list[tuple[dict[str, Any], str]] = [
                 ("rope_factors_long.weight", "v.patch_embd.weight", "cls.output.weight"), Tensor.zeros(4)
             )
         },
-        "it has the tensor rope_factors_long.weight, which kernmill's llama does not compute with: its text would be "
-        "another model's. Use a file of the plain architecture.",
+        "tensor rope_factors_long.weight is not part of llama; the output would be wrong. Use a file of the "
+        "standard architecture.",
     ),
     (
         {"metadata": {"general.architecture": ""}},
-        "the file has no general.architecture: it does not say which model it is. Convert it again.",
+        "the file has no general.architecture, which is required. Convert it again.",
     ),
     *(
         (
             {"metadata": {"llama.block_count": layers}},
-            f"llama.block_count is {layers}, and blk.0 is the last layer that it has tensors of. The file's metadata "
-            "and its tensors do not belong together.",
+            f"llama.block_count is {layers}, and blk.0 is the last layer with tensors. The file's metadata and "
+            "tensors are inconsistent.",
         )
         for layers in (2, 10**6)
     ),
     (
         {"metadata": {"general.type": "adapter"}},
-        "it is an adapter to a model (general.type 'adapter'), no model. Give the model's own file.",
+        "it is an adapter to a model (general.type 'adapter'), not a model. Give the model's own file.",
     ),
     (
         {"metadata": {"general.architecture": "mamba"}},

@@ -132,7 +132,9 @@ def test_keys_and_values_of_different_types() -> None:
     sizes = [model.memory().context for model in models]
     assert sizes[0] == sizes[1] == 1.5 * sizes[2]
     for wrong in (("f16",), ("f16", 3), 5):
-        with pytest.raises(SettingError, match=r"^cache_type=.*: must be a type, or a pair: of keys and of values\.$"):
+        with pytest.raises(
+            SettingError, match=r"^cache_type=.*: must be a type, or a pair \(type of keys, type of values\)\.$"
+        ):
             random_model(cache_type=wrong)
 
 

@@ -53,5 +53,5 @@ def test_what_a_row_cuts(name: str, text: str, words: list[str]) -> None:
 
 
 def test_an_unknown_name_is_an_error() -> None:
-    with pytest.raises(FormatError, match=r"^tokenizer\.ggml\.pre is 'mystery', which kernmill does not know"):
+    with pytest.raises(FormatError, match=r"^tokenizer\.ggml\.pre is 'mystery', which is unknown"):
         pre_tokenizer("mystery")

@@ -62,7 +62,7 @@ def test_a_text_that_the_context_cuts_off_is_told(
 ) -> None:
     assert run(made(), Options("ab", tokens=tokens, capacity=12), GREEDY) == 0
     out, err = capsys.readouterr()
-    assert ("The context of 12 tokens is full: the text is cut off here.\n" in err) is is_told
+    assert ("The context of 12 tokens is full: the text is truncated here.\n" in err) is is_told
     assert "context" not in out
 
 
@@ -113,7 +113,7 @@ def test_a_conversation_that_outgrows_its_context_forgets_its_oldest_exchanges(
     monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{n}aaaaaaaa\n" for n in range(5))))
     assert run(path, Options(None, chat=True, system="s" * 9, tokens=1, capacity=40), GREEDY) == 0
     err = capsys.readouterr().err
-    assert "outgrew its context of 40 tokens. It goes on without the oldest: 1 exchange.\n" in err
+    assert "exceeds its context of 40 tokens. It continues without the oldest: 1 exchange.\n" in err
     assert all(messages[0] == "s" * 9 for messages in asked)
     assert asked[-1][1][0] not in "01"
     assert asked[-1][-1] == "4aaaaaaaa"
@@ -158,7 +158,7 @@ def test_a_message_that_cannot_be_answered_leaves_the_conversation(
     assert out.count("\n> ") == 5  # four lines, and the end
     told = [line for line in err.splitlines() if line.startswith("kernmill: ")]
     assert told == [
-        "kernmill: run: the prompt has 92 tokens, and the context 40. Shorten it, or ask for a larger context with -c "
+        "kernmill: run: the prompt has 92 tokens, and the context 40. Shorten it, or pass a larger context with -c "
         "(the model was trained on 64).",
         "kernmill: run: a line of stdin is not in UTF-8. Convert it, for example with: iconv -f LATIN1 -t UTF-8.",
     ]
@@ -179,7 +179,7 @@ def test_a_text_that_no_context_holds_is_not_cut_into_tokens(
 
     monkeypatch.setattr(Tokenizer, "encode", seen)
     path = made(metadata={"tokenizer.chat_template": "{{ ' ' * 19000000 }}"})
-    larger = ", or ask for a larger context with -c"
+    larger = ", or pass a larger context with -c"
     for options, count, size, most, more in (
         (Options("a", chat=True), 19_000_000, 64, 64 * 6, ""),
         (Options("a" * 50_000_000), 50_000_000, 64, 64 * 6, ""),
@@ -189,7 +189,7 @@ def test_a_text_that_no_context_holds_is_not_cut_into_tokens(
         with pytest.raises(SettingError) as caught:
             run(path, options, GREEDY)
         assert str(caught.value) == (
-            f"run: the prompt has {count} characters, and for a context of {size} tokens at most {most} are read. "
+            f"run: the prompt has {count} characters, and a context of {size} tokens takes at most {most}. "
             f"Shorten it{more} (the model was trained on 64)."
         )
     assert lengths == []
@@ -259,7 +259,7 @@ def test_the_end_of_a_text_is_not_chosen_where_it_is_ignored(
 @pytest.mark.parametrize(
     ("name", "fault", "context"),
     [
-        ("kernmill.formats.disk.mmap.mmap", OSError(errno.ENOMEM, "Cannot allocate memory"), "comes on top of that"),
+        ("kernmill.formats.disk.mmap.mmap", OSError(errno.ENOMEM, "Cannot allocate memory"), "takes additional memory"),
         ("kernmill.llm.run.arena_for", OutOfMemoryError("no room"), "of 64 tokens 0 MiB"),
     ],
 )
@@ -272,7 +272,7 @@ def test_too_little_memory_is_told_with_what_the_model_needs(
     with pytest.raises(OutOfMemoryError) as caught:
         run(path, Options("a"), GREEDY)
     assert str(caught.value) == (
-        f"{path}: there is too little memory for this model. Its weights take about as much as the file, 0 MiB, and "
+        f"{path}: out of memory: this model does not fit. Its weights take about as much as the file, 0 MiB, and "
         f"its context {context}. Choose a file of fewer bits, or a smaller context: -c N, --cache-type q8_0."
     )
 
@@ -325,7 +325,7 @@ def test_costs_that_nobody_can_be_told_do_not_end_a_text(
 
 def test_a_prompt_beyond_the_context(made: Callable[..., Path]) -> None:
     path = made()
-    larger = ", or ask for a larger context with -c"
+    larger = ", or pass a larger context with -c"
     for options, size, more in (
         (Options("ab" * 100), 64, ""),
         (Options("ab" * 100, tokens=2), 64, ""),
@@ -345,8 +345,7 @@ def test_a_context_beyond_the_trained_one_is_told(
 ) -> None:
     assert run(made(), Options("ab" * 40, tokens=2, capacity=100), GREEDY) == 0
     assert capsys.readouterr().err.startswith(
-        "The context of 100 tokens is longer than the 64 that the model was trained on: what it says there may make no "
-        "sense.\n"
+        "The context of 100 tokens is longer than the 64 that the model was trained on: the output may be incoherent.\n"
     )
 
 
@@ -370,7 +369,7 @@ def test_what_is_wrong_with_a_file_begins_with_its_path_while_it_runs(
     """It did only until the model was there."""
     path = made(tensors={"output_norm.weight": Tensor.full((32,), math.nan)})
     assert main(["run", str(path), "-p", "a", "-n", "2"]) == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith(f"kernmill: {path}: sampling: the logits are nan or inf")
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f"kernmill: {path}: sampling: the logits are NaN or inf")
     for template in ("{% if %}", "{{ messages.append(1) }}", 5):
         path = made(metadata={"tokenizer.chat_template": template})
         assert main(["run", str(path), "--chat", "-p", "a", "-n", "2"]) == 2
@@ -408,7 +407,7 @@ def test_the_type_of_the_cache_in_capitals(made: Callable[..., Path], capsys: py
         (["--min-p", "2"], "run: --min-p 2.0: must be from -1e+06 to 1."),
         (["--repeat-last-n", "-2"], "run: --repeat-last-n -2: must be from -1 to 2.14748e+09."),
         (["--top-p", "nan"], "run: --top-p nan: must be from -1e+06 to 1e+06."),
-        (["--repeat-penalty", "0"], "run: --repeat-penalty 0 would divide by 0. 1 switches it off."),
+        (["--repeat-penalty", "0"], "run: --repeat-penalty 0 would divide by 0. 1 disables it."),
         (["--seed", "-2"], "run: --seed -2: must be an integer >= 0, or -1 or None for a random one."),
     ],
     ids=lambda value: str(value)[:20],
@@ -424,7 +423,7 @@ def test_an_option_is_named_as_it_was_written(
 def test_words_for_a_conversation_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     """They were left out without a word."""
     assert main(["run", "model.gguf", "-p", "a", "--system", "b"]) == 2
-    expected = "kernmill: run: --system is for a conversation: what it begins with. Ask for one with --chat.\n"
+    expected = "kernmill: run: --system is for a conversation: what it begins with. Add --chat.\n"
     assert capsys.readouterr().err == expected
 
 
@@ -433,7 +432,7 @@ def test_words_for_a_conversation_that_is_none(capsys: pytest.CaptureFixture[str
     [
         (Options("a\udcff"), b"", "the prompt"),
         (Options("a\udcff", chat=True), b"", "the prompt"),
-        (Options(None, chat=True, system="\udcff"), b"a\n", "the text of --system"),
+        (Options(None, chat=True, system="\udcff"), b"a\n", "the message of --system"),
         (Options(None, chat=True, tokens=1), b"a\n\xff\n", "a line of stdin"),
     ],
     ids=["prompt", "message", "system", "stdin"],

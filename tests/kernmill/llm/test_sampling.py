@@ -116,7 +116,7 @@ def test_a_token_that_cannot_be() -> None:
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("logits", [[np.nan, 0.0], [-np.inf, -np.inf], [], [np.inf, 0.0]])
 def test_logits_that_are_no_numbers(logits: list[float], temperature: float) -> None:
-    with pytest.raises(FormatError, match=r"^sampling: the logits are nan or infinite\."):
+    with pytest.raises(FormatError, match=r"^sampling: the logits are NaN or infinite\."):
         Sampler(temperature).choose(np.array(logits))
 
 
@@ -141,7 +141,7 @@ def test_values_outside_their_range() -> None:
         Sampler(repeat_last=-2)
     with pytest.raises(SettingError, match=r"^Sampler: temperature=nan: must be from -1e\+06 to 1e\+06\.$"):
         Sampler(temperature=math.nan)
-    with pytest.raises(SettingError, match=r"^Sampler: repeat_penalty=0 would divide by 0\. 1 switches it off\.$"):
+    with pytest.raises(SettingError, match=r"^Sampler: repeat_penalty=0 would divide by 0\. 1 disables it\.$"):
         Sampler(repeat_penalty=0)
 
 

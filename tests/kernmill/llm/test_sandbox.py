@@ -27,7 +27,7 @@ def again(what: str, before: str = "") -> str:
 
 
 def makes(what: str) -> str:
-    return f"{what} makes a value of more than 20000000 characters"
+    return f"{what} builds a value of more than 20000000 characters"
 
 
 HOSTILE = [
@@ -38,7 +38,7 @@ HOSTILE = [
     ("{% set x = {} %}" + "{% set x = {'a': x, 'b': x} %}" * 45 + "{{ x | tojson }}", STEPS),
     ("{% set x = 1 %}" + "{% set x = (x, x) %}" * 45 + "{{ x }}", STEPS),
     ("{% set x %}aaaaaaaaaa{% endset %}" + "{% set x %}{{ x }}{{ x }}{% endset %}" * 40, STEPS),
-    ("{% set x = 10 %}" + "{% set x = x * x %}" * 40, "* makes a whole number of more than 64 bits"),
+    ("{% set x = 10 %}" + "{% set x = x * x %}" * 40, "* builds an integer of more than 64 bits"),
     ("{{ [['a'] * 100000] * 1000 }}", STEPS),
     ("{{ range(9999) | select('in', range(99999) | list) | list }}", STEPS),
     ("{{ range(9999) | map('string') | map('center', 1000000) | list }}", STEPS),
@@ -73,9 +73,9 @@ HOSTILE = [
     ("{{ ('{' + ':' * 10000000).format() }}", STEPS),
     ("{{ range(99999) | list | tojson(separators=('x' * 1000000, ':')) }}", makes("tojson")),
     ("{{ strftime_now('%Y' * 1000000) }}", makes("strftime_now")),
-    ("{{ ('f' * 100000) | int(base=16) }}", "a call makes a whole number of more than 64 bits"),
-    (DEEP + "{{ {ns.x: 1} }}", "it makes lists that are nested more than 256 deep"),  # it ended the process
-    (DEEP + "{{ [ns.x] | unique | list }}", "it makes lists that are nested more than 256 deep"),
+    ("{{ ('f' * 100000) | int(base=16) }}", "a call builds an integer of more than 64 bits"),
+    (DEEP + "{{ {ns.x: 1} }}", "it builds lists nested more than 256 levels deep"),  # it ended the process
+    (DEEP + "{{ [ns.x] | unique | list }}", "it builds lists nested more than 256 levels deep"),
     ("{% for i in range(99999) %}" + "{% if x %}{% endif %}" * 2000 + "{% endfor %}", STEPS),
     ("{% macro f() %}" + "{% if x %}{% endif %}" * 2000 + "{% endmacro %}" + again("{{ f() }}"), STEPS),
     (
@@ -170,7 +170,7 @@ def test_a_hostile_template_ends(source: str, message: str, monkeypatch: pytest.
 )
 def test_methods_that_no_template_needs(source: str) -> None:
     """They lead to bytes and to numbers of any length, or take the square of a length."""
-    with pytest.raises(FormatError, match="it asks for what a template may not have: access to attribute"):
+    with pytest.raises(FormatError, match="it uses something that templates may not access: access to attribute"):
         ChatTemplate(source).render(HELLO)
 
 

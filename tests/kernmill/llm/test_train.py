@@ -64,7 +64,7 @@ def test_what_cannot_be_learned_is_a_sentence() -> None:
         assert str(caught.value) == (
             "fit: no texts, or a text without tokens. Give at least one, with its begin token."
         )
-    with pytest.raises(SettingError, match=r"^Learner: seed=-1 is no whole number from 0 on\. Give another one\.$"):
+    with pytest.raises(SettingError, match=r"^Learner: seed=-1: must be an integer >= 0\.$"):
         Learner(SIZES, 9, 6, seed=-1)
     with pytest.raises(FormatError, match=r"^general.architecture is 'mamba', which kernmill cannot run yet"):
         Learner(SIZES | {"general.architecture": "mamba"}, 9, 6)

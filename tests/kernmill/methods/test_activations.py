@@ -64,7 +64,7 @@ def test_relu_passes_on_what_comes_back_to_nan() -> None:
 
 
 def test_gelu_refuses_other_formulas() -> None:
-    with pytest.raises(ValueError, match="neither 'none' nor 'tanh'"):
+    with pytest.raises(ValueError, match="must be 'none' or 'tanh'"):
         Tensor([1.0]).gelu("fast")
 
 

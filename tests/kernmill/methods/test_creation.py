@@ -144,7 +144,7 @@ def test_one_hot_of_a_class_outside(classes: list[int]) -> None:
 def test_a_size_that_is_no_whole_number() -> None:
     size: Any
     for size in (2.5, "a", (1, 2.5)):
-        with pytest.raises(ShapeError, match="Give whole numbers"):
+        with pytest.raises(ShapeError, match="Give integers"):
             Tensor.zeros(size)
 
 

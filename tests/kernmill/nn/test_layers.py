@@ -97,7 +97,7 @@ def test_embedding_of_padding(padding: int) -> None:
     assert layer.weight.grad.sum(1).tolist() == [0, 3, 0, 0, 0]
     layer.weight.grad = None
     together(layer, torch.nn.Embedding(5, 3, padding), np.array([[0, 4], [2, 2]]))
-    with pytest.raises(ShapeError, match=r"padding_idx=5 of 5 vectors. Give a whole number from -5 to 4, or None."):
+    with pytest.raises(ShapeError, match=r"padding_idx=5 of 5 vectors. Give an integer from -5 to 4, or None."):
         nn.Embedding(5, 3, 5)
 
 

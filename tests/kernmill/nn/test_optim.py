@@ -305,7 +305,7 @@ def test_a_state_that_does_not_fit_changes_nothing() -> None:
         adam.load_state_dict(sgd.state_dict())
     assert str(caught.value) == (
         "load_state_dict: Adam: missing steps, mean.0, square.0; unexpected velocity.0. "
-        "Make the optimizer as the one that was saved, of the same parameters in the same order."
+        "Make the optimizer with the options of the saved one, and the same parameters in the same order."
     )
     with pytest.raises(FormatError, match=r"mean.0 has shape \(3,\), the optimizer \(2,\)"):
         adam.load_state_dict(nn.optim.Adam([Tensor(values(3), requires_grad=True)], lr=0.25).state_dict())
@@ -601,7 +601,9 @@ def test_a_kept_loss_keeps_its_value_and_not_its_batch() -> None:
     assert [batch() for batch in batches] == [None] * 3
     assert losses[0].item() == pytest.approx(float(((values(4, 3, seed=0) @ values(3, 1)) ** 2).mean()), rel=1e-5)
     for call in ("backward", "gradient"):
-        with pytest.raises(GradientError, match=rf"^{call}: an optimizer has made the step of this loss.* {call}\(\) "):
+        with pytest.raises(
+            GradientError, match=rf"^{call}: the optimizer has already made the step of this loss.* {call}\(\) "
+        ):
             getattr(losses[0], call)(*[weight] * (call == "gradient"))
 
 

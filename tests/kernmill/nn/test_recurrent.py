@@ -125,5 +125,5 @@ def test_faults_say_what_is_wanted() -> None:
         nn.GRU(4, 2)(Tensor.zeros(2, 3, 4), (Tensor.zeros(1, 3, 2),))
     with pytest.raises(SettingError, match=r"RNN: dropout=2 is no probability"):
         nn.RNN(4, 2, dropout=2)
-    with pytest.raises(ShapeError, match=r"GRU: hidden_size=0. Give a whole number, 1 or more."):
+    with pytest.raises(ShapeError, match=r"GRU: hidden_size=0: must be an integer >= 1."):
         nn.GRU(4, 0)

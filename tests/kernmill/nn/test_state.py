@@ -129,6 +129,6 @@ def test_a_file_that_becomes_shorter_while_it_is_read(tmp_path: Path, monkeypatc
         nn.state.load(path)
     begin = os.path.getsize(path) and caught.value.args[0].split("at byte ")[1].split(":")[0]
     assert str(caught.value) == (
-        f"{path}: at byte {begin}: 20000 bytes were expected and {10_000 - int(begin)} could be read. The file became "
-        "shorter while it was read; load it again."
+        f"{path}: at byte {begin}: 20000 bytes were expected and {10_000 - int(begin)} could be read. The file was "
+        "truncated while it was read; load it again."
     )

@@ -100,8 +100,7 @@ def test_x_of_another_width() -> None:
     with pytest.raises(ShapeError) as caught:
         FloatMatrix.of(Tensor(values(16, 8))).linear(Tensor(values(2, 9)))
     assert str(caught.value) == (
-        "linear: x of shape (2, 9) with a matrix of shape (16, 8): the last axis of x is to be that of the matrix. "
-        "Reshape one."
+        "linear: x of shape (2, 9) with a matrix of shape (16, 8): the last axes must be equal. Reshape one."
     )
 
 
@@ -109,7 +108,7 @@ def test_what_is_no_matrix() -> None:
     """Once said by Python: too many values to unpack."""
     with pytest.raises(ShapeError) as caught:
         FloatMatrix.of(Tensor(values(4, 6)).reshape(4, 2, 3))
-    assert str(caught.value) == "FloatMatrix: shape (4, 2, 3) is no matrix. Give one of two axes."
+    assert str(caught.value) == "FloatMatrix: shape (4, 2, 3) is not a matrix. Give a tensor of two axes."
 
 
 def test_a_matrix_that_leads_to_a_gradient() -> None:
@@ -119,8 +118,8 @@ def test_a_matrix_that_leads_to_a_gradient() -> None:
         with pytest.raises(GradientError) as caught:
             FloatMatrix.of(matrix)
         assert str(caught.value) == (
-            "FloatMatrix.of: a matrix of shape (32, 8) with requires_grad: its values are copied once, and no gradient "
-            "leads back from there. Give it as .detach()."
+            "FloatMatrix.of: a matrix of shape (32, 8) with requires_grad: the values are copied, and no gradient "
+            "flows back. Pass .detach()."
         )
         with no_grad():
             laid = FloatMatrix.of(matrix)

@@ -48,5 +48,5 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, name, None)
     grids._table.cache_clear()
     block = grids.BLOCKS[0]
-    with pytest.raises(FormatError, match=r"IQ2_XXS: the tables of this type are in the package gguf, .*install"):
+    with pytest.raises(FormatError, match=r"IQ2_XXS: the codebooks of this type are in the package gguf, .*install"):
         block.decode(Tensor.zeros(1, block.size_bytes, dtype=dtypes.uint8))

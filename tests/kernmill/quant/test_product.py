@@ -23,7 +23,7 @@ READ_ONLY = ["Q1_0", "Q2_0", "NVFP4", *GRIDS]
 def weight(name: str, blocks: int = 1, count: int = ROWS) -> QuantizedTensor:
     """Rows of a type, of at least 64 values."""
     if name in GRIDS:
-        pytest.importorskip("gguf", reason="the tables of these types are in the package gguf")
+        pytest.importorskip("gguf", reason="the codebooks of these types are in the package gguf")
     kind = block_type(name)
     blocks = max(blocks, 64 // kind.values)
     return QuantizedTensor(Tensor(written(name)[:count, :blocks]), name, (count, blocks * kind.values))
@@ -255,13 +255,13 @@ def test_gradients_take_the_float_product() -> None:
 
 
 def test_mistakes() -> None:
-    with pytest.raises(ShapeError, match="are no whole blocks"):
+    with pytest.raises(ShapeError, match="are not a multiple of the block size"):
         QuantizedTensor.quantize(Tensor.ones(2, 40), "Q8_0")
-    with pytest.raises(ShapeError, match="the last axis of x is to be that of the weight"):
+    with pytest.raises(ShapeError, match="its last axis must equal that of x"):
         weight("Q8_0").linear(Tensor.ones(2, 32))
-    with pytest.raises(ShapeError, match=r"Q8_0 of shape \(1, 17, 32\) with 16 rows interleaved: that takes two"):
+    with pytest.raises(ShapeError, match=r"Q8_0 of shape \(1, 17, 32\) with 16 rows interleaved: must have two"):
         QuantizedTensor(Tensor.zeros(17 * 34, dtype=dtypes.uint8), "Q8_0", (1, 17, 32), interleave=16)
-    with pytest.raises(ShapeError, match=r"578 bytes for Q8_0 of shape \(17, 32\), which takes 1088"):
+    with pytest.raises(ShapeError, match=r"578 bytes for Q8_0 of shape \(17, 32\), which needs 1088"):
         QuantizedTensor(Tensor.zeros(17 * 34, dtype=dtypes.uint8), "Q8_0", (17, 32), interleave=16)
     with pytest.raises(SettingError, match="QUANT_ACT"), Context(QUANT_ACT="int4"):
         pass

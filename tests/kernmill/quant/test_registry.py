@@ -20,5 +20,5 @@ def test_every_type_of_files() -> None:
 
 
 def test_no_such_type() -> None:
-    with pytest.raises(FormatError, match=r"quantized type 'Q9_K': kernmill has none of that name\. It has Q4_0,"):
+    with pytest.raises(FormatError, match=r"quantized type 'Q9_K': must be one of Q4_0,"):
         block_type("Q9_K")

@@ -83,7 +83,7 @@ def test_mistakes() -> None:
         QuantizedTensor(data, "Q4_0", (2, 33))
     with pytest.raises(ShapeError, match=r"QuantizedTensor: Q4_0 of shape \(\): rows of 1 values"):
         QuantizedTensor(data, "Q4_0", ())
-    with pytest.raises(ShapeError, match=r"QuantizedTensor: 36 bytes for Q4_0 of shape \(3, 32\), which takes 54\."):
+    with pytest.raises(ShapeError, match=r"QuantizedTensor: 36 bytes for Q4_0 of shape \(3, 32\), which needs 54\."):
         QuantizedTensor(data, "Q4_0", (3, 32))
     with pytest.raises(DTypeError, match=r"QuantizedTensor: Q4_0 blocks of float32\. Give bytes, as uint8\."):
         QuantizedTensor(data.float(), "Q4_0", (2, 32))

@@ -78,5 +78,5 @@ def test_mistakes(with_dots: None) -> None:
     """Bytes of another form."""
     data = Tensor.zeros(16 * 50, dtype=dtypes.uint8)
     assert QuantizedTensor(data, "IQ1_S", (16, 256), interleave=16, form=block_type("IQ1_S")).nbytes == 800
-    with pytest.raises(ShapeError, match=r"800 bytes for IQ1_S of shape \(16, 256\), which takes 1120\. Give all"):
+    with pytest.raises(ShapeError, match=r"800 bytes for IQ1_S of shape \(16, 256\), which needs 1120\. Give all"):
         QuantizedTensor(data, "IQ1_S", (16, 256), interleave=16)

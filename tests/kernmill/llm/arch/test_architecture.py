@@ -61,7 +61,7 @@ def test_a_tensor_of_another_shape_is_named(tiny: Any) -> None:
         tiny.make("llama", {}, {"ffn_up.weight": (20, 23)}).model()
     assert str(caught.value) == (
         "blk.0.ffn_up.weight has shape (20, 23), and a llama model of these sizes needs (20, 24). "
-        "The file's metadata and its tensors do not belong together: embedding_length 24, feed_forward_length 20, "
+        "The file's metadata and tensors are inconsistent: embedding_length 24, feed_forward_length 20, "
         "attention.head_count 4, attention.head_count_kv 2, attention.key_length 6, attention.value_length 6."
     )
     with pytest.raises(FormatError, match=r"^token_embd\.weight has shape \(5,\), and .* needs \(any, 24\)\."):

@@ -61,21 +61,21 @@ def test_a_pattern_is_a_period_or_a_list() -> None:
 
 
 FAULTS: list[tuple[dict[str, Any], str]] = [
-    ({"block_count": None}, "the file has no llama.block_count, which the model cannot be built without."),
+    ({"block_count": None}, "the file has no llama.block_count, which is required."),
     (
         {"attention__layer_norm_rms_epsilon": None},
-        "the file has no llama.attention.layer_norm_rms_epsilon, which the model cannot be built without.",
+        "the file has no llama.attention.layer_norm_rms_epsilon, which is required.",
     ),
-    ({"block_count": 0}, "llama.block_count is 0, not a whole number from 1 to 2147483647."),
-    ({"block_count": 2.5}, "llama.block_count is 2.5, not a whole number from 1 to 2147483647."),
-    ({"block_count": np.array([2])}, "llama.block_count is array([2]), not a whole number from 1 to 2147483647."),
-    ({"block_count": True}, "llama.block_count is True, not a whole number from 1 to 2147483647."),
-    ({"context_length": 2**31}, "llama.context_length is 2147483648, not a whole number from 1 to 2147483647."),
-    ({"embedding_length": 2**40}, "llama.embedding_length is 1099511627776, not a whole number from 1 to 2147483647."),
-    ({"attention__key_length": 0}, "llama.attention.key_length is 0, not a whole number from 1 to 2147483647."),
-    ({"rope__freq_base": float("nan")}, "llama.rope.freq_base is nan, not a finite number from 0 on."),
-    ({"rope__freq_base": 0.0}, "llama.rope.freq_base is 0, and rotations that slow down need 1 or more."),
-    ({"rope__freq_base": "x"}, "llama.rope.freq_base is 'x', not a finite number from 0 on."),
+    ({"block_count": 0}, "llama.block_count is 0, not an integer from 1 to 2147483647."),
+    ({"block_count": 2.5}, "llama.block_count is 2.5, not an integer from 1 to 2147483647."),
+    ({"block_count": np.array([2])}, "llama.block_count is array([2]), not an integer from 1 to 2147483647."),
+    ({"block_count": True}, "llama.block_count is True, not an integer from 1 to 2147483647."),
+    ({"context_length": 2**31}, "llama.context_length is 2147483648, not an integer from 1 to 2147483647."),
+    ({"embedding_length": 2**40}, "llama.embedding_length is 1099511627776, not an integer from 1 to 2147483647."),
+    ({"attention__key_length": 0}, "llama.attention.key_length is 0, not an integer from 1 to 2147483647."),
+    ({"rope__freq_base": float("nan")}, "llama.rope.freq_base is nan, not a finite number >= 0."),
+    ({"rope__freq_base": 0.0}, "llama.rope.freq_base is 0: must be at least 1."),
+    ({"rope__freq_base": "x"}, "llama.rope.freq_base is 'x', not a finite number >= 0."),
     ({"attention__head_count_kv": 3}, "llama.attention.head_count_kv: 3 does not divide 4 heads."),
     (
         {"attention__head_count_kv": [1, 2]},
@@ -91,16 +91,16 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"expert_count": 8}, "llama: mixtures of experts are not supported yet. Use a dense model."),
     ({"attention__head_count_kv": []}, "llama.attention.head_count_kv has 0 entries for 2 layers."),
     ({"attention__head_count_kv": [2] * 3}, "llama.attention.head_count_kv has 3 entries for 2 layers."),
-    ({"block_count": [2, 2]}, "llama.block_count is [2, 2], not a whole number from 1 to 2147483647."),
+    ({"block_count": [2, 2]}, "llama.block_count is [2, 2], not an integer from 1 to 2147483647."),
     (
         {"block_count": array("B", bytes(10**7))},
-        "llama.block_count is array('B', [0, 0, 0, 0, 0, ..]), not a whole number from 1 to 2147483647.",
+        "llama.block_count is array('B', [0, 0, 0, 0, 0, ..]), not an integer from 1 to 2147483647.",
     ),
     (
         {"rope__freq_base": "9" * 10**7},
-        f"llama.rope.freq_base is '{'9' * 42}..{'9' * 43}', not a finite number from 0 on.",
+        f"llama.rope.freq_base is '{'9' * 42}..{'9' * 43}', not a finite number >= 0.",
     ),
-    ({"rope__scaling__type": 5}, "llama.rope.scaling.type is 5, not a text."),
+    ({"rope__scaling__type": 5}, "llama.rope.scaling.type is 5, not a string."),
     (
         {"attention__sliding_window_pattern": [True]},
         "llama.attention.sliding_window_pattern has 1 entries for 2 layers.",
@@ -116,16 +116,16 @@ def test_a_key_that_makes_no_sense_is_named(changes: dict[str, Any], message: st
 
 
 RANGES = {
-    "rope.scaling.attn_factor": ((1e30, 1e-9, 0.0), "0.01 and 100"),
-    "rope.scaling.factor": ((1e-300, 1e30), "0.001 and 1e+06"),
-    "rope.scale_linear": ((1e-300, 1e30), "0.001 and 1e+06"),
-    "rope.scaling.yarn_beta_fast": ((1e308,), "0 and 1e+06"),
-    "rope.scaling.yarn_beta_slow": ((1e308,), "0 and 1e+06"),
-    "rope.freq_base_swa": ((5e-324, 1e300), "1 and 1e+30"),
-    "attention.layer_norm_rms_epsilon": ((1e39,), "0 and 1"),
-    "attn_logit_softcapping": ((1e-300, 1e39), "1e-06 and 1e+06"),
-    "final_logit_softcapping": ((1e-300, 1e39), "1e-06 and 1e+06"),
-    "attention.scale": ((1e-300, 1e39), "1e-06 and 1e+06"),
+    "rope.scaling.attn_factor": ((1e30, 1e-9, 0.0), "0.01, 100"),
+    "rope.scaling.factor": ((1e-300, 1e30), "0.001, 1e+06"),
+    "rope.scale_linear": ((1e-300, 1e30), "0.001, 1e+06"),
+    "rope.scaling.yarn_beta_fast": ((1e308,), "0, 1e+06"),
+    "rope.scaling.yarn_beta_slow": ((1e308,), "0, 1e+06"),
+    "rope.freq_base_swa": ((5e-324, 1e300), "1, 1e+30"),
+    "attention.layer_norm_rms_epsilon": ((1e39,), "0, 1"),
+    "attn_logit_softcapping": ((1e-300, 1e39), "1e-06, 1e+06"),
+    "final_logit_softcapping": ((1e-300, 1e39), "1e-06, 1e+06"),
+    "attention.scale": ((1e-300, 1e39), "1e-06, 1e+06"),
 }
 
 
@@ -137,8 +137,8 @@ def test_a_number_that_makes_all_others_infinite_is_refused(key: str) -> None:
         with pytest.raises(FormatError) as caught:
             Config.of(keys(**{key.replace(".", "__"): value}))
         assert str(caught.value) == (
-            f"llama.{key} is {value:g}, and what a model computes with it is no number, or always the same: it lies "
-            f"between {ends}. The file is damaged, or was written by a faulty converter."
+            f"llama.{key} is {value:g}, out of range [{ends}]: the model would produce NaN or constant output. The "
+            "file is damaged, or was written by a faulty converter."
         )
 
 
@@ -149,8 +149,8 @@ def test_a_model_whose_tokens_see_what_follows_is_refused() -> None:
         with pytest.raises(FormatError) as caught:
             Config.of(keys(attention__causal=value))
         assert str(caught.value) == (
-            f"llama.attention.causal is {value}: tokens of this model see what stands behind them as well. kernmill "
-            "runs models that write text, whose tokens do not. Use one of those."
+            f"llama.attention.causal is {value}: this is a bidirectional model. kernmill generates text with "
+            "causal models only. Use a causal model."
         )
 
 
@@ -158,5 +158,5 @@ def test_an_architecture_is_a_text() -> None:
     with pytest.raises(FormatError) as caught:
         Config.of(keys() | {"general.architecture": ("llama",)})
     assert str(caught.value) == (
-        "general.architecture is ('llama',), not a text that names a model. Convert the file again."
+        "general.architecture is ('llama',), not the name of an architecture. Convert the file again."
     )

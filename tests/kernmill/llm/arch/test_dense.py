@@ -283,7 +283,7 @@ def test_positions_that_gpt2_has_not_learned(tiny: Any) -> None:
     with pytest.raises(SettingError) as caught:
         made(tiny, "gpt2").model(capacity=65)
     assert str(caught.value) == (
-        "Model: capacity=65: must be at most 64, the number of positions that this model has learned."
+        "Model: capacity=65: must be at most 64, the number of learned positions of this model."
     )
 
 

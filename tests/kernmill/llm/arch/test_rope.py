@@ -34,13 +34,15 @@ def test_nothing_to_turn() -> None:
 
 
 def test_factors_that_cannot_divide() -> None:
-    with pytest.raises(FormatError, match=r"^rope: the file's factors are not all positive numbers"):
+    with pytest.raises(FormatError, match=r"^rope: the frequency factors of the file must all be positive"):
         tables(rope(), 2, Tensor([1.0, 0.0]))
 
 
 def test_yarn_without_frequencies() -> None:
     flat = Rope(4, 1.0, 0.0, "yarn", 2.0, 32, 1.0, 32.0, 1.0)
-    with pytest.raises(FormatError, match=r"^rope: yarn with base 1 and 32 turns has no frequencies to choose from\.$"):
+    with pytest.raises(
+        FormatError, match=r"^rope: yarn with base 1 and 32 rotations has no frequencies to interpolate\.$"
+    ):
         tables(flat, 2)
 
 

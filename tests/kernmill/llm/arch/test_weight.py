@@ -58,9 +58,7 @@ def test_a_vector_must_be_plain(tiny: Any) -> None:
     made = tiny.make("llama", {}, {})
     weights: dict[str, Any] = {name: Tensor(array.astype(np.float32)) for name, array in made.weights.items()}
     weights["output_norm.weight"] = Bytes(made.weights["output_norm.weight"])
-    with pytest.raises(
-        FormatError, match=r"^output_norm\.weight is in a packed form, and norms and biases are plain\."
-    ):
+    with pytest.raises(FormatError, match=r"^output_norm\.weight is quantized: norms and biases must be floats\."):
         Model(Config.of(made.metadata), weights.get, capacity=16)
 
 
