@@ -140,7 +140,7 @@ def test_what_else_is_asked_of_a_place_is_asked_of_no_other(device: str) -> None
 def test_its_loop_is_walked_in_order(verb: str) -> None:
     """Two terms of one place at once would lose one; and places are filled before the first term, not between two."""
     ast = apply_actions(places(3, 9, 11), parse_schedule("scatter k0 i1"))
-    with pytest.raises(CompileError, match=r"accumulates over k0|filled again"):
+    with pytest.raises(CompileError, match=r"accumulates over k0|written twice"):
         apply_actions(ast, parse_schedule(verb))
 
 

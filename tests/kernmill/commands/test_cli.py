@@ -72,7 +72,7 @@ def test_ctrl_c_while_a_command_ends_says_nothing() -> None:
 def test_cache(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cache", "info"]) == 0
     assert main(["cache", "verify"]) == 0
-    assert "0 were damaged" in capsys.readouterr().out
+    assert "0 are damaged" in capsys.readouterr().out
 
 
 def test_cache_clear_empties_the_folder(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ pytest.importorskip("jinja2")
 
 HELLO = [{"role": "user", "content": "Hello"}]
 FEW = 300_000  # steps: what takes more would take longer
-STEPS = f"it takes more than {FEW} steps"
+STEPS = f"it runs for more than {FEW} steps"
 BIG = "{% set big = 'b' * 10000000 %}"
 LONG = "{% set a = 'x' * 100000 %}{% set b = 'x' * 100000 %}"
 LIST = "{% set a = range(100000) | list %}{% set b = range(100000) | list %}"

@@ -45,7 +45,7 @@ def test_missing_and_unreadable(tmp_path: Path) -> None:
     file = gguf.read(path)
     with pytest.raises(FormatError, match=r"x\.gguf: it has no tensor 'w'\. The model is not complete; convert"):
         load_tensor(file, "w")
-    with pytest.raises(FormatError, match=r"tensor 'sums' is of type Q8_1, which is for computation only  "):
+    with pytest.raises(FormatError, match=r"tensor 'sums' is of type Q8_1, which is for computation only "):
         load_tensor(file, "sums")
     with pytest.raises(DTypeError, match=r"save: tensor 'b' is bool, which GGUF does not have\. Cast it to one of"):
         save(path, {"b": Tensor([True])}, {})

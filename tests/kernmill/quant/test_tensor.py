@@ -76,10 +76,10 @@ def test_no_values() -> None:
 
 def test_mistakes() -> None:
     weight = QuantizedTensor.quantize(Tensor.zeros(3, 64), "Q4_0")
-    with pytest.raises(ShapeError, match=r"linear: x of shape \(2, 32\) with Q4_0 of shape \(3, 64\): the last axis"):
+    with pytest.raises(ShapeError, match=r"linear: x of shape \(2, 32\) with Q4_0 of shape \(3, 64\): the weight must"):
         weight.linear(Tensor.zeros(2, 32))
     data = Tensor.zeros(36, dtype=dtypes.uint8)
-    with pytest.raises(ShapeError, match=r"QuantizedTensor: Q4_0 of shape \(2, 33\): rows of 33 values are no"):
+    with pytest.raises(ShapeError, match=r"QuantizedTensor: Q4_0 of shape \(2, 33\): rows of 33 values are not"):
         QuantizedTensor(data, "Q4_0", (2, 33))
     with pytest.raises(ShapeError, match=r"QuantizedTensor: Q4_0 of shape \(\): rows of 1 values"):
         QuantizedTensor(data, "Q4_0", ())
@@ -87,7 +87,7 @@ def test_mistakes() -> None:
         QuantizedTensor(data, "Q4_0", (3, 32))
     with pytest.raises(DTypeError, match=r"QuantizedTensor: Q4_0 blocks of float32\. Give bytes, as uint8\."):
         QuantizedTensor(data.float(), "Q4_0", (2, 32))
-    with pytest.raises(ShapeError, match=r"quantize: a tensor of shape \(2, 33\) as Q4_0: its rows are no whole"):
+    with pytest.raises(ShapeError, match=r"quantize: a tensor of shape \(2, 33\) as Q4_0: its rows are not a multiple"):
         QuantizedTensor.quantize(Tensor.zeros(2, 33), "Q4_0")
 
 
