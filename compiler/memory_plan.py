@@ -8,7 +8,7 @@ first, each at the lowest place that is free during its life. Tests: tests/compi
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
 
@@ -16,7 +16,8 @@ from kernmill.ir import BufferPlan, Copy, GraphPlan, Item, MemoryPlan
 
 __all__ = ["plan_memory"]
 
-_ALIGNMENT = 128  # bytes; also keeps one cache line pair between neighbours
+_ALIGNMENT = 128  # bytes, at least; also keeps one cache line pair between neighbours
+_NO_ALIGNMENTS: Mapping[str, int] = {}
 
 
 def buffers_of(item: Item) -> tuple[int, ...]:
@@ -29,9 +30,9 @@ def outputs_of(item: Item) -> tuple[int, ...]:
     return (item.target,) if isinstance(item, Copy) else item.outputs
 
 
-def plan_memory(plan: GraphPlan) -> MemoryPlan:
-    """Places for every buffer that is neither an input nor a result."""
-    alive = Alive(plan.items, plan.buffers)
+def plan_memory(plan: GraphPlan, alignments: Mapping[str, int] = _NO_ALIGNMENTS) -> MemoryPlan:
+    """Places for every buffer that is neither an input nor a result; `alignments`: bytes, by device."""
+    alive = Alive(plan.items, plan.buffers, alignments)
     sizes = alive.sizes
     result = MemoryPlan(unplanned_bytes=sum(sizes.values()), lower_bound_bytes=alive.most_bytes)
     arenas: dict[str, _Arena] = {}
@@ -87,13 +88,18 @@ def _meets(lives: list[tuple[int, int]], born: int, dies: int) -> bool:
 class Alive:
     """Which items touch each intermediate, and the bytes of those that live at the worst moment."""
 
-    def __init__(self, items: Sequence[Item], buffers: Sequence[BufferPlan]) -> None:
+    def __init__(
+        self, items: Sequence[Item], buffers: Sequence[BufferPlan], alignments: Mapping[str, int] = _NO_ALIGNMENTS
+    ) -> None:
         self.touched: dict[int, set[int]] = {}  # positions, by buffer
         for position, item in enumerate(items):
             for number in (part[0] if (part := buffers[n].part) else n for n in buffers_of(item)):
                 if buffers[number].is_intermediate:
                     self.touched.setdefault(number, set()).add(position)
-        self.sizes = {number: _size_bytes(buffers[number]) for number in self.touched}
+        self.sizes = {
+            number: _size_bytes(buffers[number], max(_ALIGNMENT, alignments.get(buffers[number].device, 1)))
+            for number in self.touched
+        }
         changes = [0] * (1 + len(items))  # bytes more than at the position before
         for number, positions in self.touched.items():
             for position, size in self._ends(number, positions):
@@ -142,5 +148,5 @@ class Alive:
         return True
 
 
-def _size_bytes(plan: BufferPlan) -> int:
-    return -(-max(1, plan.numel * plan.dtype.size_bytes) // _ALIGNMENT) * _ALIGNMENT
+def _size_bytes(plan: BufferPlan, alignment: int) -> int:
+    return -(-max(1, plan.numel * plan.dtype.size_bytes) // alignment) * alignment

@@ -17,7 +17,16 @@ from typing import Any, NamedTuple
 
 from .errors import SettingError
 
-__all__ = ["DEBUG_LEVELS", "SETTINGS", "Context", "Setting", "active_overrides", "check_environment", "setting"]
+__all__ = [
+    "DEBUG_LEVELS",
+    "SETTINGS",
+    "Context",
+    "Setting",
+    "active_overrides",
+    "check_environment",
+    "second_spelling",
+    "setting",
+]
 
 Value = int | str
 
@@ -90,6 +99,7 @@ DEBUG_LEVELS: tuple[tuple[int, str], ...] = (
 )
 
 
+second_spelling: dict[str, Callable[[str], str]] = {}  # by setting: what its text is, given that in its variable
 _environment: dict[str, Value] = {}
 _overrides: contextvars.ContextVar[dict[str, Value] | None] = contextvars.ContextVar("settings", default=None)
 
@@ -119,6 +129,7 @@ def setting(name: str) -> Value:
     value = _environment.get(name)
     if value is None:
         row, text = SETTINGS[name], os.environ.get(name)
+        text = second_spelling[name](text or "") if name in second_spelling else text
         value = _environment[name] = _parse(row, text, "environment") if text else row.default
     return value
 

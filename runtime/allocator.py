@@ -266,7 +266,7 @@ class CachingAllocator(HostAllocator):
     """Blocks that a device made, kept for reuse: a training step then asks the device for nothing.
 
     `new` makes a block of so many bytes, with an `address`, or raises OutOfMemoryError or MemoryError; `release` gets
-    it back, in whatever thread, but never while Python collects garbage.
+    it back, in whatever thread, but never while Python collects garbage. `limits`: the device's `Properties`.
     """
 
     frees_by_itself = False
@@ -276,23 +276,20 @@ class CachingAllocator(HostAllocator):
         self,
         new: Callable[[int], Any],
         release: Callable[[Any], None],
-        limits: Callable[[], Any],
+        limits: Any,
         *,
         device: str,
+        free: Callable[[], int] = lambda: 0,
     ) -> None:
-        self.limits = limits()
-        total = self.limits.total_bytes
+        self.limits, self.free_bytes = limits, free  # type: ignore[method-assign]
+        total = limits.total_bytes
         super().__init__(total // 4 if total else 1 << 62, device=device)
-        self._new, self._release, self._ask = new, release, limits
+        self._new, self._release = new, release
         self.step_bytes, self.most_bytes = max(1, self.limits.alignment), self.limits.max_alloc_bytes
 
     def new_block(self, capacity: int) -> Block:
         """A block of the device. Raises MemoryError."""
         return CachedBlock(self._new(capacity), capacity, self._release)
-
-    def free_bytes(self) -> int:
-        """What the device says."""
-        return int(self._ask().free_bytes)
 
     def total_bytes(self) -> int:
         """What the device says."""

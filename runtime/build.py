@@ -16,7 +16,7 @@ from kernmill.ir import CompileError, FormatError, Kernel, Ops, UOp, no_collecti
 
 from . import later
 from .compile_cache import cache_key, default_cache
-from .device import Device, GroupTooLarge, Program, get_device
+from .device import Device, GroupTooLarge, Program, get_device, loaded
 from .schedules import given_schedule, stamp, symbol, written_schedule
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _stored_program(device: Device, kernel: Kernel, disk_key: str) -> Program | 
     if entry is None or facts is None:
         return None
     try:
-        program = device.load(symbol(kernel), entry.payload)
+        program = loaded(device, symbol(kernel), entry.payload)
     except GroupTooLarge:
         raise
     except (FormatError, CompileError, ValueError, SyntaxError, LookupError):

@@ -32,7 +32,7 @@ def run_checked(device: Device, kernel: Kernel, call: Call) -> None:
     if device.name.partition(":")[0] == "NULL":
         device.run([call])  # there is no result to compare
         return
-    copies = [b.host_array().copy() for b in call.buffers]
+    copies = [device.read(b).copy() for b in call.buffers]
     device.run([call])
     owners = tuple(
         Buffer("PYTHON", b.dtype, b.numel, a, a.ctypes.data) for b, a in zip(call.buffers, copies, strict=True)
@@ -42,7 +42,7 @@ def run_checked(device: Device, kernel: Kernel, call: Call) -> None:
     python.run([Call(reference, owners, call.variables)])
     for number in kernel.outputs:
         slot = kernel.buffers.index(number)
-        got, wanted = call.buffers[slot].host_array(), copies[slot]
+        got, wanted = device.read(call.buffers[slot]), copies[slot]
         if not agree(got, wanted, call.buffers[slot].dtype.name):
             worst = np.flatnonzero(got != wanted)[:5]
             raise InternalError(

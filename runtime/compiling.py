@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -13,7 +14,8 @@ from kernmill.renderers import signature
 
 from .build import counters
 from .compile_cache import default_cache
-from .device import Device, GroupTooLarge, Program
+from .device import Device, GroupTooLarge, Program, loaded
+from .opening import asked
 from .schedules import given_schedule, symbol, written_schedule
 
 __all__ = [
@@ -63,7 +65,7 @@ class Unfinished:
         """Wait for the binary, store and load it; with smaller groups where the driver finds these too large."""
         binary = self.binary()
         try:
-            program = self.device.load(symbol(self.kernel), binary)
+            program = loaded(self.device, symbol(self.kernel), binary)
         except GroupTooLarge:
             smaller = self.smaller()
             if smaller is None:
@@ -122,6 +124,7 @@ def render(
         shown = "the heuristic's" if actions is None else show_schedule(actions)
         error.add_note(f"kernel:\n{print_uops(kernel.ast)}schedule:\n{shown}")
         raise
+    _check_supported(device, kernel, uops)
     kinds = {u.arg[1] for u in uops if u.op is Ops.RANGE}
     if not device.target.group_items and kinds & {AxisKind.GLOBAL, AxisKind.LOCAL}:
         raise CompileError(
@@ -129,6 +132,25 @@ def render(
         )
     _check_group(device, kernel, uops)
     return Rendered(uops, device.renderer.render(symbol(kernel), uops), signature(uops).threads, locality(ast))
+
+
+def _check_supported(device: Device, kernel: Kernel, uops: Sequence[UOp]) -> None:
+    """Raise CompileError for an op or dtype that the device has not, and that nothing has rewritten."""
+    target = device.target
+    for node in {(u.op, u.dtype): u for u in uops if u.op.is_elementwise}.values():
+        dtype, reason = node.dtype.scalar, ""
+        if node.op not in target.ops:
+            reason = "the op is not in the ops of its Target, and no rule writes it with others"
+        elif dtype.is_float and dtype.bits >= 32 and dtype not in target.compute_dtypes:
+            reason = "the dtype is not in the compute_dtypes of its Target, and nothing else is as exact"
+        elif (answer := asked(device.name, "supports", device.supports, node.op, node)) is not True:
+            reason = str(answer or "it does not say why")
+        if reason:
+            line = f" ({kernel.origin})" if kernel.origin else ""
+            raise CompileError(
+                f"kernel {kernel.name}{line}: {device.name} cannot compute {node.op.name} of {dtype.name}: {reason}. "
+                "Compute this part on another device, with .to(device)."
+            )
 
 
 def _check_group(device: Device, kernel: Kernel, uops: list[UOp]) -> None:

@@ -20,16 +20,19 @@ from math import prod
 from typing import Any, NamedTuple
 
 from kernmill.ir import (
+    SETTINGS,
     CompileError,
     DeviceError,
     DType,
     KernmillError,
     Op,
+    SettingError,
     Target,
     UOp,
     before_forks,
     debug,
     process_lock,
+    second_spelling,
     setting,
 )
 from kernmill.renderers import Renderer
@@ -40,7 +43,7 @@ from .opening import asked, check_class, check_limits, checked_options, own_file
 
 __all__ = [
     "Batch", "BufferType", "Call", "Device", "Event", "GroupTooLarge", "Program", "Properties", "batch_of",
-    "canonical_name", "device_indices", "device_names", "failure", "forget_device", "get_device",
+    "canonical_name", "device_indices", "device_names", "failure", "forget_device", "get_device", "loaded",
 ]  # fmt: skip
 
 
@@ -256,7 +259,16 @@ class Device(ABC):
         """(default: what `allocate` makes, kept for reuse; the host's memory) Where the runtime takes blocks from."""
         if type(self).allocate is Device.allocate:
             return _host_allocator()
-        return CachingAllocator(self.allocate, self._release, self.props, device=self.name)
+        make, limits = self._new_block, self.limits
+        return CachingAllocator(make, self._release, limits, device=self.name, free=lambda: self.props().free_bytes)
+
+    def _new_block(self, size_bytes: int) -> Any:
+        try:
+            return self.allocate(size_bytes)
+        except MemoryError:
+            raise
+        except Exception as error:  # whatever the author's code raises
+            raise failure(self, error, f"allocate of {size_bytes:,} bytes") from error
 
     def _release(self, block: Any) -> None:
         """Give a block back; with a device that is lost, or is lost now, nobody is told: whoever uses it next is."""
@@ -330,8 +342,9 @@ class Device(ABC):
         """(default: `compile`, when called for) Begin a compilation, and return what waits for it."""
         return lambda: self.compile(name, source)
 
-    def supports(self, op: Op, node: UOp) -> bool:
-        """(default: what the target can express) Whether this node may be placed here."""
+    def supports(self, op: Op, node: UOp) -> bool | str:
+        """(default: what the target can express) True, or why this op cannot be computed here with the node's dtypes.
+        Asked by op and dtypes alone: its shape may be that of another one."""
         return True
 
     def cache_tag(self) -> str:
@@ -398,6 +411,14 @@ def is_ours(device: Device) -> bool:
     return type(device).__module__.startswith("kernmill.")
 
 
+def loaded(device: Device, name: str, binary: bytes) -> Program:
+    """`load`; a device that is gone is a DeviceError, what is wrong with the binary is whatever `load` raises."""
+    try:
+        return device.load(name, binary)
+    except (OSError, EOFError) as error:
+        raise failure(device, error, f"load of {name}") from error
+
+
 def batch_of(device: Device, calls: Sequence[Call]) -> Batch:
     """What the runtime repeats: `prepare`, with the errors of a device from elsewhere made ours."""
     return device.prepare(calls) if is_ours(device) else GuardedBatch(device, calls)
@@ -427,6 +448,24 @@ def device_names() -> dict[str, str]:
     for entry in entry_points(group="kernmill.devices"):
         found.setdefault(entry.name.upper(), entry.value)
     return found
+
+
+def _named_by_variable(given: str) -> str:
+    """The value of DEVICE: what it says itself, else `MYDEV` where the environment has MYDEV=1 for a device MYDEV.
+
+    Raises:
+        SettingError: two devices are named.
+    """
+    on = [name for name, value in os.environ.items() if value == "1" and name.isupper() and name not in SETTINGS]
+    known = device_names() if on else {}
+    named = [name for name in on if name in known]
+    if len({*named, *([given.upper()] if given else [])}) > 1:
+        said = [*([f"DEVICE={given}"] if given else []), *(f"{name}=1" for name in named)]
+        raise SettingError(f"environment: {' and '.join(said)} name different devices. Set one of them.")
+    return given or "".join(named)
+
+
+second_spelling["DEVICE"] = _named_by_variable
 
 
 def canonical_name(name: str) -> str:

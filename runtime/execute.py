@@ -265,7 +265,7 @@ class _Run:
         """Run the items; kernels of one device that follow each other go as one batch."""
         for step in plan.steps:
             if isinstance(step, Copy):
-                copy_between(buffers[step.target], buffers[step.source])
+                copy_between(buffers[step.target], buffers[step.source], is_timed=wants_report())
                 if (record := current_recording()) is not None:
                     record.add_copy(buffers[step.target], buffers[step.source])
                 continue
@@ -378,7 +378,7 @@ def launched_ns() -> int:
 def run_batch(batch: list[tuple[Kernel, Call]]) -> None:
     """Launch kernels of one device in order."""
     device, is_timed = get_device(batch[0][0].device), wants_report()
-    if setting("CHECK") and device.limits.is_host_visible and device.name != "PYTHON":
+    if setting("CHECK") and device.name != "PYTHON":
         for kernel, call in batch:
             later.check.run_checked(device, kernel, call)
     else:

@@ -62,7 +62,7 @@ def checked_options(name: str, known: Mapping[str, str], given: Mapping[str, str
 def check_class(name: str, cls: type[Any], base: type[Any]) -> None:
     """Raise DeviceError for a class that lacks what the contract asks for."""
     where = f"device {name!r}: {cls.__module__}.{cls.__qualname__}"
-    missing = sorted(getattr(cls, "__abstractmethods__", ()))
+    missing = sorted([*getattr(cls, "__abstractmethods__", ()), *["renderer"][: cls.renderer is base.renderer]])
     if missing:
         raise DeviceError(f"{where} has no {', '.join(missing)}. A device has to have them; see {PAGE}.")
     version: object = cls.CONTRACT

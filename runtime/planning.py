@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from kernmill.compiler import plan_kernels, plan_memory
 from kernmill.ir import GraphPlan, MemoryPlan, UOp, no_collection
 
+from .device import get_device
+
 __all__ = ["planned"]
 
 
@@ -16,4 +18,5 @@ def planned(
 ) -> tuple[GraphPlan, MemoryPlan]:
     """As `plan_kernels`, with the places of intermediates."""
     plan = plan_kernels(roots, devices, in_place, default)
-    return plan, plan_memory(plan)
+    names = {buffer.device for buffer in plan.buffers}
+    return plan, plan_memory(plan, {name: get_device(name).limits.alignment for name in names})

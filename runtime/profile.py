@@ -18,9 +18,10 @@ from .compiling import describe, given_actions, render, schedule_of
 from .schedules import symbol
 
 if TYPE_CHECKING:
+    from .buffer import Buffer
     from .device import Device
 
-__all__ = ["KernelTotal", "report", "report_memory", "totals"]
+__all__ = ["KernelTotal", "report", "report_copy", "report_memory", "totals"]
 
 
 @dataclass(slots=True)
@@ -67,6 +68,20 @@ def report(device: Device, kernels: Sequence[Kernel], times: Sequence[int]) -> N
             show_kernel(device, kernel)
         if setting("DUMP"):
             dump_kernel(device, kernel, time_ns)
+
+
+def report_copy(target: Buffer, source: Buffer, time_ns: int) -> None:
+    """Add a copy between devices to the totals; DEBUG=2: a line with its bytes, time and rate."""
+    name = f"copy {source.device} -> {target.device}"
+    nodes = [node for maker in source.makers if (node := maker()) is not None]
+    line = next((node.origin for node in nodes if node.origin), None)
+    total = totals.setdefault(name, KernelTotal(name, None))
+    total.calls += 1
+    total.time_ns += time_ns
+    total.bytes_moved += source.nbytes
+    if debug() >= 2:
+        rate = f"{source.nbytes / max(1, time_ns):7.2f} GB/s"
+        print(f"{name:30} {source.nbytes:>16,} bytes {time_ns / 1e3:10.1f} us {rate}  {line or ''}", file=sys.stderr)
 
 
 def report_memory(plan: MemoryPlan) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
+from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeAlias
 
 from kernmill.ir import IndexRangeError, Kernel, KernmillError, ShapeError
@@ -253,7 +254,7 @@ class Replay:
         is_timed = wants_report() if is_timed is None else is_timed
         for step in self._steps:
             if not isinstance(step, _Ready):
-                self._run_other(step, given)
+                self._run_other(step, given, is_timed=is_timed)
             elif is_timed:
                 later.profile.report(step.batch.device, step.kernels, step.batch.run(is_timed=True))
             else:
@@ -275,7 +276,7 @@ class Replay:
                     give(values[name])
         self._values = dict(values)
 
-    def _run_other(self, step: _Copy | _Check, given: Sequence[Buffer]) -> None:
+    def _run_other(self, step: _Copy | _Check, given: Sequence[Buffer], *, is_timed: bool) -> None:
         """A copy or a check."""
 
         def now(buffer: Buffer) -> Buffer:
@@ -283,7 +284,7 @@ class Replay:
             return buffer if slot is None else given[slot]
 
         if isinstance(step, _Copy):
-            copy_between(now(step.target), now(step.source))
+            copy_between(now(step.target), now(step.source), is_timed=is_timed)
         elif download_scalar(now(step.buffer)):
             raise IndexRangeError(step.message)
 
@@ -305,14 +306,22 @@ def check_values(bounds: Mapping[str, tuple[int, int]], values: Mapping[str, int
             )
 
 
-def copy_between(target: Buffer, source: Buffer) -> None:
-    """A buffer into another of the same size."""
-    if source.numel:
-        device, other = get_device(target.device), get_device(source.device)
-        try:
-            device.copy_from(target, source, other)
-        except Exception as error:  # whatever a device's own code raises
-            raise failure(device, error, f"a copy of {source.nbytes:,} bytes from {other.name}") from error
+def copy_between(target: Buffer, source: Buffer, *, is_timed: bool = False) -> None:
+    """A buffer into another of the same size; with `is_timed` it is waited for and reported."""
+    if not source.numel:
+        return
+    device, other = get_device(target.device), get_device(source.device)
+    try:
+        if is_timed:
+            other.synchronize()
+            device.synchronize()
+            start = perf_counter_ns()
+        device.copy_from(target, source, other)
+        if is_timed:
+            device.synchronize()
+            later.profile.report_copy(target, source, perf_counter_ns() - start)
+    except Exception as error:  # whatever a device's own code raises
+        raise failure(device, error, f"a copy of {source.nbytes:,} bytes from {other.name}") from error
 
 
 def download_scalar(buffer: Buffer) -> bool:

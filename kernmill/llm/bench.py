@@ -37,7 +37,7 @@ class Test:
     model_n_params: int
     backends: str
     cpu_info: str
-    n_threads: int
+    n_threads: int  # 0: the device runs a kernel on no threads of the host
     n_batch: int
     type_k: str
     type_v: str
@@ -93,16 +93,16 @@ def _measured(file: gguf.File, n_prompt: int, n_gen: int, wanted: Wanted) -> Tes
     wait_for_large_pages()
     samples = [_once(model, ids, is_prompt=n_prompt > 0) for _ in range(wanted.repeats)]
     rates = [length / ns * 1e9 for ns in samples]
-    cpu = host.this_host()
+    cpu, device = host.this_host(), get_device()
     type_k, type_v = pair_of(wanted.cache_type)
     return Test(
         model_filename=file.where,
         model_type=_type_of(file),
         model_size=sum(entry.stop - entry.start for entry in file.entries.values()),
         model_n_params=sum(int(np.prod(entry.shape, dtype=np.int64)) for entry in file.entries.values()),
-        backends=get_device().name,
+        backends=device.name,
         cpu_info=cpu.cpu,
-        n_threads=cpu.threads(),
+        n_threads=cpu.threads() if device.target.has_threads else 0,
         n_batch=model.large_block,
         type_k=type_k,
         type_v=type_v,
@@ -156,7 +156,7 @@ def _markdown(tests: Iterator[Test]) -> Iterator[str]:
         name = f"pp{test.n_prompt}" if test.n_prompt else f"tg{test.n_gen}"
         rate = f"{test.avg_ts:.2f} ± {test.stddev_ts:.2f}"
         yield _row((test.model_type, _size(test.model_size), _count(test.model_n_params), test.backends,
-                    str(test.n_threads), name, rate))  # fmt: skip
+                    str(test.n_threads or "-"), name, rate))  # fmt: skip
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from kernmill.ir import (
+    DeviceError,
     DTypeError,
     IndexRangeError,
     Ops,
@@ -249,6 +250,7 @@ class Indexing(Sortable):
     def __setitem__(self, index: Index, value: Operand) -> None:
         """Replace the part that an index names; the value is broadcast and cast. Other tensors keep the old values."""
         new = self._own(value)
+        self._stays(new, "t[..] = v")
         self._keeps_history_of(new)
         given = _mask_of(index)
         if given is not None:
@@ -273,6 +275,14 @@ class Indexing(Sortable):
         node = assign(self.uop, whole, tuple(_forward(r) for r in region))
         self._become(self._result(node, new))
         return None
+
+    def _stays(self, value: Lazy, call: str) -> None:
+        """Raises DeviceError: what is written in place keeps its device."""
+        if value._device is not None and value._device != self.device:
+            raise DeviceError(
+                f"{call}: the value is on {value._device}, and what it is written into on {self.device}, where it "
+                f"stays. Write v.to({self.device!r}), or make the tensor with device={value._device!r}."
+            )
 
     def _become(self, other: Lazy) -> None:
         raise NotImplementedError

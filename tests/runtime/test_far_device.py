@@ -6,16 +6,16 @@ import gc
 import os
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from kernmill import Context, Tensor
-from kernmill.ir import DeviceError, InternalError, OutOfMemoryError
-from kernmill.runtime import Device, get_device, realize
+from kernmill import Context, Tensor, jit
+from kernmill.ir import CompileError, DeviceError, InternalError, KernmillError, Ops, OutOfMemoryError
+from kernmill.runtime import Device, Properties, get_device, realize
 
 Far = Callable[..., str]
 MIB = 1 << 20
@@ -187,6 +187,235 @@ def test_row_11_the_message_without_memory(far: Far) -> None:
     assert held.sum().item() == 2 * MIB
 
 
+def test_row_6_memory_is_given_back_outside_of_a_collection(far: Far) -> None:
+    """A collection in the middle of a message called `free`, which waited for the lock of that message for ever."""
+    name = far()
+    device = get_device(name)
+    cycle: list[object] = [Tensor(X, device=name).realize()]
+    cycle.append(cycle)
+    before = device.props().free_bytes
+    del cycle
+    with device.lock:  # type: ignore[attr-defined]
+        gc.collect()
+    device.allocator.trim()
+    assert device.props().free_bytes > before
+
+
+def test_row_7_a_training_step_asks_for_no_memory(far: Far) -> None:
+    """Each step sent two messages for blocks and two to give them back."""
+    name = far()
+    verbs: list[str] = []
+    device: Any = get_device(name)
+    ask = device.ask
+    w = Tensor(np.ones((4, 4), np.float32), device=name, requires_grad=True)
+    x = Tensor(np.ones((2, 4), np.float32), device=name)
+    for step in range(5):
+        if step == 3:
+            device.ask = lambda *message: (verbs.append(message[0]), ask(*message))[1]
+        w.grad = None
+        (x @ w).relu().sum().backward()
+        w.assign(w.detach() - w.grad * 0.1).realize()
+    assert "run" in verbs
+    assert not {"alloc", "free"} & set(verbs)
+
+
+def test_row_8_a_tensor_above_the_largest_buffer(far: Far) -> None:
+    name = far(most=MIB)
+    with pytest.raises(OutOfMemoryError, match=r"FAR: a buffer of 1,048,580 bytes is larger than it takes in one"):
+        Tensor(np.ones(MIB // 4 + 1, np.float32), device=name)
+    x = Tensor(np.ones((300, 300), np.float32), device=name)
+    y = x
+    for _ in range(4):  # an arena would be larger than that: buffers get blocks of their own
+        y = (y + 1).contiguous() @ x
+    assert np.isfinite(y.numpy()).all()
+
+
+def test_row_8_intermediates_keep_the_alignment(far: Far) -> None:
+    """With an alignment of 4096, they were at 2688 and 3456 of their block."""
+    name = far(align=4096)
+    device: Any = get_device(name)
+    ask, addresses = device.ask, set[int]()
+
+    def seen(*message: Any) -> Any:
+        if message[0] == "run":
+            addresses.update(address for call in message[1] for address, _ in call[1])
+        return ask(*message)
+
+    device.ask = seen
+    x = Tensor(np.ones((13, 13), np.float32), device=name)
+    y = ((x @ x).contiguous() @ (x + 1).contiguous() @ x).contiguous()
+    assert np.isfinite((y @ y)[1:].numpy()).all()
+    assert len(addresses) > 3
+    assert {address % 4096 for address in addresses} == {0}
+
+
+def test_row_13_checks_reach_far_memory(far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CHECK=1 left out devices whose memory the host cannot see, without a word."""
+    from tests.far_device import FarDevice
+
+    name = far()
+    with Context(CHECK=1):
+        assert (Tensor(X, device=name) * 2 + 1).numpy().tolist() == [3, 5, 7, 9]
+    real = FarDevice.copy_out
+
+    def spoilt(self: Any, target: memoryview, source: Any) -> None:
+        real(self, target, source)
+        target[2] ^= 64
+
+    monkeypatch.setattr(FarDevice, "copy_out", spoilt)
+    with Context(CHECK=1), pytest.raises(InternalError, match="CHECK: map_4 on FAR differs from PYTHON"):
+        (Tensor(X, device=name) * 2 + 2).numpy()
+
+
+def _python(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    given = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), **variables}
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=given, check=False)
+
+
+def test_row_14_the_second_spelling_of_DEVICE() -> None:
+    """`MYDEV=1 python dot.py` ran on LLVM without a word."""
+    program = "from kernmill import Tensor; print((Tensor([1.0]) + 1).device)"
+    assert _python(program, PYTHON="1").stdout.strip() == "PYTHON"
+    assert _python(program, PYTHON="1", DEVICE="python").stdout.strip() == "PYTHON"
+    assert _python(program, PYTHON="0").stdout.strip() == "LLVM"
+    both = _python(program, PYTHON="1", NULL="1").stderr
+    assert "PYTHON=1" in both
+    assert "NULL=1" in both
+    assert "name different devices. Set one of them." in both
+    assert "DEVICE=LLVM and NULL=1 name different" in _python(program, NULL="1", DEVICE="LLVM").stderr
+
+
+def test_row_15_a_copy_is_a_line(far: Far, capsys: pytest.CaptureFixture[str]) -> None:
+    """Copies between devices were in no report and in no sum."""
+    from kernmill.runtime import profile
+
+    with Context(DEBUG=2):
+        (Tensor(np.ones(MIB, np.float32)) + 1).to(far()).realize()
+    (line,) = [text for text in capsys.readouterr().err.splitlines() if text.startswith("copy LLVM -> FAR")]
+    assert " 4,194,304 bytes " in line
+    assert " GB/s" in line
+    assert profile.totals["copy LLVM -> FAR"].bytes_moved >= 4 * MIB
+
+
+def test_row_16_a_device_that_fails_is_lost(far: Far) -> None:
+    """It was a bare OSError, then "Exception ignored in" for each buffer."""
+    name, other = far(), far(1)
+    x, y = Tensor(X, device=name), Tensor(X, device=other)
+    device: Any = get_device(name)
+    device.given["fail_at"] = device.calls + 3  # after load and alloc: run
+    message = r"FAR: run of map_4 \(.*test_far_device.py:\d+\) failed \(OSError: DMA error\)\. The device is lost"
+    with pytest.raises(DeviceError, match=message):
+        (x + x).realize()
+    for use in (x.numpy, (x * x).numpy, x.to("LLVM").numpy):
+        with pytest.raises(DeviceError, match="The device is lost, and so are its tensors"):
+            use()
+    assert (y + 1).numpy().tolist() == [2, 3, 4, 5]
+    del x, use
+    gc.collect()
+    assert (Tensor(X, device=name) + 1).numpy().tolist() == [2, 3, 4, 5]
+    assert get_device(name) is not device
+    device.close()
+
+
+@pytest.mark.parametrize("call", [*range(2, 10)])
+def test_row_16_a_process_that_dies(far: Far, call: int) -> None:
+    """At its n-th call, whatever that is; what another device has stays."""
+    step = jit(lambda a: (a * 3).sum())
+
+    def steps() -> None:
+        name = far(die_at=call)
+        for _ in range(20):
+            step(Tensor(X, device=name)).item()
+
+    with pytest.raises(DeviceError, match=r"failed \((EOFError|BrokenPipeError)"):
+        steps()
+    assert (Tensor(X) + 1).numpy().tolist() == [2, 3, 4, 5]
+
+
+class _Broken(Device):
+    CONTRACT = 1
+
+
+_FAULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "a missing method": ({}, r"_Broken has no compile, load, renderer, run\. A device has to have them"),
+    "an older contract": ({"CONTRACT": 0}, r"keeps contract 0, and this is contract 1\."),
+    "no contract": ({"CONTRACT": None}, r"does not say which contract it keeps, and this is contract 1"),
+    "an older run": ({"run": lambda self, calls: []}, r"run takes no is_timed\. It is called as run\(calls, is_timed="),
+    "devices()": ({"devices": classmethod(lambda cls: [][0])}, r"devices\(\) failed \(IndexError: "),
+    "__init__": ({"__init__": lambda self, *given: {}["x"]}, r"__init__ failed \(KeyError: 'x'\)\. It cannot be used"),
+    "props": ({"props": lambda self: 1 // 0}, r"props failed \(ZeroDivisionError"),
+    "an alignment": ({"props": lambda self: Properties(alignment=24)}, "an alignment of 24 is not a power of two"),
+    "a limit of 0": ({"props": lambda self: Properties(max_alloc_bytes=0)}, r"a buffer of at most 0 bytes"),
+    "free of total": ({"props": lambda self: Properties(10, 20)}, r"20 bytes free of 10\. See `props` in docs"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", list(_FAULTS))
+def test_row_17_what_an_author_forgets(far: Any, fault: str) -> None:
+    """Bare exceptions, without the device's name; an older `run` failed at the first kernel."""
+    members, message = _FAULTS[fault]
+    base = _Broken if fault == "a missing method" else get_class(far)
+    name = far.announce("FAULTY", type("_Broken", (base,), members))
+    with pytest.raises(DeviceError, match=f"device 'FAULTY': .*{message}"):
+        get_device(name)
+
+
+def get_class(far: Any) -> type:
+    """A device that works, of host memory."""
+    from kernmill.runtime.ops_python import PythonDevice
+
+    return type("Works", (PythonDevice,), {"__module__": "elsewhere"})
+
+
+@pytest.mark.parametrize(
+    ("without", "build", "message"),
+    [
+        (
+            "XOR",
+            lambda x: x.cast("int32") ^ 3,
+            r"FAR cannot compute XOR of int32: the op is not in the ops of its",
+        ),
+        ("float64", lambda x: x.cast("float64") * 2, r"FAR cannot compute (MUL|CAST) of float64: the dtype is not in"),
+    ],
+)
+def test_row_18_an_op_that_the_device_has_not(far: Far, without: str, build: Any, message: str) -> None:
+    """Nothing changed, or the author's own CompileError came from the middle of a renderer."""
+    name = far(without=without)
+    with pytest.raises(CompileError, match=rf"kernel map_4 \(.*{Path(__file__).name}:\d+\): {message}"):
+        build(Tensor(X, device=name)).numpy()
+    assert (Tensor(X, device=name) + 1).numpy().tolist() == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("supports", "message"),
+    [
+        (
+            lambda self, op, node: "no unit for it" if op is Ops.MUL else True,
+            "cannot compute MUL of float32: no unit",
+        ),
+        (lambda self, op, node: 1 // 0, r"device 'PICKY': supports failed \(ZeroDivisionError"),
+    ],
+)
+def test_row_18_what_supports_says(far: Any, supports: Any, message: str) -> None:
+    from tests.far_device import FarDevice
+
+    name = far.announce("PICKY", type("Picky", (FarDevice,), {"supports": supports}))
+    with pytest.raises(KernmillError, match=message):
+        (Tensor(X, device=name) * 2.5).numpy()
+
+
+def test_row_19_what_is_written_in_place_keeps_its_device(far: Far) -> None:
+    """`z[1:2] = far` moved z to FAR without a word."""
+    z, value = Tensor.zeros(3), Tensor(X[:1], device=far())
+    with pytest.raises(DeviceError, match=r"t\[\.\.\] = v: the value is on FAR, and what it is written into on LLVM"):
+        z[1:2] = value
+    with pytest.raises(DeviceError, match=r"assign: the value is on FAR"):
+        Tensor.zeros(1).assign(value)
+    z[1:2] = value.to("LLVM")
+    assert z.device == "LLVM"
+    assert z.numpy().tolist() == [0, 1, 0]
+
+
 # --- options ---------------------------------------------------------------------------------------------------------
 def test_options_of_a_device(far: Far) -> None:
     name = far()
@@ -199,6 +428,3 @@ def test_options_of_a_device(far: Far) -> None:
     with pytest.raises(DeviceError, match=r"options are written FAR:1\?key=value,key=value, each key once"):
         get_device("FAR:1?mib")
     assert name == "FAR"
-
-
-_ = textwrap
