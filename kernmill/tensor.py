@@ -554,8 +554,7 @@ class Tensor(Conversions):
 
     def assign(self, value: Operand) -> Self:
         """This tensor with new values of the same shape and dtype; its views show them, what was computed stays."""
-        new = value if isinstance(value, Lazy) else self._own(value)
-        self._stays(new, "assign")
+        new = self._stays(value if isinstance(value, Lazy) else self._own(value), "assign")
         self._keeps_history_of(new)
         if broadcast_shapes("assign", self.uop.shape, new.uop.shape) != self.uop.shape:
             raise ShapeError(

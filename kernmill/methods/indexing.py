@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Sequence
 from numbers import Integral
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from kernmill.ir import (
     DeviceError,
@@ -42,6 +42,8 @@ from .elementwise import choose
 from .movement import expand_whole, with_empty
 from .segments import added, last_named, looked_up
 from .sorting import Sortable
+
+Other = TypeVar("Other", bound="Lazy")
 
 if TYPE_CHECKING:
     from ..lazy import Operand
@@ -249,8 +251,7 @@ class Indexing(Sortable):
     # --- writing
     def __setitem__(self, index: Index, value: Operand) -> None:
         """Replace the part that an index names; the value is broadcast and cast. Other tensors keep the old values."""
-        new = self._own(value)
-        self._stays(new, "t[..] = v")
+        new = self._stays(self._own(value), "t[..] = v")
         self._keeps_history_of(new)
         given = _mask_of(index)
         if given is not None:
@@ -276,13 +277,14 @@ class Indexing(Sortable):
         self._become(self._result(node, new))
         return None
 
-    def _stays(self, value: Lazy, call: str) -> None:
-        """Raises DeviceError: what is written in place keeps its device."""
+    def _stays(self, value: Other, call: str) -> Other:
+        """The value; raises DeviceError where it is on another device: what is written in place keeps its own."""
         if value._device is not None and value._device != self.device:
             raise DeviceError(
                 f"{call}: the value is on {value._device}, and what it is written into on {self.device}, where it "
                 f"stays. Write v.to({self.device!r}), or make the tensor with device={value._device!r}."
             )
+        return value
 
     def _become(self, other: Lazy) -> None:
         raise NotImplementedError
