@@ -7,6 +7,7 @@ A device is a class `<Name>Device` in `runtime/ops_<name>.py`, or anywhere else 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -42,8 +43,22 @@ from .buffer import Buffer
 from .opening import asked, check_class, check_limits, checked_options, own_files, parse_options, target_text
 
 __all__ = [
-    "Batch", "BufferType", "Call", "Device", "Event", "GroupTooLarge", "Program", "Properties", "batch_of",
-    "canonical_name", "device_indices", "device_names", "failure", "forget_device", "get_device", "loaded",
+    "Batch",
+    "BufferType",
+    "Call",
+    "Device",
+    "Event",
+    "GroupTooLarge",
+    "Program",
+    "Properties",
+    "batch_of",
+    "canonical_name",
+    "close_device",
+    "device_indices",
+    "device_names",
+    "failure",
+    "get_device",
+    "loaded",
 ]  # fmt: skip
 
 
@@ -361,6 +376,9 @@ class Device(ABC):
     def synchronize(self) -> None:  # noqa: B027 - a default that does nothing, not a forgotten method
         """(default: nothing is pending) Return when all work is done."""
 
+    def close(self) -> None:  # noqa: B027 - as above
+        """(default: nothing) Let go of the machine. Nothing else is called afterwards."""
+
     def event(self) -> Event:
         """(default: an event that synchronizes fully) A new event."""
         return Event(self)
@@ -374,17 +392,28 @@ def failure(device: Device, error: Exception, what: str) -> Exception:
     text = f"{device.name}: {what} failed ({type(error).__name__}: {error})."
     if not isinstance(error, OSError | EOFError):
         return DeviceError(f"{text} This is a fault of the device's code ({type(device).__module__}).")
+    _lose(device, text)
+    return DeviceError(device.lost)
+
+
+def _lose(device: Device, text: str) -> None:
+    """Mark a device and its buffers, and forget its plans and programs; others go on."""
     device.lost = (
         f"{text} The device is lost, and so are its tensors and captured functions: make them anew. "
         f"{device.name} is opened again when it is next used; other devices go on."
     )
+    with _lock:
+        for key in [key for key, opened in _open.items() if opened is device]:
+            del _open[key]
+        for forget in forgetting:
+            forget()
     name = f"{device.name} (lost)"
     _lost[name] = device.lost
-    forget_device(device.name)
     for found in gc.get_objects():
         if type(found) is Buffer and found.device == device.name:
             found.device = name  # which `get_device` refuses with this sentence
-    return DeviceError(device.lost)
+    with contextlib.suppress(Exception):  # whatever the author's code raises: it is gone
+        device.close()
 
 
 class GuardedBatch(Batch):
@@ -516,14 +545,10 @@ def get_device(name: str | None = None) -> Device:
     return device
 
 
-def forget_device(name: str) -> None:
-    """The next use of the name opens the device anew; plans and programs of the one that was open are dropped. Its
-    tensors stay where they are."""
-    with _lock:
-        for key in [key for key in _open if key[0] == name]:
-            del _open[key]
-        for forget in forgetting:
-            forget()
+def close_device(name: str) -> None:
+    """Close a device, if it is open. Its tensors and captured functions are lost; the next use opens it anew."""
+    for device in {opened for key, opened in _open.items() if key[0] == canonical_name(name)}:
+        _lose(device, f"{device.name}: it was closed.")
 
 
 def _open_device(name: str) -> Device:

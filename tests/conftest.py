@@ -141,12 +141,8 @@ def far(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Far]:
     runtime = importlib.import_module("kernmill.runtime")
     made = _Far(monkeypatch)
     yield made
-    opened = runtime.device._open
-    for key in [key for key in opened if key[0].partition(":")[0] in made.classes]:
-        device = opened.pop(key)
-        runtime.forget_device(device.name)
-        if hasattr(device, "close"):
-            device.close()
+    for name in [name for name, _ in runtime.device._open if name.partition(":")[0] in made.classes]:
+        runtime.close_device(name)
     for name in [name for name in runtime.device._options if name.partition(":")[0] in made.classes]:
         del runtime.device._options[name]
 

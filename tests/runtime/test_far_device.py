@@ -226,7 +226,7 @@ def test_row_7_a_training_step_asks_for_no_memory(far: Far) -> None:
 
 def test_row_8_a_tensor_above_the_largest_buffer(far: Far) -> None:
     name = far(most=MIB)
-    with pytest.raises(OutOfMemoryError, match=r"FAR: a buffer of 1,048,580 bytes is larger than it takes in one"):
+    with pytest.raises(OutOfMemoryError, match=r"FAR: a buffer of 1,048,580 bytes exceeds the largest allocation"):
         Tensor(np.ones(MIB // 4 + 1, np.float32), device=name)
     x = Tensor(np.ones((300, 300), np.float32), device=name)
     y = x
@@ -319,7 +319,6 @@ def test_row_16_a_device_that_fails_is_lost(far: Far) -> None:
     gc.collect()
     assert (Tensor(X, device=name) + 1).numpy().tolist() == [2, 3, 4, 5]
     assert get_device(name) is not device
-    device.close()
 
 
 @pytest.mark.parametrize("call", [*range(2, 10)])
@@ -347,7 +346,7 @@ _FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "no contract": ({"CONTRACT": None}, r"does not say which contract it keeps, and this is contract 1"),
     "an older run": ({"run": lambda self, calls: []}, r"run takes no is_timed\. It is called as run\(calls, is_timed="),
     "devices()": ({"devices": classmethod(lambda cls: [][0])}, r"devices\(\) failed \(IndexError: "),
-    "__init__": ({"__init__": lambda self, *given: dict[str, int]()["x"]}, r"__init__ failed \(KeyError: 'x'\)\. It cannot be used"),
+    "__init__": ({"__init__": lambda self, *given: dict[str, int]()["x"]}, r"__init__ failed \(KeyError: "),
     "props": ({"props": lambda self: 1 // 0}, r"props failed \(ZeroDivisionError"),
     "an alignment": ({"props": lambda self: Properties(alignment=24)}, "an alignment of 24 is not a power of two"),
     "a limit of 0": ({"props": lambda self: Properties(max_alloc_bytes=0)}, r"a buffer of at most 0 bytes"),
