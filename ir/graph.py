@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from .algebra import simplify
+from .algebra import ordered_products, polynomial, simplify
 from .dtype import DType, dtypes
 from .errors import DeviceError, DTypeError, ShapeError
 from .ops import Op, Ops
@@ -17,17 +17,27 @@ from .shape import Shape, Size, broadcast_shapes, numel, show_shape, show_size
 from .uop import UOp, index_const
 
 __all__ = [
-    "as_size", "assign", "broadcast_to", "device_of", "elementwise", "expand", "flatten_axes", "iota", "pad",
-    "permute", "reduce_axes", "reshape", "shrink", "strided", "take", "unwindow", "window",
+    "as_size", "assign", "broadcast_to", "device_of", "elementwise", "expand", "flatten_axes", "iota", "is_same_size",
+    "pad", "permute", "reduce_axes", "reshape", "shrink", "strided", "take", "unwindow", "window",
 ]  # fmt: skip
 
 
 def as_size(value: Size) -> Size:
-    """A size as an int where it is known, else as a simplified UOp."""
+    """A size as an int where it is known, else as a simplified UOp: `n * m` and `m * n` are one."""
     if isinstance(value, int):
         return value
     value = simplify(value)
+    if (ordered := ordered_products(value)) is not value:
+        value = simplify(ordered)
     return int(value.arg) if value.op is Ops.CONST else value
+
+
+def is_same_size(a: Size, b: Size) -> bool:
+    """True if two sizes are equal whatever the values of their variables: `(n + 1) * m` and `n * m + m` are."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    a, b = as_size(a), as_size(b)
+    return a == b or polynomial(index_const(a)) == polynomial(index_const(b))
 
 
 def _sizes(shape: Sequence[Size]) -> Shape:
@@ -87,8 +97,8 @@ def reshape(x: UOp, shape: Sequence[Size]) -> UOp:
     if min([s for s in shape if isinstance(s, int)], default=0) < 0:
         raise ShapeError(_reshape_error(x, given, "sizes are negative"))
     have, wanted = numel(x.shape), numel(shape)
-    if have != wanted and (have := as_size(have)) != (wanted := as_size(wanted)):
-        why = f"{show_size(have)} elements do not make {show_size(wanted)}"
+    if have != wanted and not is_same_size(have, wanted):
+        why = f"{show_size(as_size(have))} elements do not make {show_size(as_size(wanted))}"
         raise ShapeError(_reshape_error(x, given, why))
     if shape == x.shape:
         return x

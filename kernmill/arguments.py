@@ -1,12 +1,14 @@
 """Arguments of the wrong type: a sentence from what a call says of its parameters, once something in it has failed.
 
-Nothing is looked at before: a call with right arguments pays nothing. Only annotations that say all of what is taken
-are judged (`Self`, `int`, `Sequence[int] | None`, ..); operands, dtypes and indices have sentences of their own.
-`is_whole` is for those who look before.
+Nothing is checked before: a call with right arguments pays nothing. Only annotations that say all of what is taken
+are checked (`Self`, `int`, `Sequence[int] | None`, ..); operands, dtypes and indices have sentences of their own.
+Where every argument has the right type, but Python or NumPy failed with one, the sentence quotes what they said.
+`is_whole` is for checks before a call.
 """
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
 import math
@@ -23,7 +25,16 @@ from kernmill.ir import DTypeError, IndexRangeError, KernmillError, SettingError
 from .size import SymbolicSize
 from .synonyms import renamed
 
-__all__ = ["AnyTensor", "is_foreign", "is_whole", "misfit", "name_call", "refuse", "with_sentences"]
+__all__ = [
+    "AnyTensor",
+    "is_foreign",
+    "is_whole",
+    "misfit",
+    "name_call",
+    "refuse",
+    "with_sentences",
+    "with_sentences_at_init",
+]
 
 
 class AnyTensor:
@@ -61,12 +72,17 @@ def refuse(
     error: BaseException, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> None:
     """Raise an error that names an argument, if one can be blamed. No frame keeps it: it would keep the arguments."""
-    fault = misfit(function, args, kwargs) if is_foreign(error, function) else None
+    if not is_foreign(error, function):
+        return
+    fault: KernmillError | None = misfit(function, args, kwargs)
+    cause = error if fault is None else None
+    if fault is None:
+        fault = _unusable(error, function, args, kwargs)
     try:
         if fault is not None:
-            raise fault from None
+            raise fault from cause
     finally:
-        del fault
+        del fault, cause
 
 
 def name_call(error: BaseException, call: str) -> None:
@@ -97,20 +113,27 @@ def with_sentences(function: Call) -> Call:
     return guarded  # type: ignore[return-value]
 
 
+def with_sentences_at_init(cls: type) -> None:
+    """Make a class of ours say which argument of its constructor is wrong; a user's subclass is left unchanged."""
+    own = vars(cls).get("__init__")
+    if own is not None and cls.__module__.partition(".")[0] == __name__.partition(".")[0]:
+        type.__setattr__(cls, "__init__", with_sentences(own))
+
+
 def misfit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> DTypeError | None:
     """An error that names the first argument of a type that its annotation leaves out; None: there is none."""
-    signature = inspect.signature(function)
-    owner = getattr(function, "__self__", None)
-    is_bound = owner is not None and not isinstance(owner, type)  # to a layer whose class may inherit it
-    call = f"{type(owner).__name__}.{function.__name__}" if is_bound else function.__qualname__
-    call = call.removesuffix(".__init__")
+    signature, call = inspect.signature(function), _call_name(function, args)
     for word in (word for word in kwargs if word not in signature.parameters):
         if word in _NOT_HERE:
             return DTypeError(f"{call}: there is no {word}=. {_NOT_HERE[word]}.")
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError:
-        return None  # Python has said which argument is missing or unknown
+        is_method = not args and next(iter(signature.parameters), "") == "self"
+        if not is_method:
+            return None  # Python has said which argument is missing or unknown
+        method = function.__name__
+        return DTypeError(f"{call}: no tensor is given. Write x.{method}(..), or {call}(x, ..).")
     for name, value in bound.arguments.items():
         parameter = bound.signature.parameters[name]
         kinds = _kinds(_evaluated(parameter.annotation, function))
@@ -122,6 +145,46 @@ def misfit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
             remedy = "; wrap data in Tensor(..)" if is_data and AnyTensor in kinds else ""
             return DTypeError(f"{call}: {name} is {_shown(bad)}, of type {_type_name(bad)}. Give {wanted}{remedy}.")
     return None
+
+
+_NOT_CALLS = tuple(f"{__name__.partition('.')[0]}.{folder}." for folder in ("compiler", "renderers", "runtime"))
+
+
+def _unusable(
+    error: BaseException, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> KernmillError | None:
+    """The error for values that Python or NumPy refused; None for what our own code raised on purpose, for what failed
+    while kernels were made or run, and where Python has said which argument is missing or unknown."""
+    place = error.__traceback__
+    while place is not None:
+        frame, at = place.tb_frame, place.tb_lasti
+        if frame.f_globals.get("__name__", "").startswith(_NOT_CALLS):
+            return None
+        place = place.tb_next
+    is_ours = frame.f_globals.get("__name__", "").partition(".")[0] not in ("numpy", *sys.stdlib_module_names)
+    if is_ours and dis.opname[frame.f_code.co_code[at]] == "RAISE_VARARGS":
+        return None
+    try:
+        given = inspect.signature(function).bind(*args, **kwargs).arguments
+    except TypeError:
+        return None
+    call = _call_name(function, args)
+    shown = ", ".join(f"{name}={_shown(value)}" for name, value in given.items() if name != "self")
+    kinds = ((LookupError, IndexRangeError), (TypeError, DTypeError), (AttributeError, DTypeError))
+    kind = next((ours for theirs, ours in kinds if isinstance(error, theirs)), ShapeError)
+    return kind(
+        f"{call}: the call cannot use {shown or 'these values'} ({type(error).__name__}: {error}). "
+        f"Give arguments of the types and in the ranges that help({call}) lists."
+    )
+
+
+def _call_name(function: Callable[..., Any], args: tuple[Any, ...]) -> str:
+    """A function as users call it: a layer by its own class, also where a base class defines the method."""
+    owner = getattr(function, "__self__", None)
+    is_bound = owner is not None and not isinstance(owner, type)
+    if function.__name__ == "__init__" and (args or is_bound):
+        return type(owner if is_bound else args[0]).__name__
+    return f"{type(owner).__name__}.{function.__name__}" if is_bound else function.__qualname__
 
 
 def _evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
@@ -158,13 +221,13 @@ def _fits_one(value: Any, kind: Any) -> bool:
     origin, inner = get_origin(kind) or kind, get_args(kind)
     is_tensor = isinstance(value, AnyTensor)
     if origin in (int, float):
-        number = Integral if origin is int else Real
-        is_number = isinstance(value, (number, UOp, SymbolicSize)) or not getattr(value, "shape", True)
-        return is_number and (origin is float or not is_tensor or given.dtype.is_int)
+        return isinstance(value, (UOp, SymbolicSize)) or _is_number(value, is_whole=origin is int)
     if origin is bool:
-        return isinstance(value, bool) or not isinstance(value, str)
+        return isinstance(value, (Integral, NoneType)) or getattr(value, "shape", None) == ()
     if origin in (Sequence, Iterable):
         if not isinstance(value, Iterable) or isinstance(value, (str, bytes)) or is_tensor:
+            return False
+        if getattr(value, "shape", True) == ():  # an array of NumPy's that has no elements to iterate over
             return False
         if not hasattr(value, "__len__"):
             return origin is Iterable  # what it gives has been used up
@@ -173,6 +236,17 @@ def _fits_one(value: Any, kind: Any) -> bool:
         is_same = isinstance(value, (tuple, list)) and len(value) == len(inner)
         return is_same and all(map(_fits, given, map(_kinds, inner)))
     return isinstance(value, origin) if origin in _WORDS else True
+
+
+def _is_number(value: Any, *, is_whole: bool) -> bool:
+    """Whether a value is one number: of Python, or an array or a tensor without axes."""
+    if isinstance(value, Integral if is_whole else Real):
+        return True
+    if getattr(value, "shape", None) != ():
+        return False
+    if isinstance(value, AnyTensor):
+        return not is_whole or value.dtype.is_int  # type: ignore[attr-defined]  # of class Lazy
+    return getattr(value.dtype, "kind", "i") in ("iu" if is_whole else "biuf")  # other libraries' have no kinds
 
 
 def _wanted(kind: Any) -> str:

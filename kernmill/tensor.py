@@ -321,7 +321,7 @@ class Conversions(Casting):
         return self.shape[0]
 
     def __contains__(self, value: Any) -> bool:
-        return bool((self == value).any())
+        return bool(self.eq(value).any())
 
     def __iter__(self) -> Iterator[Self]:
         if not self.ndim:

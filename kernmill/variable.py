@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import reprlib
 from collections.abc import Generator, Iterable, Mapping
 from operator import index
 from typing import Any, Self
 
 from kernmill.ir import Ops, ShapeError, UOp, dtypes, uops_in
+
+from .arguments import is_whole
 
 __all__ = ["Bound", "Variable", "given_values", "values_of", "variables_below", "with_values"]
 
@@ -38,13 +41,15 @@ class Variable:
     """
 
     def __init__(self, name: str, least: int, greatest: int) -> None:
-        if not name.isidentifier() or not 0 <= least <= greatest < 1 << 31:
+        whole = is_whole(least, 0) and is_whole(greatest, 0)
+        if not isinstance(name, str) or not name.isidentifier() or not (whole and least <= greatest < 1 << 31):
+            shown = [reprlib.repr(value) for value in (name, least, greatest)]
             raise ShapeError(
-                f"Variable: {name!r} from {least} to {greatest}. Give a name of letters and digits, and bounds "
+                f"Variable: {shown[0]} from {shown[1]} to {shown[2]}. Give a name of letters and digits, and bounds "
                 "0 <= least <= greatest < 2**31."
             )
-        self.name, self.least, self.greatest = name, least, greatest
-        self.uop = UOp(Ops.VARIABLE, dtypes.index, (), (name, least, greatest))
+        self.name, self.least, self.greatest = name, int(least), int(greatest)
+        self.uop = UOp(Ops.VARIABLE, dtypes.index, (), (name, self.least, self.greatest))
 
     def bind(self, value: int) -> Bound:
         """The variable with a value, as an argument of a captured function.

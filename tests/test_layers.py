@@ -21,7 +21,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
 }
 USES: dict[str, tuple[str, ...]] = {  # inside kernmill/, from the bottom up; what has no row uses anything but commands
     "size": (),
-    "variable": (),
+    "variable": ("arguments",),
     "synonyms": (),
     "arguments": ("size", "synonyms"),
     "views": (),
@@ -301,9 +301,9 @@ PLANTED = [
         "kernmill.tensor, kernmill.variable, kernmill.views)",
     ),
     (
-        "kernmill/variable.py",
+        "kernmill/size.py",
         "from . import captures",
-        "kernmill.variable may not import kernmill.captures (allowed: nothing else of kernmill/)",
+        "kernmill.size may not import kernmill.captures (allowed: nothing else of kernmill/)",
     ),
     (
         "kernmill/llm/a.py",

@@ -8,10 +8,10 @@ from ..uop import MISSING, UOp
 from .divmod import DIVMOD
 from .generic import GENERIC
 from .integer import INTEGER
-from .linear import from_linear, linear, span
+from .linear import from_linear, linear, ordered_products, polynomial, span
 from .logic import LOGIC
 
-__all__ = ["ALGEBRA", "from_linear", "linear", "simplify", "span"]
+__all__ = ["ALGEBRA", "from_linear", "linear", "ordered_products", "polynomial", "simplify", "span"]
 
 ALGEBRA = GENERIC + LOGIC + INTEGER + DIVMOD
 

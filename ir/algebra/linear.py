@@ -6,9 +6,10 @@ from ..dtype import DType
 from ..ops import Ops
 from ..uop import MISSING, UOp, const
 
-__all__ = ["from_linear", "linear", "order_key", "recombined", "span"]
+__all__ = ["from_linear", "linear", "order_key", "ordered_products", "polynomial", "recombined", "span"]
 
 _SUMS = frozenset({Ops.ADD, Ops.SUB, Ops.NEG, Ops.MUL})
+_ARITHMETIC = _SUMS | {Ops.FLOORDIV, Ops.MOD, Ops.MAX, Ops.MIN}
 
 
 def linear(u: UOp) -> tuple[dict[UOp, int], int]:
@@ -157,3 +158,43 @@ def _merged(terms: dict[UOp, int], gone: tuple[UOp, UOp], x: UOp, k: int) -> tup
     for atom, count in inner.items():
         rest[atom] = rest.get(atom, 0) + k * count
     return {atom: count for atom, count in rest.items() if count}, k * offset
+
+
+def polynomial(u: UOp) -> dict[tuple[UOp, ...], int]:
+    """Coefficients per product of atoms, of () for the constant: equal for all ways to write one sum of products."""
+    terms, offset = linear(u)
+    found: dict[tuple[UOp, ...], int] = {(): offset}
+    for atom, k in terms.items():
+        product = {(atom,): 1}
+        if atom.op is Ops.MUL:
+            left, right = map(polynomial, atom.src)
+            product = {}
+            for a, m in left.items():
+                for b, n in right.items():
+                    factors = tuple(sorted((*a, *b), key=order_key))
+                    product[factors] = product.get(factors, 0) + m * n
+        for factors, n in product.items():
+            found[factors] = found.get(factors, 0) + k * n
+    return {factors: n for factors, n in found.items() if n}
+
+
+def ordered_products(u: UOp) -> UOp:
+    """The expression with the factors of each product in the one fixed order, a constant last."""
+    if u.op not in _ARITHMETIC:
+        return u
+    src = tuple([ordered_products(s) for s in u.src])
+    if u.op is not Ops.MUL:
+        return u if src == u.src else u.replace(src=src)
+    factors, count, stack = list[UOp](), 1, list(src)
+    while stack:
+        factor = stack.pop()
+        if factor.op is Ops.MUL:
+            stack += factor.src
+        elif factor.is_const:
+            count *= factor.arg
+        else:
+            factors.append(factor)
+    first, *others = sorted(factors, key=order_key) or [const(u.dtype, 1)]
+    for factor in others:
+        first = UOp(Ops.MUL, u.dtype, (first, factor))
+    return first if count == 1 else UOp(Ops.MUL, u.dtype, (first, const(u.dtype, count)))

@@ -16,6 +16,7 @@ How a replay keeps the meaning of plain execution:
 from __future__ import annotations
 
 import inspect
+import reprlib
 import sys
 import weakref
 from collections import OrderedDict
@@ -24,7 +25,16 @@ from contextlib import contextmanager, nullcontext, suppress
 from functools import partial, update_wrapper
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
-from kernmill.ir import GradientError, KernmillError, OutOfMemoryError, ShapeError, UOp, process_lock, show_shape
+from kernmill.ir import (
+    DTypeError,
+    GradientError,
+    KernmillError,
+    OutOfMemoryError,
+    ShapeError,
+    UOp,
+    process_lock,
+    show_shape,
+)
 from kernmill.runtime import current_recording, recording, rehearsal
 
 from ..lazy import Lazy, is_grad_enabled, is_training, tracked_tensors
@@ -381,6 +391,8 @@ def jit(function: Callable[..., Any] | None = None) -> Any:
     logger "kernmill" says, once for each value: make it a Tensor argument. Numbers from `random` or `numpy.random` are
     constants of the replay, with a warning as well; those of `Tensor.rand` and its like are new each time.
     """
+    if function is not None and not callable(function):
+        raise DTypeError(f"jit: {reprlib.repr(function)} is not a function. Write @jit above one, or jit(function).")
     return jit if function is None else Jit(function)
 
 

@@ -5,6 +5,7 @@ Half types are multiplied and added in float32.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from functools import reduce
 from numbers import Integral
@@ -85,6 +86,11 @@ class Contraction(Indexing):
     def tensordot(self, other: Self, axes: int | Sequence[Sequence[int]] = 2) -> Self:
         """The product summed over axes: so many last ones with as many first ones, or those of two lists, in pairs."""
         if isinstance(axes, (int, Integral)):
+            if not 0 <= axes <= min(self.ndim, other.ndim):
+                raise ShapeError(
+                    f"tensordot: axes={reprlib.repr(axes)} of shapes {show_shape(self.uop.shape)} and "
+                    f"{show_shape(other.uop.shape)}. Give a number of axes that both have, or two lists of axes."
+                )
             axes = range(self.ndim - axes, self.ndim), range(axes)
         left, right = self._axes(axes[0], "tensordot"), other._axes(axes[1], "tensordot")
         sizes = [[t.node_shape[a] for a in own] for t, own in ((self, left), (other, right))]

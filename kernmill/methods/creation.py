@@ -98,7 +98,7 @@ class Creation(Lazy):
         given = _Given(_detached(x))
         try:
             array = np.from_dlpack(given)
-        except RuntimeError as error:
+        except (RuntimeError, BufferError) as error:
             raise DTypeError(
                 f"from_dlpack: NumPy cannot import this memory: {error} Give host memory with bools, ints or floats."
             ) from None

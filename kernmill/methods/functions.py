@@ -149,9 +149,9 @@ class Functions(Rounding):
         if not self.dtype.is_float:
             return self._own_box()
         most = _LARGEST[self.dtype.name]
-        low, high = -most if neginf is None else neginf, most if posinf is None else posinf
+        low, high = -most if neginf is None else float(neginf), most if posinf is None else float(posinf)
         result = choose(self.eq(-math.inf), self._filled(low), choose(self.eq(math.inf), self._filled(high), self))
-        return choose(self.isnan(), self._filled(nan), result)
+        return choose(self.isnan(), self._filled(float(nan)), result)
 
     def sqrt(self) -> Self:
         """Square root, correctly rounded; x < 0 gives nan."""

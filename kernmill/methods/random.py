@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import operator
+import reprlib
 from collections.abc import Sequence
 from math import prod
 from typing import Any, Self, TypeGuard
@@ -315,7 +316,13 @@ class Random(Convolution, Searching):
 
     @classmethod
     def randperm(cls, n: int, *, device: str | None = None) -> Self:
-        """The numbers 0 to n-1 in random order: random keys are put in order, the last bits of each are its number."""
+        """The numbers 0 to n-1 in random order: random keys are put in order, the last bits of each are its number.
+
+        Raises:
+            ShapeError: n is below 0, or above 2**31, where a key of 62 bits would have less than 31 random ones.
+        """
+        if isinstance(n, int) and n > 1 << 31:
+            raise ShapeError(f"randperm: n={reprlib.repr(n)}: at most 2**31 numbers. Shuffle parts of them.")
         high, low = (word.cast(dtypes.int64) for word in cls._words((n,), device))
         bits = max(0, n - 1).bit_length()
         chance = high.bitwise_left_shift(30).bitwise_xor(low).bitwise_right_shift(bits).bitwise_left_shift(bits)

@@ -9,7 +9,7 @@ from typing import Any
 
 from kernmill.ir import DType, SettingError, ShapeError, dtypes, promote, show_shape
 
-from ..arguments import is_whole, with_sentences
+from ..arguments import is_whole
 from ..lazy import accumulator
 from ..methods.convolution import Each, check_output_padding, check_windows, each
 from ..tensor import Tensor
@@ -376,7 +376,6 @@ class Embedding(Module):
 class Dropout(Module):
     """In training each element 0 with probability p, the others divided by 1 - p."""
 
-    @with_sentences
     def __init__(self, p: float = 0.5) -> None:
         if not 0 <= p <= 1:
             raise SettingError(f"Dropout: p={p!r}: must be a number from 0 to 1.")

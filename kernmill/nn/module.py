@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from kernmill.ir import FormatError, show_shape
 
-from ..arguments import refuse, with_sentences
+from ..arguments import refuse, with_sentences, with_sentences_at_init
 from ..lazy import is_training
 from ..methods.other_names import MODULE, no_attribute
 from ..tensor import Tensor
@@ -27,6 +27,10 @@ class Module:
     """
 
     _mode: bool | None = None  # None: it trains, but in `with train(False):`
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        with_sentences_at_init(cls)
 
     if not TYPE_CHECKING:  # to a checker it would be every name that there could be
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernmill.ir import DType, GradientError, SettingError, UOp, dtypes, show_shape
 
-from ..arguments import with_sentences
+from ..arguments import with_sentences, with_sentences_at_init
 from ..lazy import no_grad, tracked_tensors
 from ..methods.other_names import OPTIMIZER, OPTIMIZERS, named_in, no_attribute
 from ..tensor import Tensor
@@ -62,6 +62,10 @@ class Optimizer:
     """
 
     weight_decay: float = 0.0
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        with_sentences_at_init(cls)
 
     def __init__(self, parameters: Parameters, lr: float | Tensor) -> None:
         name = type(self).__name__

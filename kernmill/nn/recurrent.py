@@ -10,12 +10,15 @@ from collections.abc import Sequence
 
 from kernmill.ir import DType, SettingError, ShapeError, dtypes, show_shape
 
-from ..arguments import is_whole, with_sentences
+from ..arguments import is_whole
 from ..methods.movement import cat, stack
 from ..tensor import Tensor
 from .module import Module
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
+
+
+_MOST_LAYERS = 1 << 12
 
 
 class Recurrent(Module):
@@ -24,7 +27,6 @@ class Recurrent(Module):
     gates = 1  # blocks of rows in each weight
     states = 1  # tensors that go from place to place
 
-    @with_sentences
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
                  batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *,
                  dtype: DType = dtypes.default_float) -> None:  # fmt: skip
@@ -32,6 +34,11 @@ class Recurrent(Module):
         for word, size in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
             if not isinstance(size, int) or size < 1:
                 raise ShapeError(f"{name}: {word}={size!r}: must be an integer >= 1.")
+        if num_layers > _MOST_LAYERS:
+            raise ShapeError(
+                f"{name}: num_layers={reprlib.repr(num_layers)}: at most {_MOST_LAYERS} layers, each of which has "
+                "tensors of its own and a part in every graph."
+            )
         if not 0 <= dropout <= 1:
             raise SettingError(f"{name}: dropout={dropout!r}: must be a number from 0 to 1.")
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
@@ -175,7 +182,6 @@ class RNNCell(Module):
 
     layer: type[Recurrent] = RNN
 
-    @with_sentences
     def __init__(
         self, input_size: int, hidden_size: int, bias: bool = True, *, dtype: DType = dtypes.default_float
     ) -> None:
