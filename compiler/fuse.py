@@ -22,7 +22,20 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TypeAlias
 
-from kernmill.ir import AxisKind, Group, Ops, Shape, UOp, as_size, dtypes, index_const, make_range, simplify, static
+from kernmill.ir import (
+    AxisKind,
+    Group,
+    Ops,
+    Shape,
+    Size,
+    UOp,
+    as_size,
+    dtypes,
+    index_const,
+    make_range,
+    simplify,
+    static,
+)
 
 from .kernel import BUFFER_COST, LOOP_COST, MOST_CODE, iterations
 from .rangeify import TRUE, Places, Use
@@ -87,7 +100,7 @@ class Fusion:
     kept: dict[UOp, Kept] = field(default_factory=dict[UOp, Kept])
     below: dict[tuple[UOp, Use], Below] = field(default_factory=dict[tuple[UOp, Use], "Below"])
     reduce_loops: dict[tuple[UOp, Use], Loops] = field(default_factory=dict[tuple[UOp, Use], "Loops"])
-    taken: dict[UOp, tuple[UOp, Use]] = field(default_factory=dict[UOp, tuple[UOp, Use]])
+    taken: dict[UOp, tuple[UOp, Use, Size]] = field(default_factory=dict[UOp, tuple[UOp, Use, "Size"]])
     readers: dict[UOp, list[UOp]] = field(default_factory=dict[UOp, list[UOp]])
     position: dict[UOp, int] = field(default_factory=dict[UOp, int])
     places: Places = field(default_factory=Places)
@@ -467,7 +480,7 @@ def _take(node: UOp, use: Use, fusion: Fusion) -> tuple[Use, Use]:
     last = int(static(data.shape)[axis]) - 1
     name = f"take{use.kernel}_{len(fusion.taken)}"
     stand_in = UOp(Ops.VARIABLE, dtypes.index, tuple(free), (name, 0, max(0, last)))
-    fusion.taken[stand_in] = (index_node, index_use)
+    fusion.taken[stand_in] = (index_node, index_use, data.shape[axis])
     fusion.roots[use.kernel].has_takes = True
     return Use(use.kernel, (*use.place[:axis], stand_in, *use.place[axis + rank :]), use.gate), index_use
 

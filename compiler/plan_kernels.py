@@ -388,9 +388,12 @@ def _insert_taken(ast: UOp, fusion: Fusion, values: dict[tuple[UOp, Use], UOp]) 
             return ast
         table: dict[UOp, UOp] = {}
         for stand_in in found:
-            value = values[fusion.taken[stand_in]].cast(dtypes.index)
-            last = stand_in.arg[2]
-            table[stand_in] = value.alu(Ops.MAX, 0).alu(Ops.MIN, last)
+            index_node, index_use, size = fusion.taken[stand_in]
+            value = values[index_node, index_use].cast(dtypes.index)
+            if isinstance(size, UOp):  # the memory has the elements of this size, not those of its greatest value
+                table[stand_in] = value.alu(Ops.MIN, size - 1).alu(Ops.MAX, 0)
+            else:
+                table[stand_in] = value.alu(Ops.MAX, 0).alu(Ops.MIN, stand_in.arg[2])
         ast = substitute(ast, table)
 
 

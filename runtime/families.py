@@ -16,18 +16,19 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from kernmill.ir import (
+    CheckItem,
     CompileError,
-    InternalError,
     KernmillError,
     Ops,
     UOp,
     as_size,
     debug,
     dtypes,
+    is_same_size,
     numel,
     setting,
     show_size,
@@ -53,10 +54,11 @@ forgetting.append(families.clear)
 
 
 class Sample(NamedTuple):
-    """What tells one graph of a family from another: its sizes, and its constants by position of the entry."""
+    """What differs between the graphs of a family: sizes, constants by position of the entry, and what checks say."""
 
     sizes: tuple[int, ...]
     constants: tuple[tuple[int, UOp], ...]
+    messages: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -84,8 +86,11 @@ class General:
             return None
         counts = [count(values) for count in self.counts] if values else []
         numbers = _numbers(structure[first:], self.constants)
-        cost = 400 * len(structure)
-        return self.plan._replace(values=values, numbers=numbers, counts=counts, uses=[0], cost_bytes=cost)
+        cost, graph = 400 * len(structure), self.plan.graph
+        if graph.checks:
+            own = [CheckItem(check.buffer, sample.messages[int(check.message)]) for check in graph.checks]
+            graph = replace(graph, checks=own)
+        return self.plan._replace(graph=graph, values=values, numbers=numbers, counts=counts, uses=[0], cost_bytes=cost)
 
 
 def _numbers(entries: Sequence[Any], constants: Mapping[int, UOp | None]) -> list[Any]:
@@ -173,6 +178,7 @@ def _form(structure: Structure, first: int, fixed: Container[UOp]) -> tuple[tupl
     """The structure without sizes and constants, and these. Constants in `fixed` belong to the form."""
     sizes: list[int] = []
     constants: list[tuple[int, UOp]] = []
+    messages: list[str] = []
     form: list[Any] = list(structure[:first])
     for at, entry in enumerate(structure[first:]):
         if type(entry) is not tuple:
@@ -186,6 +192,9 @@ def _form(structure: Structure, first: int, fixed: Container[UOp]) -> tuple[tupl
             slot, dtype, shape, _ = entry
             sizes += shape
             entry = slot, dtype, tuple([size if size < 2 else -1 for size in shape])
+        elif entry[0] is Ops.CHECK:  # whose message has sizes in it
+            messages.append(entry[2])
+            entry = (*entry[:2], "", *entry[3:])
         elif entry[0] in _SIZED:
             fields, build = _SIZED[entry[0]](entry[2])
             sizes += fields
@@ -193,7 +202,7 @@ def _form(structure: Structure, first: int, fixed: Container[UOp]) -> tuple[tupl
             form_of = [size if 0 <= size <= (1 if n % 2 else most) else -1 for n, size in enumerate(fields)]
             entry = (entry[0], entry[1], build(form_of), *entry[3:])
         form.append(entry)
-    return tuple(form), Sample(tuple(sizes), tuple(constants))
+    return tuple(form), Sample(tuple(sizes), tuple(constants), tuple(messages))
 
 
 _Fields = tuple[list[Any], Callable[[Sequence[Any]], Any]]
@@ -261,15 +270,17 @@ def _generalized(
         general = _with_sizes(structure, first, sizes, constants)
         origins = [node.origin for node in walk.order]
         if (odd := _odd_shape(closed(general, origins))) is not None:
-            family.refused = f"{odd.op.name.lower()} of other sizes"
+            family.refused = f"a step of it, {odd.op.name.lower()}, depends on the sizes in another way"
             return None
         lifted = sum(node is None for node in constants.values())
         devices = walk.devices
         home = devices[0] if devices else canonical_name(str(setting("DEVICE")))
         plan = new_plan(general, walk.order, devices + (home,) * lifted, in_place)
         counts = [_rule(buffer.extent or str(buffer.numel)) for buffer in plan.graph.buffers]
-    except (KernmillError, InternalError) as error:
-        family.refused = str(error)
+    except KernmillError as error:  # InternalError as well: the graph has exact kernels instead
+        family.refused = "the shapes in it cannot be written for sizes that are variables"
+        if debug() >= 2:
+            print(f"no plan for many sizes: {error}", file=sys.stderr)
         return None
     by_name = {str(node.arg[0]): vectors.index(vector) for vector, node in variables.items()}
     derived = [(i, _rule(show_size(s))) for i, s in enumerate(sizes) if isinstance(s, UOp)]
@@ -327,8 +338,8 @@ def _ratio(vector: Sequence[int], values: Sequence[int]) -> int:
 def _with_sizes(
     structure: Structure, first: int, sizes: Sequence[Any], constants: Mapping[int, UOp | None]
 ) -> Structure:
-    """The structure with these sizes; constants that are None are numbers of a run."""
-    given = iter(sizes)
+    """The structure with these sizes; constants that are None are numbers of a run, and checks say which they are."""
+    given, checks = iter(sizes), itertools.count()
     found: list[Any] = list(structure[:first])
     for at, entry in enumerate(structure[first:]):
         if type(entry) is not tuple:
@@ -339,6 +350,8 @@ def _with_sizes(
         elif type(entry[0]) is int:
             shape = tuple(itertools.islice(given, len(entry[2])))
             entry = entry[0], entry[1], shape, as_size(numel(shape))
+        elif entry[0] is Ops.CHECK:
+            entry = (*entry[:2], str(next(checks)), *entry[3:])
         elif entry[0] in _SIZED:
             fields, build = _SIZED[entry[0]](entry[2])
             entry = (entry[0], entry[1], build(list(itertools.islice(given, len(fields)))), *entry[3:])
@@ -352,7 +365,7 @@ def _odd_shape(root: UOp) -> UOp | None:
         shapes = {s.shape for s in node.src if s.shape}
         if node.op.is_elementwise and len(shapes) > 1:
             return node
-        if node.op is Ops.RESHAPE and as_size(numel(node.src[0].shape)) != as_size(numel(node.arg)):
+        if node.op is Ops.RESHAPE and not is_same_size(numel(node.src[0].shape), numel(node.arg)):
             return node
         if node.op is Ops.EXPAND and any(a not in (b, 1) for a, b in zip(node.src[0].shape, node.arg, strict=True)):
             return node

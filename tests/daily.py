@@ -19,6 +19,7 @@ DAILY_CASES: dict[str, int] = {
     "devices/test_byte_dots.py::test_quantized_products": 60,
     "devices/test_pair_dots.py::test_products": 32,
     "devices/test_tiles.py::test_layouts_and_tails": 28,
+    "errors/test_wrong_arguments.py::test_a_wrong_argument_is_answered_with_a_sentence": 100,
     "fuzz/test_captures.py::test_random_programs_are_what_they_are_without_jit": 2,
     "fuzz/test_sizes.py::test_sizes_and_numbers_that_change": 24,
     "kernmill/captures/test_fast_path.py::test_a_training_step_that_was_interrupted_was_done_or_not": 2,

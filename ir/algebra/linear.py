@@ -165,7 +165,7 @@ def polynomial(u: UOp) -> dict[tuple[UOp, ...], int]:
     terms, offset = linear(u)
     found: dict[tuple[UOp, ...], int] = {(): offset}
     for atom, k in terms.items():
-        product = {(atom,): 1}
+        product: dict[tuple[UOp, ...], int] = {(atom,): 1}
         if atom.op is Ops.MUL:
             left, right = map(polynomial, atom.src)
             product = {}

@@ -6,6 +6,7 @@ A layer is written out step by step: a sequence of another length is another gra
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Sequence
 
 from kernmill.ir import DType, SettingError, ShapeError, dtypes, show_shape
@@ -18,7 +19,7 @@ from .module import Module
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
 
 
-_MOST_LAYERS = 1 << 12
+_MOST_LAYERS = 1 << 12  # a layer has an attribute of its own for each weight and is a part of each graph
 
 
 class Recurrent(Module):

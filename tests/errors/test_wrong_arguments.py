@@ -11,6 +11,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +74,8 @@ FIRST_OF: dict[tuple[str, str], Callable[[], Any]] = {
     **{(name, "index"): lambda: Tensor([[0, 1, 2, 0]]) for name in ("gather", *SCATTERS)},
     **{(name, "index"): lambda: Tensor([0, 1]) for name in ("index_add", "index_select")},
     **{(name, "src"): lambda: Tensor.ones(1, 4) for name in SCATTERS},
-    **{(f"conv{d}d", "weight"): lambda d=d: Tensor.rand(2, 2, *[3] * d) for d in (1, 2, 3)},
-    **{(f"conv_transpose{d}d", "weight"): lambda d=d: Tensor.rand(2, 2, *[3] * d) for d in (1, 2, 3)},
+    **{(f"{name}{d}d", "weight"): partial(Tensor.rand, 2, 2, *[3] * d)
+       for d in (1, 2, 3) for name in ("conv", "conv_transpose")},
     ("index_add", "value"): lambda: Tensor.ones(2, 4),
     ("cross_entropy", "target"): lambda: Tensor([0, 1, 2]),
     ("linear", "weight"): lambda: Tensor.rand(5, 4),
@@ -196,7 +197,7 @@ REPORTED: dict[str, tuple[Callable[[], Any], str]] = {
     "a flag of two": (lambda: Tensor.ones(3, 4).argsort(0, np.array([1, 2])),  # type: ignore[arg-type]
                       "Tensor.argsort: descending is data of shape (2,), of type ndarray. Give True or False."),
     "channels beyond memory": (lambda: nn.BatchNorm2d(10**30), "BatchNorm: the call cannot use num_features="),
-    "a member of None": (lambda: None in Tensor.ones(3), "Tensor with NoneType: operands are tensors"),
+    "a member of None": (lambda: None in Tensor.ones(3), "eq: Tensor with NoneType: operands are tensors"),
     "no function": (lambda: jit(3), "jit: 3 is not a function. Write @jit above one"),  # type: ignore[call-overload]
     "realize nothing": (lambda: Tensor.realize(), "Tensor.realize: no tensor is given. Write x.realize(..), or "),  # type: ignore[call-arg]
 }  # fmt: skip

@@ -23,6 +23,7 @@ from kernmill.ir import (
     expand,
     flatten_axes,
     iota,
+    is_same_size,
     pad,
     permute,
     reduce_axes,
@@ -35,6 +36,10 @@ from kernmill.ir import (
 
 def buffer(count: int = 24, device: str = "A", number: int = 0) -> UOp:
     return UOp(Ops.BUFFER, dtypes.float32, (), (number, device, count))
+
+
+def size(name: str) -> UOp:
+    return UOp(Ops.VARIABLE, dtypes.index, (), (name, 1, 9))
 
 
 X = reshape(buffer(), (2, 3, 4))
@@ -128,9 +133,24 @@ def test_chains_are_one_node() -> None:
 
 def test_flatten_and_sizes() -> None:
     assert flatten_axes(X, 1, 2).shape == (2, 12)
-    n = UOp(Ops.VARIABLE, dtypes.index, (), ("n", 1, 9))
+    n = size("n")
     assert as_size(n - n + 3) == 3
     assert as_size(n * 1) is n
+    m, k = size("m"), size("k")
+    assert as_size(n * m) is as_size(m * n)
+    assert as_size((n * 2) * (k * m)) is as_size(k * (m * 2) * n)
+    assert as_size(n * m + m * n) is as_size(m * n * 2)
+
+
+def test_sums_of_products_are_the_same_size_however_they_are_written() -> None:
+    n, m = size("n"), size("m")
+    assert is_same_size((n + 1) * m, n * m + m)
+    assert is_same_size((n + m) * (n - m), n * n - m * m)
+    assert not is_same_size((n + 1) * m, n * m + 1)
+    assert not is_same_size(n, 3)
+    assert is_same_size(3, 3)
+    x = UOp(Ops.PARAM, dtypes.float32, (), (0, as_size((n + 1) * m)))
+    assert reshape(reshape(x, (n * m + m,)), (m, n + 1)).shape == (m, as_size(n + 1))
     assert reshape(expand(reshape(const(dtypes.float32, 1), (1, 1)), (n, 4)), (-1, 2)).shape[1] == 2
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from kernmill import Context, Tensor, jit
+from kernmill import Context, IndexRangeError, ShapeError, Tensor, jit
 from kernmill.runtime import counters, families, plan
 
 
@@ -141,3 +142,64 @@ def test_a_captured_function_does_not_take_a_plan_for_many_sizes() -> None:
     for size in (6, 6, 6, 4, 6):
         x = data(size)
         assert captured(x).item() == pytest.approx(2 * x.numpy().sum() + size, rel=1e-5)
+
+
+SIZES = [(3, 5), (4, 7), (9, 4), (11, 13), (5, 5), (20, 31), (8, 6), (17, 4), (30, 3), (12, 12), (13, 50), (7, 9)]
+
+
+def test_products_of_sizes_in_another_order_are_one_plan(device: str) -> None:
+    """`size0 * size1` and `size1 * size0` were two expressions: each pair of sizes was compiled."""
+    with Context(DEVICE=device):
+        before = kernels()
+        for n, m in SIZES:
+            x = np.arange(n * m, dtype=np.float32).reshape(n, m)
+            assert np.array_equal((Tensor(x).realize().T.reshape(n * m) * 2).numpy(), x.T.reshape(-1) * 2)
+        assert kernels() <= before + 3
+
+
+def test_what_a_check_says_belongs_to_the_call(device: str) -> None:
+    """The message names a size, which made each size a graph of another form: a compilation each."""
+    with Context(DEVICE=device):
+        before = kernels()
+        for n, m in SIZES:
+            x = np.arange(n * m, dtype=np.float32).reshape(n, m)
+            rows = np.arange(n)[::-1].copy()
+            assert np.array_equal(Tensor(x)[Tensor(rows)].numpy(), x[rows])
+        assert kernels() <= before + 6
+        for n in (21, 23):
+            with pytest.raises(IndexRangeError, match=f"outside axis 0 of size {n}"):
+                Tensor(np.ones((n, 3), np.float32))[Tensor(np.full(n, n))].numpy()
+        assert kernels() <= before + 6
+
+
+INDEXED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "take": lambda x, i: x[i], "gather": lambda x, i: x.gather(0, i.reshape(-1, 1)),
+    "index_add": lambda x, i: x.index_add(0, i, x), "scatter": lambda x, i: x.scatter(0, i.reshape(-1, 1), x),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", INDEXED)
+def test_no_index_leaves_the_memory_of_a_shared_plan(name: str) -> None:
+    """Indices were clamped to the greatest size of the plan, and a wrong one was read beyond the memory of this size.
+    The reference looks at each access."""
+    with Context(DEVICE="PYTHON"):
+        for n in (3, 4, 5, 6):
+            INDEXED[name](Tensor(np.ones((n, 2), np.float32)), Tensor(np.arange(n))).realize()
+        for n in (7, 8):
+            with pytest.raises(IndexRangeError, match="outside axis 0"):
+                INDEXED[name](Tensor(np.ones((n, 2), np.float32)), Tensor(np.full(n, 99))).realize()
+
+
+def test_the_warning_quotes_no_internal_message(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> Any:
+        raise ShapeError("reshape: (size0 * 2,) -> (size1,): size0 * 2 elements do not make size1.")
+
+    monkeypatch.setattr(families, "_with_sizes", fails)
+    with caplog.at_level(logging.WARNING, "kernmill"):
+        for n in range(5, 20):
+            (data(n).abs() + 3).sqrt().realize()
+    assert len(caplog.messages) == 1
+    assert "size0" not in caplog.messages[0]
+    assert "cannot be written for sizes that are variables" in caplog.messages[0]
