@@ -174,9 +174,9 @@ class Indexing(Sortable):
         front = 0 if apart else sum(1 for i in items[: places[0]] if not _is_int(i))
         return result._advanced([a for a, _ in advanced], [i for _, i in advanced], front)
 
-    def _advanced(self, axes: list[int], items: list[Any], front: int) -> Self:
+    def _advanced(self, axes: list[int], items: list[Any], front: int, call: str = "t[..]") -> Self:
         """Axes indexed by int tensors that broadcast; the result's axes go to `front`, NumPy's rule."""
-        index = self._joint(axes, items)
+        index = self._joint(axes, items, call)
         rest = [a for a in range(self.ndim) if a not in axes]
         before, after = rest[:front], rest[front:]
         node = permute(self.uop, [*before, *axes, *after])
@@ -184,17 +184,17 @@ class Indexing(Sortable):
             node = flatten_axes(node, front, front + len(axes) - 1)
         return self._result(take(node, index.uop, front), index)
 
-    def _joint(self, axes: list[int], items: list[Any]) -> Self:
+    def _joint(self, axes: list[int], items: list[Any], call: str = "t[..]") -> Self:
         """Several indices as one into the merged axes, checked and not negative."""
         sizes = [self.uop.shape[a] for a in axes]
-        parts = [self._index(item, axis, size) for item, axis, size in zip(items, axes, sizes, strict=True)]
-        shape = broadcast_shapes("t[..]", *(p.uop.shape for p in parts))
+        parts = [self._index(item, axis, size, call) for item, axis, size in zip(items, axes, sizes, strict=True)]
+        shape = broadcast_shapes(call, *(p.uop.shape for p in parts))
         joint = parts[0]
         for part, size in zip(parts[1:], sizes[1:], strict=True):
             joint = joint.mul(size).add(part)
         return joint._result(expand_whole(joint.uop, shape))
 
-    def _index(self, item: Any, axis: int, size: Size) -> Self:
+    def _index(self, item: Any, axis: int, size: Size, call: str = "t[..]") -> Self:
         """An index as an int64 tensor with every entry in 0..size-1.
 
         Raises:
@@ -204,38 +204,40 @@ class Indexing(Sortable):
         if isinstance(item, Lazy):
             if not item.dtype.is_int:
                 raise DTypeError(
-                    f"t[..]: an index of dtype {item.dtype.name}. Indices must be ints; cast it with .long()."
+                    f"{call}: an index of dtype {item.dtype.name}. Indices must be ints; cast it with .long()."
                 )
-            return self._computed_index(item, axis, size)
+            return self._computed_index(item, axis, size, call)
         import numpy as np
 
         try:
             array = np.asarray(item)
         except ValueError:
-            raise ShapeError("t[..]: the inner lists of an index differ in length. Give lists of one length.") from None
+            raise ShapeError(
+                f"{call}: the inner lists of an index differ in length. Give lists of one length."
+            ) from None
         if array.size == 0 and not hasattr(item, "dtype"):
             array = array.astype(np.int64)
         if array.dtype == object and all(isinstance(i, int) for i in array.flat):  # no dtype of NumPy holds them
-            raise _out_of_range(int(max(array.flat, key=abs)), axis, int(size) if isinstance(size, int) else 0)
+            raise _out_of_range(int(max(array.flat, key=abs)), axis, int(size) if isinstance(size, int) else 0, call)
         if array.dtype.kind not in "iu":
             raise DTypeError(
-                f"t[..]: an index of dtype {array.dtype}. Indices are ints, slices, None, `...` or int tensors."
+                f"{call}: an index of dtype {array.dtype}. Indices are ints, slices, None, `...` or int tensors."
             )
         if isinstance(size, int):
             bad = array[(array < -size) | (array >= size)]
             if bad.size:
-                raise _out_of_range(int(bad.reshape(-1)[0]), axis, size)
+                raise _out_of_range(int(bad.reshape(-1)[0]), axis, size, call)
             array = np.where(array < 0, array + size, array)
         index = self._upload(array.astype(np.int64), None, self._device)
         if self._device is None:
             index._device = index._device or None
         return index
 
-    def _computed_index(self, index: Lazy, axis: int, size: Size) -> Self:
+    def _computed_index(self, index: Lazy, axis: int, size: Size, call: str) -> Self:
         given = self._make(index.uop, index._device)
         is_signed = given.dtype.min < 0  # else no index is negative: 2**64 - 1 becomes -1 by the cast, and is refused
         if isinstance(size, int) and given.uop.op is Ops.CONST and not -size <= given.uop.arg < size:
-            raise _out_of_range(given.uop.arg, axis, size)
+            raise _out_of_range(given.uop.arg, axis, size, call)
         own = given.cast(dtypes.int64)
         least, most = given.uop.bounds
         if isinstance(size, int) and least >= 0 and most < size:
@@ -244,7 +246,8 @@ class Indexing(Sortable):
         bad = own.lt(length.neg() if is_signed else 0).logical_or(own.ge(length))
         shown = show_shape((size,))[1:-2]
         checked = own._checked(
-            bad, f"t[..]: a computed index is outside axis {axis} of size {shown}. Clamp it, or mask what it selects."
+            bad,
+            f"{call}: a computed index is outside axis {axis} of size {shown}. Clamp it, or mask what it selects.",
         )
         return choose(checked.lt(0), checked.add(length), checked) if is_signed else checked
 
@@ -351,7 +354,7 @@ class Indexing(Sortable):
     def index_select(self, axis: int, index: Self | Sequence[int]) -> Self:
         """Entries `index` (1-D) of an axis."""
         axis = self._there(axis, "index_select")
-        return self._advanced([axis], [index], axis)
+        return self._advanced([axis], [index], axis, "index_select")
 
     def gather(self, axis: int, index: Self) -> Self:
         """out[i][j][k] = self[i][index[i][j][k]][k] for axis 1; the other axes of `index` may be shorter."""
@@ -361,7 +364,7 @@ class Indexing(Sortable):
             return self.reshape((1,)).gather(0, index.reshape((1,))).reshape(())
         shape = index.uop.shape
         x = self.shrink([None if a == axis else (0, s) for a, s in enumerate(shape)])  # type: ignore[misc]
-        places = self._index(index, axis, self.uop.shape[axis])
+        places = self._index(index, axis, self.uop.shape[axis], "gather")
         rows = looked_up(x._as_rows(axis).unsqueeze(-1), places._as_rows(axis))
         return rows.squeeze(-1)._from_rows(axis, shape)
 
@@ -428,7 +431,7 @@ class Indexing(Sortable):
                                 shrink(source.uop, [(0, s) for s in index.uop.shape]))  # fmt: skip
         if reduce not in (None, "add", "multiply"):
             return self._combined(axis, index, source, reduce)
-        places = self._index(index, axis, self.uop.shape[axis])
+        places = self._index(index, axis, self.uop.shape[axis], "scatter")
         shape, size = index.uop.shape, self.node_shape[axis]
         rows, named = source._as_rows(axis).unsqueeze(-1), places._as_rows(axis)
         if reduce in ("add", "multiply"):
@@ -468,7 +471,7 @@ class Indexing(Sortable):
             )
         if not self.ndim:
             return self.reshape((1,)).index_add(0, index, value.reshape((-1,)), alpha=alpha).reshape(())
-        places = self._index(index, axis, self.uop.shape[axis])
+        places = self._index(index, axis, self.uop.shape[axis], "index_add")
         rows = self._own(value).movedim(axis, 0)
         others = [s for a, s in enumerate(self.node_shape) if a != axis]
         if places.ndim != 1 or rows.uop.shape != (*places.uop.shape, *others):
@@ -563,9 +566,9 @@ def _refuse_mask(item: Any, shape: Sequence[Size]) -> None:
         raise _data_dependent(f"t[mask] of shape {show_shape(tuple(shape))}")
 
 
-def _out_of_range(index: int, axis: int, size: int) -> IndexRangeError:
+def _out_of_range(index: int, axis: int, size: int, call: str = "t[..]") -> IndexRangeError:
     allowed = f"Valid are {-size} to {size - 1}." if size else "The axis is empty."
-    return IndexRangeError(f"t[..]: index {index} is outside axis {axis} of size {size}. {allowed}")
+    return IndexRangeError(f"{call}: index {index} is outside axis {axis} of size {size}. {allowed}")
 
 
 def _checked(item: Any, axis: int, size: Size) -> Size:

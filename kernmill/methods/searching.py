@@ -104,7 +104,7 @@ class Searching(Scan):
         source = self._own(value)
         self._check_source("scatter_reduce", index, source)
         source = source.shrink([(0, s) for s in index.node_shape])
-        named = self._index(index, axis, self.uop.shape[axis])._as_rows(axis)
+        named = self._index(index, axis, self.uop.shape[axis], "scatter_reduce")._as_rows(axis)
         count = self._by_index(source._filled(1).cast(dtypes.int64), named, axis, index, Ops.ADD)
         total = self._by_index(source, named, axis, index, op)
         start = self if include_self else choose(count.gt(0), self._filled(_unit(op, self)), self)

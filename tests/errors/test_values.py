@@ -13,7 +13,7 @@ from tests.errors.mistakes import Case, each_message
 
 x4 = Tensor(np.arange(4, dtype=np.float32))
 HUGE = Tensor(np.array([2**64 - 1], np.uint64))
-OUTSIDE = "t[..]: a computed index is outside axis 0 of size 4. Clamp it, or mask what it selects."
+OUTSIDE = "{}: a computed index is outside axis 0 of size 4. Clamp it, or mask what it selects."
 NONE = (
     "multinomial: the weights of a row are not a distribution. Each must be 0 or more and finite, and at least {} "
     "above 0."
@@ -102,6 +102,20 @@ def test_an_index_outside_its_axis_is_refused_in_every_dtype_and_function(dtype:
                     call(index).numpy()
     inside = Tensor([3], dtype=dtype)  # type: ignore[arg-type]
     assert x4[inside].tolist() == [3.0]
+
+
+@pytest.mark.parametrize("name", ["gather", "index_add", "index_select", "scatter", "scatter_reduce", "t[..]"])
+def test_an_index_outside_its_axis_names_the_function(name: str) -> None:
+    """Every function said `t[..]`, which nobody had written."""
+    bad, one = Tensor([4]).contiguous().realize(), Tensor([9.0])
+    calls: dict[str, Any] = {
+        "gather": lambda: x4.gather(0, bad), "index_add": lambda: x4.index_add(0, bad, one),
+        "index_select": lambda: x4.index_select(0, bad), "scatter": lambda: x4.scatter(0, bad, one),
+        "scatter_reduce": lambda: x4.scatter_reduce(0, bad, one, "amax"), "t[..]": lambda: x4[bad],
+    }  # fmt: skip
+    with pytest.raises(IndexRangeError) as caught:
+        calls[name]().numpy()
+    assert str(caught.value) == OUTSIDE.format(name)
 
 
 def test_an_index_that_no_dtype_holds() -> None:
