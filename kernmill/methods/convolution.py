@@ -51,7 +51,7 @@ def each(value: Each, count: int, name: str) -> tuple[int, ...]:
     if len(values) != count:
         raise ShapeError(f"{name}={values} for {count} spatial axes. Give one number, or one for each axis.")
     if any(not isinstance(number, (int, UOp)) for number in values):
-        raise DTypeError(f"{name}={values}: give whole numbers, one for each axis.")
+        raise DTypeError(f"{name}={values}: must be integers, one for each axis.")
     least = 0 if name.endswith("padding") else 1
     if any(isinstance(number, int) and number < least for number in values):
         raise ShapeError(f"{name}={value}: give at least {least} for each axis.")
