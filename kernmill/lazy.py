@@ -53,7 +53,7 @@ from kernmill.ir import (
 )
 from kernmill.runtime import canonical_name, device_names
 
-from .arguments import AnyTensor, name_call, refuse
+from .arguments import AnyTensor, name_call, refuse, with_sentences_at_init
 from .size import SymbolicSize, as_node, shown
 from .synonyms import renamed
 from .views import link
@@ -545,6 +545,7 @@ def trace_origins(cls: Class) -> Class:
                 setattr(base, name, type(member)(wrapped))
             elif isinstance(member, type(trace_origins)):
                 setattr(base, name, wrapped)
+    with_sentences_at_init(cls)
     return cls
 
 

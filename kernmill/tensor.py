@@ -33,7 +33,6 @@ from kernmill.ir import (
 )
 from kernmill.runtime import buffer_node, download, realize
 
-from .arguments import refuse
 from .autograd import filled, history_lost, is_stop, leads_not, leaf_written, stepped
 from .autograd import gradient as gradient_of
 from .lazy import Lazy, constant, expressions, fits, given_const, grad_state, keep_track, no_grad, trace_origins
@@ -516,15 +515,11 @@ class Tensor(Conversions):
         dtype = None if dtype is None else as_dtype(dtype)
         self.grad = None
         self._requires_grad = False
-        try:
-            made = self._of(data, dtype, device, requires_grad)._named()
-            self.uop, self._device, self._is_named = made.uop, made._device, True
-            keep_track(self)  # last: other threads look at every tensor there is
-            if requires_grad:
-                self.requires_grad_()
-        except Exception as error:
-            refuse(error, type(self).__init__, (self, data, dtype, device), {"requires_grad": requires_grad})
-            raise
+        made = self._of(data, dtype, device, requires_grad)._named()
+        self.uop, self._device, self._is_named = made.uop, made._device, True
+        keep_track(self)  # last: other threads look at every tensor there is
+        if requires_grad:
+            self.requires_grad_()
 
     @classmethod
     def _of(cls, data: Any, dtype: DType | None, device: str | None, is_leaf: bool) -> Self:
