@@ -28,6 +28,10 @@ bench *args:
 docs:
     python tools/docgen.py
 
+# the static site, in site/ (extra docs)
+site: docs
+    sphinx-build -W docs site
+
 # all that a merge needs, in a fresh environment; `just ci wheel` for one part
 ci *parts:
     bash .ci/run {{parts}}

@@ -88,7 +88,7 @@ def _signature(found: Any) -> str:
 
 
 def _entry(title: str, found: Any, example: list[str] | None) -> str:
-    parts = [f"### `{title}`", _text(inspect.getdoc(found) or "")]
+    parts = [f"## `{title}`", _text(inspect.getdoc(found) or "")]
     if example is not None:
         parts.append("\n".join(f"    {line}" for line in example))
     return "\n\n".join(part for part in parts if part) + "\n"
