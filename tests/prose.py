@@ -25,7 +25,7 @@ MOST_WORDS = 30  # of a sentence
 GENERATED = ("reference/", "results.md", "ops.md", "settings.md", "layers.md", "pipeline.md")  # their text is in the code
 
 WORDS: dict[str, str] = {  # a private word, as a pattern: what the field says
-    r"(?<!in )(?<!in-)(?<!take )(?<!takes )(?<!taking )(?<!took )places?\b(?! a )": "index, offset, position, location, lane",
+    r"(?<!in )(?<!in-)(?<!last )(?<!take )(?<!takes )(?<!taking )(?<!took )places?\b(?! a )": "index, offset, position, location, lane",
     r"ask(?:s|ed|ing)? (?:for )?ahead": "prefetch",
     r"(?:is|are|was|were|be) asked for": "is prefetched; is requested, is read",
     r"\b(?:lies|lie|laid|lay|lain)\b(?! out)": "is, is stored, is located; interleaved",
@@ -65,7 +65,7 @@ WORDS: dict[str, str] = {  # a private word, as a pattern: what the field says
     r"nearest cache": "L1",
 }
 _PATTERNS = {re.compile(rf"(?i)(?:\b|(?<=\W)){pattern}"): word for pattern, word in WORDS.items()}
-_END = re.compile(r"(?<=[.!?:;])[)\"'*]*\s+(?=[A-Z0-9`*\"'(\[])")
+_END = re.compile(r"(?<=[.!?])(?<!\.\.)[)\"'*]*\s+|(?<=[:;])[)\"'*]*\s+(?=[A-Z`])")
 
 
 class Fault(NamedTuple):
