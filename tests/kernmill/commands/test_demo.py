@@ -32,6 +32,6 @@ def test_a_device_that_computes_nothing() -> None:
     """It was said that the weights, which were what the memory held, are inf or nan."""
     with (
         Context(DEVICE="NULL"),
-        pytest.raises(SettingError, match=r"demo: NULL computes nothing, .* Choose "),
+        pytest.raises(SettingError, match=r"demo: NULL computes nothing .* Choose "),
     ):
         run(12, seed=2)

@@ -493,7 +493,7 @@ FILES: list[tuple[dict[str, Any], str]] = [
     (
         {"tensors": {"blk.0.attn_q.weight": Tensor.zeros(16, 32)}},
         "blk.0.attn_q.weight has shape (16, 32), and a llama model of these sizes needs (32, 32). The file's "
-        "metadata and tensors are inconsistent: {SIZES}.",
+        f"metadata and tensors are inconsistent: {SIZES}.",
     ),
     *(  # before any memory is counted: it was said that the context is too long
         (

@@ -423,7 +423,7 @@ def test_an_option_is_named_as_it_was_written(
 def test_words_for_a_conversation_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     """They were left out without a word."""
     assert main(["run", "model.gguf", "-p", "a", "--system", "b"]) == 2
-    expected = "kernmill: run: --system is for a conversation: what it begins with. Add --chat.\n"
+    expected = "kernmill: run: --system is for a conversation: its first message. Add --chat.\n"
     assert capsys.readouterr().err == expected
 
 
