@@ -1,9 +1,9 @@
-"""Memory of the kernel's own that all readers convert to one float type holds that type: converted once, when stored.
+"""Kernel-local buffers that all readers convert to one float type get that type: converted once, when stored.
 
-When: before loops are copied out. Why there: each panel is still one STORE and one LOAD. A packed bfloat16 or float16
-operand is read by many rows; converted while it is packed it costs once, and inner loops just read it.
-Guarantees: the same values, since widening is exact; memory that not all readers convert in the same way stays as it
-is, and so does what dot products of the target read (lower/find_dots.py). Tests: tests/compiler/test_convert_packed.py.
+When: before loops are unrolled. Why there: each panel is still one STORE and one LOAD. Many rows read a packed bfloat16
+or float16 operand. Converted while it is packed it costs once, and inner loops just read it. Guarantees: the same
+values, since widening is exact. Buffers that readers convert differently are unchanged, and so are operands of dot
+products of the target (lower/find_dots.py). Tests: tests/compiler/test_convert_packed.py.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _wanted(order: list[UOp], target: Target) -> dict[UOp, DType]:
     """The type that all readers of a LOCAL convert to."""
     found: dict[UOp, set[DType | None]] = {memory: {None} for memory in read_by_dots(order, target)}
     for node in order:
-        if node.op is Ops.STORE and node.src[0].dtype.lanes > 1:  # what a matrix unit gives stays as it is
+        if node.op is Ops.STORE and node.src[0].dtype.lanes > 1:  # results of a matrix unit are unchanged
             found.setdefault(memory_of(node.src[0]), set()).add(None)
         for s in node.src:
             if s.op is Ops.LOAD and memory_of(s.src[0]).op is Ops.LOCAL:

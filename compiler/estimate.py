@@ -1,4 +1,4 @@
-"""What a kernel costs: floating-point operations and bytes moved, counted on its loops before they are optimized."""
+"""The cost of a kernel: floating-point operations and bytes moved, counted on its loops before they are optimized."""
 
 from __future__ import annotations
 

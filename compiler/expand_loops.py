@@ -1,8 +1,8 @@
-"""UNROLL and RFACTOR loops become copies of what they contain.
+"""Unrolling: UNROLL and RFACTOR loops become instances of their body.
 
-When: after the optimizer, before vectors. Why there: copies share what does not change with the loop, because equal
-nodes are one node; a register tile of a matrix product needs nothing else. Assumes: these loops have constant sizes.
-Guarantees: no UNROLL or RFACTOR range is left. Tests: tests/compiler/test_expand_loops.py.
+When: after the optimizer, before vectors. Why there: instances share values that are invariant in the loop, because
+equal nodes are one node; a register tile of a matrix product needs nothing else. Assumes: these loops have constant
+sizes. Guarantees: no UNROLL or RFACTOR range is left. Tests: tests/compiler/test_expand_loops.py.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def _kind(ranges: Iterable[UOp], kind: AxisKind) -> list[UOp]:
 
 
 def _tile(store: UOp) -> list[UOp]:
-    """The loops of a register tile, the longest outside: values that change with it are used and gone, one after the
-    other, while those of the shorter ones stay in registers."""
+    """Return the loops of a register tile, the longest outside: values that depend on it have short live ranges,
+    while those of the shorter loops stay in registers."""
     return sorted(_kind(store.ranges, AxisKind.UNROLL), key=lambda r: -int(r.src[0].arg))
 
 
@@ -44,7 +44,8 @@ def _copies(node: UOp, loops: list[UOp]) -> list[UOp]:
     if not loops:
         return [node]
     sizes = [range(loop.src[0].arg) for loop in loops]
-    done: dict[UOp, tuple[list[int], dict[tuple[int, ...], UOp]]] = {}  # its loops' numbers; a copy for their places
+    # its loops' numbers; an instance for each iteration
+    done: dict[UOp, tuple[list[int], dict[tuple[int, ...], UOp]]] = {}
     for below in node.toposort(stop=lambda u: u.ranges.isdisjoint(loops) or _is_sum(u, loops)):
         own = [number for number, loop in enumerate(loops) if loop in below.ranges]
         spots = list(product(*(sizes[number] for number in own)))
@@ -67,7 +68,7 @@ def _copies(node: UOp, loops: list[UOp]) -> list[UOp]:
 
 
 def _is_sum(u: UOp, loops: list[UOp]) -> bool:
-    """Whether a place changes with these loops by steps alone."""
+    """True if an index depends on these loops through constant strides only."""
     return u.dtype is dtypes.index and all(atom in loops or atom.ranges.isdisjoint(loops) for atom in linear(u)[0])
 
 
@@ -94,7 +95,7 @@ def _reduce(node: UOp, values: list[UOp], loops: tuple[UOp, ...]) -> UOp:
     op = node.arg[0]
     neutral = neutral_element(op, node)
     values = [value for value in values if value is not neutral] or [neutral]  # copies outside of a masked loop
-    is_short = not loops and len(values) > 1 and node.dtype is dtypes.int32  # what may become dot products
+    is_short = not loops and len(values) > 1 and node.dtype is dtypes.int32  # candidates for dot products
     if (loops or is_short) and values != [neutral]:
         return UOp(Ops.REDUCE, node.dtype, (*values, *loops), (op, len(values)))
     return combined(op, values)

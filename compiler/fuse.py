@@ -1,17 +1,16 @@
-"""Decide kernels: which nodes of a tensor graph share one, and which get memory of their own.
+"""Fusion: decide which nodes of a tensor graph share a kernel, and which are stored in a separate buffer.
 
-When: first, on the closed graph (its data are PARAMs). Why there: kernel borders must stand before loops exist.
-Assumes: a legal tensor graph. Guarantees: every node that gets memory is the root of exactly one kernel; every use of
-every other node is listed with its kernel, place and gate (Use), so that building the kernel bodies is a plain fold.
+When: first, on the closed graph (its data are PARAMs). Why there: kernel borders must exist before loops do.
+Assumes: a legal tensor graph. Guarantees: every stored node is the root of exactly one kernel; every use of every other
+node is listed with its kernel, index and gate (Use), so that building the kernel bodies is a simple fold.
 
-The walk goes from the roots to the data, consumers first, so that when a node is met all places where it is read are
-known:
-- read at one place by one kernel: it is fused into that kernel;
-- a cheap node read at several places: computed again at each;
-- read over and over by one kernel, which could keep it for as long as it works on a row: it is kept there, in memory of
-  the kernel's own (Kept): the exponentials of a softmax, the scores of attention;
-- otherwise it gets memory.
-A reduction is fused into a consumer only when that costs no extra evaluation (its loops are the outermost ones of the
+The walk goes from the roots to the data, consumers first, so that all uses of a node are known when it is visited:
+- used at one index by one kernel: it is fused into that kernel;
+- a cheap node used at several indices: recomputed at each;
+- used repeatedly by one kernel that can store it per row: it gets a row buffer (Kept): the exponentials of a softmax,
+  the scores of attention;
+- otherwise it is stored.
+A reduction is fused into a consumer only if that costs no extra evaluation (its loops are the outermost ones of the
 consumer) and leaves enough independent rows. Tests: tests/compiler/test_fuse.py.
 """
 
@@ -43,23 +42,26 @@ from .rangeify import TRUE, Places, Use
 __all__ = ["Fusion", "KernelRoot", "fuse"]
 
 _CHEAP = 8  # an elementwise expression up to this cost is computed again rather than stored
-_MOST_PLACES = 6  # read at more places than this it is stored in any case: each place is a copy of the expression
-_MOST_COPIES = 16  # ... but where loops of two are copied out, their copies read the same places: a butterfly
+_MOST_PLACES = 6  # a node used at more indices is stored in any case: each index is a copy of the expression
+# ... except where loops of two are unrolled and their instances read the same elements: a bitonic network stage
+_MOST_COPIES = 16
 _REUSE = 3  # an expression with any cost, read this many times by one kernel, is stored
 _FEW_ROWS = 8  # a reduction is fused into a wider consumer from this many rows on ...
 _SMALL = 1 << 15  # ... or when the whole consumer is this small
 _TILED = 4  # a reduction that reads its data this many times over wants a register tile
-_SHORT_SUM = 32  # a sum of so few ints is made inside another sum that needs it once: the blocks of a quantized product
+# a sum of up to this many ints is computed inside another sum that needs it once: weight blocks of a quantized product
+_SHORT_SUM = 32
 _UNKNOWN = 1 << 40
-_REPEATS = 3  # a sum inside a sum may do so much work again, where the alternative is to store all its terms
-_MOST_KEPT = 1 << 14  # elements of a row that a kernel keeps for itself
-_KEPT_GAIN = 4  # a reduction is kept if storing it would move this many times more than the data it is made of
+# a reduction inside a reduction may repeat this much work, if the alternative is to store all its operands
+_REPEATS = 3
+_MOST_KEPT = 1 << 14  # elements of a row buffer
+_KEPT_GAIN = 4  # a reduction gets a row buffer if storing it would move this many times more than its inputs
 _LEAVES = frozenset({Ops.PARAM, Ops.CONST, Ops.IOTA, Ops.VARIABLE, Ops.SINK})
 
 
 @dataclass(slots=True)
 class KernelRoot:
-    """A node with memory of its own, and the loops of the kernel that computes it."""
+    """A node with a separate buffer, and the loops of the kernel that computes it."""
 
     node: UOp
     index: tuple[UOp, ...]
@@ -67,17 +69,17 @@ class KernelRoot:
     paths: dict[UOp, tuple[UOp, ...]]  # the loops around the body of each loop, itself included
     cost: int = 0  # of all that was fused into it so far
     reduce_count: int = 0
-    has_tile: bool = False  # a reduction that wants a register tile is inlined: for another there is no room
+    has_tile: bool = False  # a reduction that needs a register tile is inlined: a second one has no room
     kept_count: int = 0
     has_takes: bool = False
-    has_blocks: bool = False  # short sums of ints inside a sum: bytes are unpacked where they are used
+    has_blocks: bool = False  # short sums of ints inside a reduction: bytes are unpacked where they are used
     kept_loops: set[UOp] = field(default_factory=set[UOp])
     shared_loops: dict[object, tuple[UOp, ...]] = field(default_factory=dict[object, "tuple[UOp, ...]"])
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A node kept inside a kernel: computed at `use`, over loops of its own, anew for each iteration of `around`."""
+    """A row buffer inside a kernel: computed at `use`, over its own loops, again for each iteration of `around`."""
 
     use: Use
     loops: tuple[UOp, ...]
@@ -108,16 +110,16 @@ class Fusion:
 
 @dataclass(slots=True)
 class _Facts:
-    """What a node is made of down to data and reductions."""
+    """Facts about the inputs of a node, down to data and reductions."""
 
     cost: int = 0  # per element
     reads: int = 1  # buffers
-    is_heavy: bool = False  # there is a reduction at full size
+    is_heavy: bool = False  # it contains a reduction at full size
     depth: int = 0  # reductions on top of each other
     widest: int = 0  # the most elements of one buffer
     is_tiled: bool = False  # the reduction reads its data several times: it wants a register tile, a kernel to itself
     data: int = 0  # the most elements of one buffer, beneath the reductions as well
-    terms: int = 1  # how many ints an element is made of, added up
+    terms: int = 1  # ints that are added up for an element
     is_bytes: bool = False  # all data are bytes, so that the node is no smaller than they are
 
 
@@ -186,7 +188,7 @@ def _gather_facts(order: list[UOp], forced: set[UOp]) -> dict[UOp, _Facts]:
                     data = max(data, widest := _elements(node.src[0].shape))
                 cost, reads = 0, 1
             is_heavy = any(f.is_heavy for f in below) and node.op is not Ops.EXPAND
-            widest = min(widest, _elements(node.shape))  # a part may be taken
+            widest = min(widest, _elements(node.shape))  # a slice may be taken
             is_tiled, is_bytes = is_heavy and any(f.is_tiled for f in below), all(f.is_bytes for f in below)
             facts[node] = _Facts(min(cost, 1000), reads, is_heavy, depth, widest, is_tiled, data, terms, is_bytes)
     return facts
@@ -222,7 +224,7 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
     fact = facts[node]
     if node.op.group is Group.MOVEMENT or node.op in (Ops.TAKE, Ops.DETACH) or _is_unpacked(uses, fact, fusion):
         return False
-    if not fact.reads and fact.cost <= _CHEAP:  # made of nothing that is in memory: places and constants
+    if not fact.reads and fact.cost <= _CHEAP:  # no memory inputs: indices and constants only
         return False
     is_heavy = fact.is_heavy and node.op.is_elementwise
     if _is_long(node, uses, fact, fusion):
@@ -250,29 +252,29 @@ def _is_long(node: UOp, uses: list[Use], fact: _Facts, fusion: Fusion) -> bool:
         return bool(kernels)
     return any(
         _needed(use) <= set(kernel.loops) for use, kernel in kernels
-    )  # the terms of a sum take more than it does
+    )  # the operands of the reduction take more than the reduction
 
 
 def _is_widened(node: UOp, facts: dict[UOp, _Facts]) -> bool:
-    """Whether it is made of what takes less memory and is kept instead: a wider type, a comparison of all pairs."""
+    """True if recomputing is cheaper: the inputs are smaller (widening cast, pairwise comparison)."""
     if node.op is Ops.CAST:
         return node.src[0].dtype.size_bytes < node.dtype.size_bytes
     return node.op.group is Group.COMPARE and _elements(node.shape) >= _REUSE * facts[node].widest > 0
 
 
 def _pairs(uses: list[Use]) -> int:
-    """How many copies there will be if the loops of two around all uses are copied out."""
+    """Count the instances of the node if the loops of two around all uses are unrolled."""
     shared = frozenset[UOp].intersection(*(_needed(use) for use in uses)) if uses else ()
     return 1 << sum(loop.src[0].bounds == (2, 2) for loop in shared)
 
 
 def _is_unpacked(uses: list[Use], fact: _Facts, fusion: Fusion) -> bool:
-    """Whether it is a code or scale of a product over blocks, unpacked from bytes wherever it is used."""
+    """True for quants and scales: they are unpacked at each use, not stored."""
     return fact.is_bytes and all(fusion.roots[use.kernel].has_blocks for use in uses)
 
 
 def _is_repeated(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
-    """Whether it is dear, and computed several times for each element if nothing is done about it."""
+    """True if it is expensive, and would be computed several times per element."""
     if not (node.op.is_elementwise and facts[node].cost > _CHEAP) or _is_unpacked(uses, facts[node], fusion):
         return False
     times = sum(_evaluations(use, fusion.roots[use.kernel]) for use in uses)
@@ -283,7 +285,7 @@ def _keep(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) 
     """Keep the node in its only kernel, if its rows there are many, short, and each computed once."""
     first = uses[0]
     kernel = fusion.roots[first.kernel]
-    if not facts[node].depth:  # made of data alone: a kernel of its own is as good, and shorter
+    if not facts[node].depth:  # computed from data alone: a separate kernel is as good, and shorter
         return False
     if any(use.kernel != first.kernel or use.gate is not TRUE for use in uses):
         return False
@@ -313,9 +315,9 @@ def _keep(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) 
 
 
 def _is_worth_a_row(node: UOp, uses: list[Use], fact: _Facts, kernel: KernelRoot) -> bool:
-    """Whether keeping a node pays for the register tiles of products that make or read it: one reads what another one
-    made, and far more would be stored than is read and written besides. What is far less than it is made of is stored
-    in no time, and then each of both kernels has the loops that suit it."""
+    """True if a row buffer pays for the register tiles of products: one product reads the result of another, and the
+    intermediate is much larger than the kernel's input and output. A small intermediate is cheap to store, and
+    both kernels then choose their own loops."""
     size, times = _elements(node.shape), max(_evaluations(use, kernel) for use in uses)
     if fact.is_tiled and times <= size and not kernel.kept_loops:
         return False
@@ -325,7 +327,7 @@ def _is_worth_a_row(node: UOp, uses: list[Use], fact: _Facts, kernel: KernelRoot
 
 
 def _rests_on_stored(node: UOp, facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
-    """Whether cheap steps make it from one thing that has memory, as others read it too: better computed again."""
+    """True if cheap steps compute it from one stored node that others read too: recompute it."""
     if facts[node].reads > _CHEAP or len(fusion.uses[node]) > _MOST_PLACES:
         return False
     between = {node}
@@ -351,9 +353,10 @@ def _inline(node: UOp, use: Use, fact: _Facts, fusion: Fusion) -> bool:
     """Compute the reduction inside its consumer, if nothing is computed twice there and rows enough remain."""
     kernel = fusion.roots[use.kernel]
     needed = _needed(use)
-    if not needed <= set(kernel.loops):  # inside another reduction's loop: fine if the two are one sum over more loops
+    # inside another reduction's loop: allowed if both are one reduction over more loops
+    if not needed <= set(kernel.loops):
         repeats = _evaluations(use, kernel) / max(1, _elements(node.shape))
-        if needed <= {*kernel.loops, *kernel.kept_loops}:  # inside what is kept: computed as often as that is
+        if needed <= {*kernel.loops, *kernel.kept_loops}:  # inside a row buffer: computed as often as that is
             return use.gate is TRUE and repeats <= 1
         if fact.terms <= _SHORT_SUM and use.gate is TRUE and repeats <= 1:
             kernel.has_blocks = True
@@ -375,7 +378,7 @@ def _inline(node: UOp, use: Use, fact: _Facts, fusion: Fusion) -> bool:
 
 
 def _continues(node: UOp, fusion: Fusion) -> bool:
-    """Whether the only reader of this reduction, movement aside, is a reduction with the same op."""
+    """True if the only reader of this reduction, movement ops aside, is a reduction with the same op."""
     readers = fusion.readers[node]
     while len(readers) == 1 and readers[0].op.group is Group.MOVEMENT and readers[0].op is not Ops.EXPAND:
         readers = fusion.readers[readers[0]]
@@ -383,8 +386,8 @@ def _continues(node: UOp, fusion: Fusion) -> bool:
 
 
 def _loses_its_tile(node: UOp, use: Use, fusion: Fusion) -> bool:
-    """Whether this reduction, as part of its reader, no longer reads its data for many results at a time: some of them
-    differ in every row of the kernel, or are the same in loops that the reader closes."""
+    """True if this reduction, fused into its reader, no longer reads its data for many results at a time: some data
+    differ in every row of the kernel, or are invariant in loops that the reader closes."""
     rows = set(fusion.roots[use.kernel].loops)
     closed = _needed(use) - rows
     place = tuple(index_const(0) if axis in node.arg[1] else i for axis, i in enumerate(use.place))
@@ -402,19 +405,19 @@ def _loses_its_tile(node: UOp, use: Use, fusion: Fusion) -> bool:
 
 
 def _reduced(node: UOp) -> int:
-    """Elements folded into one, 1 for anything but a reduction."""
+    """Return the elements that are reduced into one, 1 for other nodes."""
     if node.op is not Ops.REDUCE:
         return 1
     return max(1, _elements(node.src[0].shape) // max(1, _elements(node.shape)))
 
 
 def _evaluations(use: Use, kernel: KernelRoot) -> int:
-    """How often the kernel computes an expression at this place: once per iteration of the loops it stands in."""
+    """Return how often the kernel computes an expression here: once per iteration of the loops around it."""
     return _product(_path(use, kernel))
 
 
 def _path(use: Use, kernel: KernelRoot) -> tuple[UOp, ...]:
-    """The loops around an expression at this place, outermost first."""
+    """Return the loops around an expression here, outermost first."""
     path: tuple[UOp, ...] = ()
     for loop in _needed(use):
         around = kernel.paths[loop]
@@ -452,7 +455,7 @@ def _sources(node: UOp, use: Use, fusion: Fusion, facts: dict[UOp, _Facts]) -> t
 
 
 def _reduction(node: UOp, use: Use, fusion: Fusion, facts: dict[UOp, _Facts]) -> Use:
-    """New loops over the reduced axes; independent reductions over the same axes at the same place share theirs."""
+    """Make new loops over the reduced axes; independent reductions over the same axes at the same index share loops."""
     kernel = fusion.roots[use.kernel]
     sizes = tuple(node.src[0].shape[axis] for axis in node.arg[1])
     shared = (facts[node].depth, sizes, use.place, use.gate)
@@ -472,7 +475,7 @@ def _reduction(node: UOp, use: Use, fusion: Fusion, facts: dict[UOp, _Facts]) ->
 
 
 def _take(node: UOp, use: Use, fusion: Fusion) -> tuple[Use, Use]:
-    """The place on the taken axis is a value: a stand-in now, replaced by the value when bodies are built."""
+    """Use a placeholder for the index on the taken axis; the loaded index replaces it when bodies are built."""
     data, index_node = node.src
     axis, rank = node.arg, len(index_node.shape)
     index_use = Use(use.kernel, use.place[axis : axis + rank], use.gate)
@@ -494,7 +497,7 @@ def _assigned(node: UOp, use: Use) -> tuple[Use, Use]:
 
 
 def region_gate(node: UOp, index: tuple[UOp, ...]) -> tuple[UOp, tuple[UOp, ...]]:
-    """For an ASSIGN to a region: whether a place is inside, and the place in the value."""
+    """For an ASSIGN to a region, return the predicate that an index is inside, and the index into the value."""
     gate, places = TRUE, []
     for i, (start, stop, step), size in zip(index, node.arg, node.src[0].shape, strict=True):
         if start != 0:

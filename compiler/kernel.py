@@ -1,4 +1,4 @@
-"""What passes ask of any kernel: its loops and their order, places and gates, what a reduction starts from."""
+"""Facts that passes need about any kernel: its loops and their order, indices and gates, neutral elements."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = [
 ]  # fmt: skip
 
 MOST_CODE = 1 << 10  # cost of one kernel: at 32 bytes of code for each unit, its instructions fit a cache of 32 KiB
-LOOP_COST = 16  # of a reduction: what begins and ends its loop, and the loop for the rest of its vectors
-BUFFER_COST = 4  # of a read: an address, and the steps from a place to it
+LOOP_COST = 16  # of a reduction: begin and end of its loop, and the tail loop of its vectors
+BUFFER_COST = 4  # of a read: an address, and its index arithmetic
 
 
 @lru_cache(maxsize=1024)  # equal layers have one kernel
 def code_cost(ast: UOp) -> int:
-    """How much code a kernel is, in additions; the arithmetic of places is part of the reads."""
+    """Return the code size of a kernel, in additions; index arithmetic is part of the reads."""
     cost = 0
     for node in ast.toposort():
         if node.op is Ops.REDUCE:
@@ -39,14 +39,14 @@ def iterations(loop: UOp) -> int:
 
 
 def conjuncts(gate: UOp | None) -> list[UOp]:
-    """The conditions that all have to hold where the gate does; none without one."""
+    """Return the conditions whose conjunction is the gate; none without a gate."""
     if gate is None:
         return []
     return [p for s in gate.src for p in conjuncts(s)] if gate.op is Ops.AND else [gate]
 
 
 def step_of(place: UOp, loop: UOp) -> int:
-    """How far apart, in elements, the places of neighbouring iterations lie; past its end a loop stands still."""
+    """Return the stride in elements of an index along a loop; past its end a clamped loop has stride 0."""
     step = 0
     for atom, factor in linear(place)[0].items():
         if atom is loop:
@@ -57,13 +57,13 @@ def step_of(place: UOp, loop: UOp) -> int:
 
 
 def slot_of(access: UOp) -> int | None:
-    """The number of the buffer that a LOAD or STORE touches; None of memory of the kernel's own."""
+    """Return the number of the buffer of a LOAD or STORE; None for a kernel-local buffer."""
     memory = access.src[0].src[0]
     return int(memory.arg[0]) if memory.op is Ops.PARAM else None
 
 
 def gated(place: UOp, valid: UOp | None) -> UOp:
-    """The INDEX, touched only where `valid` holds."""
+    """Return the INDEX, accessed only where `valid` is true."""
     if valid is None:
         return place
     return place.replace(src=(*place.src[:2], valid if place.gate is None else place.gate & valid))
@@ -82,8 +82,7 @@ def combined(op: Op, values: Iterable[UOp]) -> UOp:
 
 
 def masked(value: UOp, op: Op) -> tuple[UOp | None, UOp]:
-    """A term of a reduction: the condition outside which it changes nothing (None: it always may), and what it is
-    there."""
+    """Split a reduction operand into the condition outside which it is neutral (None: none), and its value inside."""
     is_masked = value.op is Ops.WHERE and value.src[2] is neutral_element(op, value)
     return (value.src[0], value.src[1]) if is_masked else (None, value)
 
@@ -116,7 +115,7 @@ def reordered(ast: UOp, names: Iterable[str]) -> UOp:
 
 
 def numbered(ast: UOp) -> tuple[UOp, tuple[int, ...]]:
-    """The kernel with slots 0, 1, .. for what it writes and then for what it reads; which slots these were before."""
+    """Renumber the kernel's slots 0, 1, ..: first written, then read buffers; also return their former slots."""
     params = [node for node in ast.toposort() if node.op is Ops.PARAM]
     written = [store.src[0].src[0] for store in ast.src]
     numbers = list(dict.fromkeys(node.arg[0] for node in (*written, *params)))

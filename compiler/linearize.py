@@ -1,9 +1,8 @@
-"""From a graph to a list: every node in the block of the innermost loop it changes with, blocks nested as loops.
+"""From a graph to a list: every node is in the block of the innermost loop that it depends on, blocks nested as loops.
 
-When: last. Why there: what is written once in the graph is computed once, outside every loop that it does not change
-with; the list is only that fact spelled out. Assumes: output loops are nested in the order of the SINK, reduce loops
-stand where their result is used. Guarantees: each source stands before its use, RANGE and END nest. Tests:
-tests/compiler/test_linearize.py.
+When: last. Why there: a node of the graph is computed once, outside every loop that it is invariant in; the list makes
+this explicit. Assumes: output loops are nested in the order of the SINK, reduce loops are where their result is used.
+Guarantees: each source precedes its uses, RANGE and END nest. Tests: tests/compiler/test_linearize.py.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ _LONG_CHAIN = 8  # vector steps, one after the other
 
 
 def linearize(ast: UOp, side_by_side: int = 0) -> list[UOp]:
-    """The kernel as an ordered list; the SINK is left out.
+    """Return the kernel as an ordered list, without the SINK.
 
-    Copies of a long chain of vector steps stand beside each other, up to so many vectors.
+    Instances of a long chain of vector operations are interleaved, up to `side_by_side` vectors.
     """
     order = [node for node in ast.toposort() if node.op is not Ops.SINK]
     paths = loop_paths(ast)
@@ -43,7 +42,7 @@ def linearize(ast: UOp, side_by_side: int = 0) -> list[UOp]:
 
 
 def loop_depths(ast: UOp) -> dict[UOp, int]:
-    """How many loops stand around the body of each loop."""
+    """Return the number of loops around the body of each loop."""
     return {loop: len(path) for loop, path in loop_paths(ast).items()}
 
 
@@ -53,11 +52,11 @@ def loop_paths(ast: UOp) -> dict[UOp, Path]:
     closed_somewhere = {r for node in closers for r in closed_ranges(node)}
     paths: dict[UOp, Path] = {}
     outputs = output_loops(ast)
-    for place, loop in enumerate(outputs):  # inside those before it that some store stands in as well
+    for place, loop in enumerate(outputs):  # inside those before it that also contain some store
         beside = {r for store in ast.src if loop in store.ranges for r in store.ranges}
         paths[loop] = (*(r for r in outputs[:place] if r in beside), loop)
     waiting = closers
-    while waiting:  # a closer may stand in the loops of another closer that comes later in the order
+    while waiting:  # a closer may be inside the loops of a later closer
         later: list[UOp] = []
         for node in waiting:
             if any(r in closed_somewhere and r not in paths for r in walked(node.ranges)):
@@ -78,7 +77,7 @@ def loop_paths(ast: UOp) -> dict[UOp, Path]:
 
 
 def walked(loops: Iterable[UOp]) -> list[UOp]:
-    """The loops that are run as such: those of copies and lanes, before these are made, are not."""
+    """Return the loops that remain loops: not those that become unrolled instances or lanes."""
     return [r for r in loops if r.arg[1] not in (AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.RFACTOR)]
 
 
@@ -98,7 +97,8 @@ def _place(ranges: frozenset[UOp], paths: dict[UOp, Path]) -> Path:
 def _emit(
     path: Path, blocks: dict[Path, list[UOp]], children: dict[Path, list[Path]], out: list[UOp], side_by_side: int
 ) -> None:
-    """One block: its nodes and inner loops, each after what it needs; nodes before loops where there is a choice."""
+    """Emit one basic block: its nodes and inner loops, each after its dependencies; nodes before loops if either is
+    possible."""
     members: list[UOp | Path] = [*blocks.get(path, []), *children.get(path, [])]
     owner: dict[UOp, int] = {}
     for number, member in enumerate(members):
@@ -135,13 +135,14 @@ def _emit(
 
 
 def _neighbours(block: list[UOp]) -> Iterator[tuple[UOp, UOp]]:
-    """Loads that are to be done in the order in which they lie: each with the next one."""
+    """Return each load that must run in address order with the next one."""
     rows: dict[object, list[tuple[int, UOp]]] = {}
     for node in block:
         if node.op is Ops.LOAD and is_in_order(node):
-            memory, *where = node.src[0].src  # place and gate
+            memory, *where = node.src[0].src  # index and gate
             terms, offset = linear(where[0])
-            if not any(n.op is Ops.LOAD for s in where for n in s.toposort()):  # one may say where another lies
+            # a loaded value may be the index of another load
+            if not any(n.op is Ops.LOAD for s in where for n in s.toposort()):
                 rows.setdefault((memory, *terms.items()), []).append((offset, node))
     for row in rows.values():
         row.sort(key=lambda one: one[0])
@@ -149,12 +150,12 @@ def _neighbours(block: list[UOp]) -> Iterator[tuple[UOp, UOp]]:
 
 
 def _levels(members: list[UOp | Path], needs: list[set[int]], side_by_side: int) -> list[int]:
-    """Where copies of a long chain of vector steps stand in a block: how many steps stand before each, and what a step
-    needs besides the chain right before it; else zeros.
+    """Return how many steps precede each member in interleaved chains of vector operations, and its other dependencies;
+    zeros if there is no long chain.
 
-    A machine looks some hundred instructions ahead. Of copies that follow each other it sees one or two, and waits for
-    their chains; side by side they fill its units. Short chains overlap by themselves, and the vectors of too many
-    copies would not fit the registers. Why: docs/topics/vector-code.md.
+    A CPU looks some hundred instructions ahead. Of consecutive instances it sees one or two, and waits for their
+    chains; interleaved they fill its units. Short chains overlap anyway, and too many instances would not fit the
+    registers. Why: docs/topics/vector-code.md.
     """
     depth = [0] * len(members)
     chain = [0] * len(members)  # vector steps that wait for no accumulator
@@ -190,7 +191,7 @@ def _is_step(member: UOp | Path) -> bool:
 
 
 def _rank(member: UOp | Path) -> int:
-    """Stores last, loops before them, so that loads stand together at the start of a block."""
+    """Rank stores last and loops before them, so that loads are together at the start of a block."""
     if not isinstance(member, UOp):
         return 1
     return 2 if member.op in (Ops.STORE, Ops.SET) else 0

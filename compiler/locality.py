@@ -1,7 +1,7 @@
-"""Which part of each buffer an iteration of the parallel loop touches: its own part, or any place.
+"""The slice of each buffer that an iteration of the parallel loop accesses: its own slice, or any element.
 
-When: the loops are cut. Why: the runtime runs kernels that follow each other part by part (docs/topics/threads.md).
-Of T iterations the t-th owns the t-th of T equal parts of a buffer. Only what can be proved is said; gates are ignored.
+When: after loops are split. Why: the runtime runs consecutive kernels tile by tile (docs/topics/threads.md).
+Of T iterations the t-th owns the t-th of T equal slices of a buffer. Only proved facts are returned; gates are ignored.
 Tests: tests/compiler/test_locality.py.
 """
 
@@ -13,9 +13,9 @@ __all__ = ["locality"]
 
 
 def locality(ast: UOp) -> str:
-    """A letter for each buffer, by slot: `w` written and `r` only read in the part that an iteration owns, `s` read
-    anywhere. Nothing where threads share no loop, compute something outside of it, write to parts of others, or write
-    around the caches, where nobody would find it."""
+    """Return a letter for each buffer, by slot: `w` written and `r` only read in the slice that an iteration owns,
+    `s` read anywhere. Empty if there is no THREAD loop, work outside of it, writes to other slices, or
+    non-temporal stores."""
     order = ast.toposort()
     loop = next((node for node in order if node.op is Ops.RANGE and node.arg[1] == AxisKind.THREAD), None)
     work = [node for node in order if node.op in (Ops.STORE, Ops.REDUCE)]
@@ -31,7 +31,7 @@ def locality(ast: UOp) -> str:
 
 
 def _is_own(place: UOp, loop: UOp) -> bool:
-    """Whether the place lies in the part of its buffer that the iteration owns."""
+    """True if the index is in the slice of its buffer that the iteration owns."""
     terms, offset = _terms(place.src[1])
     part = terms.pop(loop, 0)
     if not loop.src[0].is_const or part * loop.src[0].arg != memory_of(place).arg[1]:
@@ -41,7 +41,7 @@ def _is_own(place: UOp, loop: UOp) -> bool:
 
 
 def _terms(place: UOp) -> tuple[dict[UOp, int], int]:
-    """As `linear`, through casts of whole numbers that cannot have been too large for their type."""
+    """Like `linear`, but through casts of ints that cannot have overflowed."""
     terms, offset, stack = dict[UOp, int](), 0, [(place, 1)]
     while stack:
         node, factor = stack.pop()

@@ -1,8 +1,7 @@
-"""Which intermediates may share memory: places in one arena per device, from when they are written to when they are
-last read.
+"""Memory planning: intermediates share one arena per device, each from its first write to its last read.
 
 Assumes: items run in order. Guarantees: two intermediates whose lifetimes touch never overlap. The largest are placed
-first, each at the lowest place that is free during its life. Tests: tests/compiler/test_memory_plan.py.
+first, each at the lowest offset that is free during its life. Tests: tests/compiler/test_memory_plan.py.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from kernmill.ir import BufferPlan, Copy, GraphPlan, Item, MemoryPlan
 
 __all__ = ["plan_memory"]
 
-_ALIGNMENT = 128  # bytes, at least; also keeps one cache line pair between neighbours
+_ALIGNMENT = 128  # bytes; also keeps a cache line pair between neighbours
 _NO_ALIGNMENTS: Mapping[str, int] = {}
 
 

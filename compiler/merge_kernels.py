@@ -1,13 +1,13 @@
-"""Multi-output fusion: kernels that walk the same loops over the same data become one with several results.
+"""Multi-output fusion: kernels with the same loops over the same data become one with several results.
 
 When: last, on kernels in order. Why there: only now is it known what an assignment overwrites, and which kernels share
-their loops. A step of Adam is three assignments; as one kernel it reads the gradient, both means and the parameter
+their loops. A step of Adam is three assignments. As one kernel it reads the gradient, both means and the parameter
 once, and writes three of them once.
 
-Two kernels without sums are joined when each iteration touches some place in both, each finds what the other one writes
-only at the place where it is written, and one of them can move to the other past all that runs in between. What the
-first one writes is handed over in a register; where nobody else reads it, it is not written at all. Guarantees: the
-same results, and never more bytes alive at once. Tests: tests/compiler/test_merge_kernels.py.
+Two kernels without reductions are merged under three conditions. Each iteration accesses a common element in both. Each
+reads what the other one writes only at the index where it is written. One of them can move to the other past all items
+between them. Results of the first one are passed in registers; if nothing else reads them, they are not stored.
+Guarantees: the same results, and never more live bytes. Tests: tests/compiler/test_merge_kernels.py.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .memory_plan import Alive, buffers_of, outputs_of
 
 __all__ = ["merge_kernels"]
 
-_MOST_BUFFERS = 12  # of a kernel: each is a stream of its own through the caches
+_MOST_BUFFERS = 12  # of a kernel: each is a separate access stream
 
 
 def merge_kernels(plan: GraphPlan) -> list[Item]:
-    """The items of the plan, fewer where kernels could be joined."""
+    """Return the items of the plan, fewer if kernels could be merged."""
     items = _Items(plan)
-    alike: dict[Hashable, set[int]] = {}  # kernels without sums, by loops and a place that all of them touch
+    alike: dict[Hashable, set[int]] = {}  # kernels without reductions, by loops and an element that all of them access
     for at, item in enumerate(plan.items):
         if not isinstance(item, Kernel) or not _is_plain(item.ast):
             continue
@@ -45,12 +45,12 @@ def merge_kernels(plan: GraphPlan) -> list[Item]:
 
 
 def _earlier(item: Item | None, alike: dict[Hashable, set[int]], before: int) -> list[int]:
-    """The kernels that this one may be joined with, the last of them first to be popped."""
+    """Return the kernels that this one may be merged with, the last of them first to be popped."""
     return sorted({n for key in _keys(item) for n in alike.get(key, ()) if n < before})
 
 
 def _keys(item: Item | None) -> Iterator[Hashable]:
-    """What two kernels must share: the loops, and a place in a buffer that is another one in each iteration."""
+    """Yield what two kernels must share: the loops, and an index in a buffer that differs in each iteration."""
     if isinstance(item, Kernel):
         loops = _loops(item.ast)
         for slot, places in _places(item.ast).items():
@@ -60,7 +60,7 @@ def _keys(item: Item | None) -> Iterator[Hashable]:
 
 
 class _Items:
-    """The items of a plan, some of them joined: a kernel that went into another one leaves None behind."""
+    """The items of a plan during merging: a kernel that was merged into another one leaves None."""
 
     def __init__(self, plan: GraphPlan) -> None:
         self.items: list[Item | None] = [*plan.items]
@@ -91,8 +91,8 @@ class _Items:
         return not any(_is_between(positions, first, second) for positions in (*written, *touched))
 
     def join(self, first: int, second: int) -> bool:
-        """Put two kernels together at one of them, if that one's place can be reached past all that runs in between,
-        and unless it takes more memory than before."""
+        """Merge two kernels at the position of one of them, if it can be reached past all items between, and if it
+        takes no more memory than before."""
         one, other = self.items[first], self.items[second]
         if not isinstance(one, Kernel) or not isinstance(other, Kernel):
             return False
@@ -127,13 +127,13 @@ def _loops(ast: UOp) -> frozenset[UOp]:
 
 
 def _is_plain(ast: UOp) -> bool:
-    """Whether all loops are the output's: there are no sums, and no rows that are kept."""
+    """True if all loops are the output's: there are no reductions and no row buffers."""
     return loops_of(ast).keys() <= set(order_of(ast))
 
 
 @lru_cache(maxsize=1024)
 def _places(ast: UOp) -> dict[int, set[UOp]]:
-    """For each slot the places that a kernel touches, written as if all were slot 0."""
+    """Return for each slot the indices that a kernel accesses, written as if all were slot 0."""
     places: dict[int, set[UOp]] = {}
     for node in ast.toposort():
         if node.op is Ops.INDEX:
@@ -144,7 +144,8 @@ def _places(ast: UOp) -> dict[int, set[UOp]]:
 
 
 def _fit(one: Kernel, other: Kernel, shared: list[int]) -> bool:
-    """Whether both touch some place in each iteration; what one of them writes the other only reads, at that place."""
+    """True if both access a common element in each iteration, and what one of them writes the other only reads, at
+    that index."""
     mine, theirs, is_same = _places(one.ast), _places(other.ast), False
     for n in shared:
         here, there = mine[one.buffers.index(n)], theirs[other.buffers.index(n)]
@@ -155,7 +156,7 @@ def _fit(one: Kernel, other: Kernel, shared: list[int]) -> bool:
 
 
 def _merged(one: Kernel, other: Kernel, gone: set[int]) -> Kernel:
-    """Both in one, the first one's results handed over, and those that are `gone` not stored."""
+    """Merge both into one; results of the first are passed on, and those that are `gone` are not stored."""
     buffers = tuple(dict.fromkeys((*one.buffers, *other.buffers)))
     slots = tuple(buffers.index(n) for n in other.buffers)
     ast, used = _merged_asts(one.ast, other.ast, slots, tuple(n not in gone for n in one.outputs))
@@ -163,7 +164,7 @@ def _merged(one: Kernel, other: Kernel, gone: set[int]) -> Kernel:
     return Kernel.of(ast, tuple(buffers[slot] for slot in used), outputs, one.device, one.origin)
 
 
-@lru_cache(maxsize=1024)  # equal layers are joined once
+@lru_cache(maxsize=1024)  # equal layers are merged once
 def _merged_asts(one: UOp, other: UOp, slots: tuple[int, ...], kept: tuple[bool, ...]) -> tuple[UOp, tuple[int, ...]]:
     params = [node for node in other.toposort() if node.op is Ops.PARAM]
     other = substitute(other, {param: param.replace(arg=(slots[param.arg[0]], *param.arg[1:])) for param in params})

@@ -1,8 +1,8 @@
-"""Neighbouring loops that are walked as one become one.
+"""Collapse adjacent loops that are contiguous in every index.
 
 When: before the optimizer. Why there: a long contiguous loop vectorizes and threads better than two short ones. Two
-loops a, b merge when every index steps by size(b)*s in a where it steps by s in b, and nothing else looks at them.
-Guarantees: the same places in the same order. Tests: tests/compiler/test_merge_loops.py.
+loops a, b merge if every index has stride size(b)*s along a where it has stride s along b, and nothing else uses them.
+Guarantees: the same elements in the same order. Tests: tests/compiler/test_merge_loops.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ __all__ = ["merge_loops"]
 
 
 def merge_loops(ast: UOp) -> UOp:
-    """The kernel with as few loops as its indices allow, after loops whose digits are used apart were split."""
+    """Return the kernel with as few loops as its indices allow; loops whose quotients and remainders are used
+    separately are split first."""
     ast = split_loops(ast)
     while pair := next((p for p in _neighbours(ast) if _mergeable(ast, *p)), None):
         ast = _merge(ast, *pair)

@@ -1,10 +1,10 @@
-"""Loops over outputs are split where a gate changes its answer: joined tensors, borders, the last block.
+"""Output loops are split where a gate changes its value: concatenated tensors, borders, the last block.
 
-When: before expand. Why there: blocks, copies and lanes of a loop are cut and still ask one question. Most parts then
-hold whole blocks and need no gate; where an answer changes inside of a block, masks stay. Loops around sums, or around
-memory of the kernel's own, stay whole: their code would be there twice. In a part of one iteration the loop's number
-is a constant for values; the place that is written keeps the loop, so that one thread runs it.
-Guarantees: the same places are written, each once, with the same values. Tests: tests/compiler/test_partition_loops.py.
+When: before expand. Why there: blocks, instances and lanes of a loop still share one condition. Most sub-ranges then
+have whole blocks and need no gate; where a gate changes inside a block, masks remain. Loops around reductions or
+kernel-local buffers are not split: their code would be duplicated. In a sub-range of one iteration the loop's number is
+a constant for values; the stored index keeps the loop, so that one thread runs it. Guarantees: the same elements are
+written, each once, with the same values. Tests: tests/compiler/test_partition_loops.py.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .trim_loops import asked
 
 __all__ = ["partition_loops"]
 
-_MOST_NODES = 4000  # of all parts, copies included
+_MOST_NODES = 4000  # of all sub-ranges, unrolled instances included
 _LANES = 16  # elements of the widest vector: of many pieces, each has at least as many
-_SHARED = 1.25  # nodes of both halves of a joined tensor, in nodes of the whole: only indices are copied
+_SHARED = 1.25  # nodes of both halves of a concatenated tensor, relative to the whole: only indices are copied
 
 
 def partition_loops(ast: UOp) -> UOp:
-    """The kernel with output loops cut in parts."""
+    """Return the kernel with output loops split into sub-ranges."""
     order, outputs = ast.toposort(), output_loops(ast)
     if any(not store.src[0].ranges.issuperset(outputs) for store in ast.src):
         return ast
@@ -39,8 +39,8 @@ def partition_loops(ast: UOp) -> UOp:
 
 
 def _in_parts(stores: tuple[UOp, ...], loops: Sequence[UOp], names: list[str], most: int) -> tuple[UOp, ...]:
-    """The stores once for each part of these loops, outermost first, but no more than so many times; the names of new
-    loops go behind the others. A tensor joined from more pieces is halved, and its halves again."""
+    """Return the stores once for each sub-range of these loops, outermost first, but at most `most` times; the names
+    of new loops are appended. A tensor concatenated from more pieces is halved, and its halves again."""
     for place, loop in enumerate(loops):
         ends, left = _ends(stores, loop), most
         if not ends or most < 1:
@@ -48,21 +48,21 @@ def _in_parts(stores: tuple[UOp, ...], loops: Sequence[UOp], names: list[str], m
         if len(ends) >= most:
             if prod(map(iterations, stores[0].ranges.difference(loops[:place]))) < _LANES * (len(ends) + 1):
                 continue
-            ends, left = [ends[len(ends) // 2]], 4 * most  # a half of a joined tensor has half the nodes
+            ends, left = [ends[len(ends) // 2]], 4 * most  # a half of a concatenated tensor has half the nodes
             halves = [_part(stores, loops[place:], [*names], bounds)[0] for bounds in _pairs(ends, loop)]
             if sum(map(_nodes, halves)) > _SHARED * _nodes(stores):
                 continue
         parts: list[UOp] = []
         for bounds in _pairs(ends, loop):
             part, inner = _part(stores, loops[place:], names, bounds)
-            # without the last block, numbers of blocks are no longer clamped, and the same loop may have more ends
+            # without the last block, block numbers are no longer clamped, and the same loop may have more ends
             parts += _in_parts(part, inner, names, left // (len(ends) + 1))
         return tuple(parts)
     return stores
 
 
 def _pairs(ends: Sequence[int], loop: UOp) -> Iterable[tuple[int, int]]:
-    """The first iteration of each part, and that of the part behind it."""
+    """Return the first iteration of each sub-range, and that of the next one."""
     return pairwise((0, *ends, iterations(loop)))
 
 
@@ -81,19 +81,19 @@ def _part(
 
 
 def _nodes(stores: Sequence[UOp]) -> int:
-    """Nodes of the stores that are no constants."""
+    """Count the nodes of the stores that are not constants."""
     return len({u for store in stores for u in store.toposort() if u.op is not Ops.CONST})
 
 
 def _moved(store: UOp, places: Mapping[UOp, UOp], values: Mapping[UOp, UOp]) -> UOp:
-    """The store with one table for where it goes, which keeps it in its loops, and one for all the rest."""
+    """Substitute in the store with one table for its index, which keeps its loops, and one for its values."""
     memory, place, *gate = store.src[0].src
     there = store.src[0].replace(src=(memory, substitute(place, places), *(substitute(g, values) for g in gate)))
     return store.replace(src=(there, substitute(store.src[1], values)))
 
 
 def _named(loop: UOp, names: list[str], size: UOp, *first: int) -> UOp:
-    """A new loop; of one that threads share, where in it this part begins."""
+    """Make a new loop; for a THREAD loop with the first iteration of this slice."""
     names.append(f"{loop.arg[0]}.p{len(names)}")
     return loop.replace(src=(size,), arg=(names[-1], loop.arg[1], *first))
 
@@ -110,7 +110,7 @@ def _ends(stores: tuple[UOp, ...], loop: UOp) -> list[int]:
             continue
         bounds = [sorted(factor * int(bound) for bound in atom.bounds) for atom, factor in rest.items()]
         least, most = (offset + sum(b[side] for b in bounds) for side in (0, 1))
-        if step < 0:  # asked the other way round: not (-x - 1 < 0)
+        if step < 0:  # reversed comparison: not (-x - 1 < 0)
             least, most = -1 - most, -1 - least
         ends = [min(max(-(edge // abs(step)), 0), size) for edge in (most, least)]  # before: step * loop + edge < 0
         if 2 * (ends[1] - ends[0]) <= size:  # and not known in most of the loop

@@ -1,6 +1,6 @@
-"""Loops in two parts: the first, in which the gate of a sum is known to hold, is a loop without it.
+"""Loop peeling: in the main loop the gate of a reduction is known to be true and is removed; the tail keeps it.
 
-When: after trim_loops. Why there: how far a loop runs is known, and its copies still share one condition. Guarantees:
+When: after trim_loops. Why there: loop bounds are known, and unrolled instances still share one condition. Guarantees:
 the same results. Why: docs/topics/tails-and-masks.md. Tests: tests/compiler/test_peel_loops.py.
 """
 
@@ -19,14 +19,14 @@ __all__ = ["peel_loops"]
 
 
 def peel_loops(ast: UOp) -> UOp:
-    """The kernel with loops that depend on others cut in two where their gates begin to matter."""
+    """Split loops that depend on others into main loop and tail where their gates start to matter."""
     closers: dict[UOp, list[UOp]] = {}
     for node in ast.toposort():
         for loop in walked(closed_ranges(node)):
             if loop.arg[1] == AxisKind.REDUCE and loop.src[0].ranges:
                 closers.setdefault(loop, []).append(node)
     paths, fresh = loop_paths(ast) if closers else {}, count()
-    for loop in sorted(closers, key=lambda loop: -len(paths[loop])):  # inner ones first: the rest is copied with them
+    for loop in sorted(closers, key=lambda loop: -len(paths[loop])):  # inner ones first: the tail is copied with them
         gates = [part for node in closers[loop] if node.op is Ops.REDUCE for part in conjuncts(gate_of(node))]
         sure = {part: known for part in gates if (known := _known(part, loop, set(paths[loop][:-1]))) is not None}
         if sure and all(walked(closed_ranges(node)) == [loop] for node in closers[loop]):
@@ -35,7 +35,8 @@ def peel_loops(ast: UOp) -> UOp:
 
 
 def _known(part: UOp, loop: UOp, around: set[UOp]) -> UOp | None:
-    """In how many iterations, from the first on, the comparison holds for all that is inside; None: in none."""
+    """Return for how many iterations, from the first on, the comparison is true for everything inside; None: for
+    none."""
     step, rest, offset = asked(part, loop)
     most = greatest(rest, offset, around, {}) if step > 0 else None
     return None if most is None or most.bounds[0] >= 0 else (step - 1 - most) // step  # step * loop + most < 0
@@ -46,7 +47,7 @@ def _in_two(ast: UOp, loop: UOp, sure: dict[UOp, UOp], fresh: Iterator[int]) -> 
     size = simplify(loop.src[0] - known)
     first, rest = loop.replace(src=(known,)), make_range(f"{loop.arg[0]}.p{next(fresh)}", size, AxisKind.REDUCE)
     before = {part: part | True for part in sure} | {loop: first}
-    last = index_const(int(loop.bounds[1]))  # never less than the sum, which no one can read off its parts
+    last = index_const(int(loop.bounds[1]))  # never less than the sum, which its parts do not show
     behind: dict[UOp, UOp] = {loop: (rest + known).alu(Ops.MIN, last)}
     done: dict[UOp, UOp] = {}
     for node in ast.toposort():
@@ -69,7 +70,7 @@ def _in_two(ast: UOp, loop: UOp, sure: dict[UOp, UOp], fresh: Iterator[int]) -> 
 
 
 def _own_loops(inside: Iterable[UOp], loop: UOp, rest: UOp, table: dict[UOp, UOp], fresh: Iterator[int]) -> None:
-    """Loops and memory inside the loop get others of their own in its second part."""
+    """Give loops and buffers inside the loop separate copies in its tail."""
     changing = [u for one in inside for u in one.toposort() if loop in u.ranges or loop in u.src]
     for r in (r for node in changing for r in closed_ranges(node)):
         if r not in table:

@@ -1,4 +1,4 @@
-"""THE LIST: every pass from a kernel to linear UOps, what it needs, what it makes, and why it stands where it stands.
+"""THE LIST: every pass from a kernel to linear UOps: its predecessors, its stage, and the reason for its position.
 
 The order of the list is the order of work; `after` and `why` are the knowledge behind it and are checked by
 tests/compiler/test_pipeline.py. With CHECK=1, and in all tests, each stage is verified (ir/verify.py).

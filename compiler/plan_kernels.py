@@ -1,9 +1,9 @@
-"""From a closed tensor graph to kernels in order: fuse, build each body, order by what is read and written.
+"""From a closed tensor graph to kernels in order: fuse, build each body, order by reads and writes.
 
-When: once per new graph structure; the result is kept by the caller and reused for every graph of the same structure.
-Assumes: the data of the graph are PARAM(slot, numel) nodes. Guarantees: each kernel is a SINK of STOREs over its own
-PARAMs with locally numbered slots, so equal kernels of different layers are the same node; an assignment writes in
-place only where nobody can see the difference. Tests: tests/compiler/test_plan_kernels.py.
+When: once per new graph structure; the caller caches the result for every graph of the same structure. Assumes: the
+data of the graph are PARAM(slot, numel) nodes. Guarantees: each kernel is a SINK of STOREs over its own PARAMs with
+locally numbered slots, so equal kernels of different layers are the same node; an assignment writes in place only if no
+reader can see the difference. Tests: tests/compiler/test_plan_kernels.py.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _TRANSPARENT = frozenset({Ops.RESHAPE, Ops.DETACH, Ops.CHECK, Ops.CONTIGUOUS})
 def plan_kernels(
     roots: Sequence[UOp], devices: Sequence[str], in_place: frozenset[int], default_device: str
 ) -> GraphPlan:
-    """Kernels for `roots`, a closed graph whose PARAM slot i lives on devices[i].
+    """Plan the kernels for `roots`, a closed graph whose PARAM slot i is on devices[i].
 
-    `in_place` are the slots that an ASSIGN may overwrite: nobody outside this graph will read their old values.
+    `in_place` are the slots that an ASSIGN may overwrite: nothing outside this graph will read their old values.
     """
     roots = split_reduces(roots)
     refused: set[UOp] = set()
@@ -67,7 +67,7 @@ def plan_kernels(
 
 
 def _down_to_base(node: UOp) -> list[UOp]:
-    """The node and those below it that have its values in its order, the one whose memory they share last."""
+    """Return the node and the nodes below it with its values in its order; the last one owns the memory."""
     path = [node]
     while path[-1].op in _TRANSPARENT and not (path[-1].op is Ops.CONTIGUOUS and _is_view(path[-1].src[0])):
         path.append(path[-1].src[0])
@@ -85,7 +85,7 @@ def _is_view(node: UOp) -> bool:
 
 @dataclass(slots=True)
 class _Builder:
-    """One try: which assignments are in place is fixed at the start and checked at the end."""
+    """One attempt: the assignments in place are fixed at the start and checked at the end."""
 
     roots: list[UOp]
     devices: Sequence[str]
@@ -94,7 +94,7 @@ class _Builder:
     refused: set[UOp]
     plan: GraphPlan = field(default_factory=GraphPlan)
     buffer_of: dict[UOp, int] = field(default_factory=dict[UOp, int])  # node with memory -> buffer
-    targets: dict[UOp, int] = field(default_factory=dict[UOp, int])  # in-place ASSIGN -> buffer it writes
+    targets: dict[UOp, int] = field(default_factory=dict[UOp, int])  # in-place ASSIGN -> buffer that it writes
     values: dict[tuple[UOp, Use], UOp] = field(default_factory=dict[tuple[UOp, Use], UOp])
     slots: list[dict[int, int]] = field(default_factory=list[dict[int, int]])  # of each kernel: buffer -> slot
     kernels: dict[UOp, Kernel] = field(default_factory=dict[UOp, Kernel])
@@ -114,7 +114,7 @@ class _Builder:
             if node.op in (Ops.CONTIGUOUS, Ops.ASSIGN, Ops.COPY) and _base(node).op is not Ops.PARAM:
                 forced.add(node if node.op is not Ops.CONTIGUOUS else _base(node))
             if node.op is Ops.COPY and _base(node.src[0]).op is not Ops.PARAM:
-                forced.add(_base(node.src[0]))  # what is copied: reshapes have no memory of their own
+                forced.add(_base(node.src[0]))  # the source of a copy: reshapes have no separate memory
         forced |= {_base(check.src[1]) for check in checks if _base(check.src[1]).op is not Ops.PARAM}
         self._inputs(order)
         fusion = fuse(
@@ -180,7 +180,7 @@ class _Builder:
         try:
             for node in fusion.order:
                 if node.op is not Ops.SINK:
-                    current_origin.line = node.origin  # what is built for a node comes from the node's line
+                    current_origin.line = node.origin  # new nodes get the source location of the node
                     self._body(node, fusion)
         finally:
             current_origin.line = outer
@@ -200,7 +200,7 @@ class _Builder:
                 self.values[key] = self._value(node, use, fusion)
 
     def _keep(self, node: UOp, kept: Kept, fusion: Fusion) -> None:
-        """Memory of the kernel's own, filled by loops of its own; every use reads it from there."""
+        """Fill a row buffer in its own loops; every use reads it from there."""
         sizes = tuple(node.shape[axis] for axis in kept.axes)
         memory = UOp(Ops.LOCAL, node.dtype, kept.around, (str(kept.loops[0].arg[0]), int(static((numel(sizes),))[0])))
         place = UOp(Ops.INDEX, node.dtype, (memory, fusion.places.flat(kept.loops, sizes)))
@@ -240,7 +240,7 @@ class _Builder:
         return UOp(node.op, node.dtype, tuple(src))
 
     def _finish(self, node: UOp, number: int, fusion: Fusion) -> None:
-        """The kernel of a node: a STORE of its value at its place, with locally numbered buffers."""
+        """Build the kernel of a node: a STORE of its value at its index, with locally numbered buffers."""
         if node.op is Ops.COPY:
             return
         kernel = fusion.roots[number]
@@ -310,13 +310,13 @@ class _Builder:
         return waits
 
     def _readers_of_old(self, node: UOp) -> list[UOp]:
-        """The kernels that read what an assignment in place overwrites."""
+        """Return the kernels that read what an assignment in place overwrites."""
         return self.readers.get(_base(node.src[0]), [])
 
     def clashes(self) -> set[UOp]:
-        """In-place assignments that somebody would notice: an old value read afterwards, or elsewhere by itself."""
+        """Return the in-place assignments that would be visible: an old value is read later, or elsewhere."""
         clash: set[UOp] = set()
-        kept = {_base(root) for root in self.roots}  # an old value that is itself asked for
+        kept = {_base(root) for root in self.roots}  # an old value that is itself a root
         for node, target in self.targets.items():
             old = _base(node.src[0])
             if old.op is Ops.PARAM and old in kept:
@@ -325,7 +325,7 @@ class _Builder:
                 clash.add(node)
             if any(reader is not node and _depends(reader, node, self.reads) for reader in self._readers_of_old(node)):
                 clash.add(node)
-        if self.is_stuck and not clash:  # some overwrite what the others still read: one of them goes elsewhere
+        if self.is_stuck and not clash:  # some overwrite what the others still read: one of them gets a separate buffer
             clash = {next(node for node in self.targets if _depends(node, node, self.waits))}
         return clash
 
@@ -367,7 +367,7 @@ def _count(node: UOp) -> int:
 
 
 def _extent(node: UOp) -> tuple[int, ...]:
-    """How many values the memory of a node holds; at most and at least, if that differs from run to run."""
+    """Return the values in the memory of a node; greatest and least number if it differs from run to run."""
     size = as_size(numel(node.shape))
     return (size,) if isinstance(size, int) else (int(size.bounds[1]), int(size.bounds[0]))
 
@@ -381,7 +381,7 @@ def _finished(ast: UOp, loops: tuple[UOp, ...]) -> tuple[UOp, tuple[int, ...]]:
 
 
 def _insert_taken(ast: UOp, fusion: Fusion, values: dict[tuple[UOp, Use], UOp]) -> UOp:
-    """Stand-ins of TAKE become the taken value, kept inside the axis whatever memory holds (CHECK reports it)."""
+    """Replace the placeholders of TAKE by the index, clamped to the axis (CHECK reports indices out of range)."""
     while True:
         found = [node for node in ast.toposort() if node in fusion.taken]
         if not found:
@@ -398,7 +398,7 @@ def _insert_taken(ast: UOp, fusion: Fusion, values: dict[tuple[UOp, Use], UOp]) 
 
 
 def reduction(op: Op, value: UOp, loops: tuple[UOp, ...]) -> UOp:
-    """A REDUCE in a kernel: over no elements the neutral one; a sum inside a sum is one sum over all loops."""
+    """Build a REDUCE in a kernel: the neutral element for no elements; a sum of a sum is one sum over all loops."""
     if any(r.src[0].is_const and r.src[0].arg == 0 for r in loops):
         return neutral_element(op, value)
     gate, inner = masked(value, op)
@@ -413,7 +413,7 @@ _WORDS = {Ops.ADD: "sum", Ops.MUL: "prod", Ops.MAX: "max", Ops.MIN: "min", Ops.A
 
 
 def _name(ast: UOp, loops: tuple[UOp, ...]) -> str:
-    """What it does and over which sizes: `sum_512x512_k512`, `map_128x784`."""
+    """Name a kernel by its kind and sizes: `sum_512x512_k512`, `map_128x784`."""
     reduces = [node for node in ast.toposort() if node.op is Ops.REDUCE]
     words = list(dict.fromkeys(_WORDS[node.arg[0]] for node in reduces)) or ["map"]
     sizes = "x".join(_size(r) for r in loops) or "1"

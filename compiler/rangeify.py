@@ -1,10 +1,9 @@
-"""Movement ops become index arithmetic: given the place in a node's output, which place of each source is read.
+"""Movement ops become index arithmetic: from an index into a node's output to the index into each source.
 
-When: inside `fuse`, once for every use of a node by a kernel. Why there: whether two consumers read the same element
-can only be told from indices. Assumes: shapes were checked when the graph was built. Guarantees: every index is
-simplified; a place that may lie outside its axis comes with a gate that is false there. Loops of all kernels have the
-same names, so that the second of two equal layers asks for places that are known (`Places`). Tests:
-tests/compiler/test_rangeify.py.
+When: inside `fuse`, once for every use of a node by a kernel. Why there: only indices tell whether two consumers read
+the same element. Assumes: shapes were checked when the graph was built. Guarantees: every index is simplified; an index
+that may be out of bounds has a gate that is false there. Loops of all kernels have the same names, so that the second
+of two equal layers finds its indices cached (`Places`). Tests: tests/compiler/test_rangeify.py.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Place: TypeAlias = "tuple[UOp, ...]"
 
 
 class Use(NamedTuple):
-    """One reading of a node: by which kernel, at which place, under which condition."""
+    """One use of a node: the kernel, the index, and the condition."""
 
     kernel: int
     place: Place
@@ -36,19 +35,19 @@ class Places:
         self._sources = cache(_moved)
 
     def moved(self, node: UOp, use: Use) -> Use:
-        """The place in the source of a movement op that the place in its output reads."""
+        """Return the index into the source of a movement op for an index into its output."""
         shapes = node.shape, node.src[0].shape
         return Use(use.kernel, *self._sources(node.op, node.arg, shapes, use.place, use.gate))
 
 
 def flat_index(index: Place, shape: Shape) -> UOp:
-    """The row-major position of a place."""
+    """Return the row-major position of an index."""
     terms = (i * stride for i, stride in zip(index, row_strides(shape), strict=True))
     return simplify(sum(terms, index_const(0)))
 
 
 def _moved(op: Op, arg: Any, shapes: tuple[Shape, Shape], place: Place, gate: UOp) -> tuple[Place, UOp]:
-    """Index and gate in the source of a movement op, whose shapes are those of its output and of that source."""
+    """Return index and gate for the source of a movement op; `shapes` are those of its output and of that source."""
     (shape, source), inside = shapes, TRUE
     match op:
         case Ops.RESHAPE:

@@ -1,8 +1,9 @@
-"""A kernel reads part of an intermediate as memory of its own: for two places of a sequence it is the same kernel.
+"""A kernel reads a slice of an intermediate as a separate buffer: one kernel serves all positions of a sequence.
 
-When: last. Why there: only now is it known what each kernel reads. A step of a recurrent layer reads the rows of its
-place in what one product has made for all places; where they begin is in an address then, and one kernel serves all
-places. Data have runtime/views.py for that. Guarantees: the same values. Tests: tests/compiler/test_read_parts.py.
+When: last. Why there: only now are the reads of each kernel known. A step of a recurrent layer reads the rows of its
+position in the result of one product for all positions. The start of these rows is in an address then, and one kernel
+serves all positions. runtime/views.py does this for data. Guarantees: the same values. Tests:
+tests/compiler/test_read_parts.py.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ __all__ = ["reading_parts"]
 
 
 def reading_parts(kernel: Kernel, buffers: list[BufferPlan]) -> Kernel:
-    """The kernel, each of whose slots reaches from the first to the last value read; `buffers` get those parts."""
+    """Return the kernel, each of whose slots covers the first to the last value read; `buffers` get those slices."""
     places: dict[UOp, list[UOp]] = {}
     for node in kernel.ast.toposort():
         if node.op is Ops.INDEX and node.src[0].op is Ops.PARAM:

@@ -1,9 +1,9 @@
-"""Tidy the loops of reductions: idle ones go, a kept row is folded while it is filled, and reductions that stand in
-different places get loops of their own.
+"""Tidy the loops of reductions: remove idle ones, reduce a row while it is written, and give reductions at different
+positions separate loops.
 
-When: once a kernel's body is built and simplified. Why there: only then is known which loops a value changes with.
-Guarantees: a summed value changes with every loop of its sum; what closes a loop stands in the same loops as whatever
-else closes it, so that one pass over it can serve both. Tests: tests/compiler/test_reduce_loops.py.
+When: once a kernel's body is built and simplified. Why there: only then is known which loops a value depends on.
+Guarantees: a reduced value depends on every loop of its reduction; all nodes that close a loop are inside the same
+loops, so that one pass serves them. Tests: tests/compiler/test_reduce_loops.py.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ _IDEMPOTENT = frozenset({Ops.MAX, Ops.MIN, Ops.AND, Ops.OR})
 
 
 def tidy_reduce_loops(ast: UOp) -> UOp:
-    """The kernel with only those loops, and only that sharing, which make sense."""
+    """Return the kernel with only the necessary reduce loops, shared only where possible."""
     ast = rebuilt(ast, lambda _, new: _without_idle(new) if new.op is Ops.REDUCE else new)
     ast = rebuilt(ast, lambda _, new: (_in_the_filling_pass(new) or new) if new.op is Ops.REDUCE else new)
     return separate_loops(simplify(ast))
 
 
 def _in_the_filling_pass(node: UOp) -> UOp | None:
-    """The same sum over the loops that fill a kept row; None where anything else of it must wait for the row."""
+    """Return the same reduction over the loops that write a row buffer; None if other operands must wait for the
+    row."""
     loops = closed_ranges(node)
     reads = [u for u in node.toposort() if u.op is Ops.LOAD and not u.ranges.isdisjoint(loops)]
     if node.arg[1] != 1 or not reads or any(u.src[0].src[0].op is not Ops.AFTER for u in reads):
@@ -49,11 +50,11 @@ def _in_the_filling_pass(node: UOp) -> UOp | None:
 
 
 def separate_loops(ast: UOp) -> UOp:
-    """Loops of their own for reductions that share some with what stands in another place.
+    """Give reductions separate loops if they share some with nodes at a different position.
 
-    Also needed after loops were copied out: in one of the copies a value may have lost a loop around it.
+    Also needed after unrolling: in one of the instances a value may have lost a loop around it.
     """
-    own: dict[tuple[tuple[UOp, ...], frozenset[UOp]], dict[UOp, UOp]] = {}  # a place -> what its loops become
+    own: dict[tuple[tuple[UOp, ...], frozenset[UOp]], dict[UOp, UOp]] = {}  # a position -> replacements of its loops
     names = set(loops_of(ast))
     owners = {loop: _place(node) for node in ast.toposort() if node.op is Ops.AFTER for loop in closed_ranges(node)}
 
@@ -69,12 +70,12 @@ def separate_loops(ast: UOp) -> UOp:
 
 
 def _place(node: UOp) -> tuple[tuple[UOp, ...], frozenset[UOp]]:
-    """The loops that a node closes, and those around it; copies and lanes are none."""
+    """Return the loops that a node closes, and those around it, without unrolled loops and lanes."""
     return tuple(walked(closed_ranges(node))), frozenset(walked(node.ranges))
 
 
 def _without_idle(node: UOp) -> UOp:
-    """A sum of equal terms is a product; a maximum of equal terms is the term."""
+    """Simplify a sum of equal terms to a product, and a maximum of equal terms to the term."""
     op, value, loops = node.arg[0], node.src[0], closed_ranges(node)
     idle = [loop for loop in loops if loop not in value.ranges and loop.src[0].is_const]
     if op is Ops.ADD and not value.dtype.is_bool:

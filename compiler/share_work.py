@@ -1,12 +1,12 @@
-"""The work-items of a group: who runs which iteration, who fills shared memory, and where all wait for each other.
+"""Distribution over work-items: who runs which iteration, who fills shared memory, and where barriers are needed.
 
-`share_work`, when: once loops have been cut and trimmed, before they are copied out. Every value then changes with
-at most one LOCAL loop, whose variable is the item's number: output loops become digits of it, and an AFTER that closes
-LOCAL loops becomes an array that the items fill together. What stands outside of LOCAL loops is computed by every item
-alike; only item 0 stores it.
+`share_work`, when: once loops are split and trimmed, before they are unrolled. Every value then depends on at most one
+LOCAL loop, whose variable is the id of the work-item. Output loops become quotients and remainders of it. An AFTER that
+closes LOCAL loops becomes an array that the work-items fill together. Values outside of LOCAL loops are computed by
+every work-item alike; only work-item 0 stores them.
 
-`place_barriers`, when: the list is written. Why there: only the list says what really runs between a store and the load
-that reads it. A loop whose every iteration fills an array again waits twice. Tests: tests/compiler/test_share_work.py.
+`place_barriers`, when: the list is written. Why there: only the list shows what runs between a store and the load that
+reads it. A loop whose iterations fill an array again synchronizes twice. Tests: tests/compiler/test_share_work.py.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from .kernel import gated, order_of, output_loops, reordered, step_of
 
 __all__ = ["fills_shared", "is_local", "place_barriers", "share_work"]
 
-_COPIED = 8  # rounds of a copy to shared memory that are written out, so that their loads are under way together
+_COPIED = 8  # unrolled rounds of a copy to shared memory, so that their loads overlap
 
 
 def share_work(ast: UOp) -> UOp:
-    """The kernel with one LOCAL loop around what differs from item to item."""
+    """Return the kernel with one LOCAL loop around everything that differs between work-items."""
     order = ast.toposort()
     fills = [node for node in order if fills_shared(node)]
     outputs = [loop for loop in output_loops(ast) if is_local(loop)]
@@ -42,7 +42,7 @@ def share_work(ast: UOp) -> UOp:
             continue
         src = tuple(item if node.op is Ops.LOCAL and s in outputs else done[s] for s in node.src)
         new = node.replace(src=src)
-        if node.op is Ops.LOCAL:  # made anew for two digits of an item: once for the item
+        if node.op is Ops.LOCAL:  # separate for two remainders of a work-item id: once for the work-item
             new = new.replace(src=tuple(dict.fromkeys(src)))
         if node in shared:
             new = new.replace(arg=(*node.arg, "shared"))
@@ -53,11 +53,11 @@ def share_work(ast: UOp) -> UOp:
         done[node] = new
     own = {loop.arg[0] for loop in outputs}
     left = (name for name in order_of(ast) if name not in own)
-    return reordered(done[ast], (*left, "item"))  # what they share is around it
+    return reordered(done[ast], (*left, "item"))  # what they share is outside
 
 
 def fills_shared(node: UOp) -> bool:
-    """Whether the items of a group fill an array together here."""
+    """True if the work-items of a group fill an array together here."""
     return node.op is Ops.AFTER and any(is_local(loop) for loop in closed_ranges(node))
 
 
@@ -66,12 +66,12 @@ def _is_copy(fill: UOp) -> bool:
 
 
 def is_local(loop: UOp) -> bool:
-    """Whether the items of a group run a loop."""
+    """True if the work-items of a group run a loop."""
     return bool(loop.arg[1] == AxisKind.LOCAL)
 
 
 def _digits(loops: Sequence[UOp], number: UOp) -> dict[UOp, UOp]:
-    """The loops as digits of a number, the last one counting fastest."""
+    """Return the loops as quotients and remainders of a number, the last one fastest."""
     table: dict[UOp, UOp] = {}
     inner = 1
     for loop in reversed(loops):
@@ -82,7 +82,7 @@ def _digits(loops: Sequence[UOp], number: UOp) -> dict[UOp, UOp]:
 
 
 def _dealt(node: UOp, group: int, number: int) -> UOp:
-    """The loops that fill an array dealt out to the items, neighbours reading what lies side by side."""
+    """Distribute the loops that fill an array over the work-items, so that neighbours read adjacent elements."""
     closed, effects = closed_ranges(node), node.src[1 : 1 + node.arg]
     inside = effects[0].src[1].toposort(stop=lambda u: u.op is Ops.AFTER)
     places = [u.src[0].src[1] for u in inside if u.op is Ops.LOAD]
@@ -110,10 +110,10 @@ _Touched: TypeAlias = "set[tuple[UOp, bool]]"  # shared arrays; whether they are
 
 
 def place_barriers(uops: list[UOp]) -> list[UOp]:
-    """The list with a BARRIER wherever an item may touch what another one wrote, or write what another one reads.
+    """Insert a BARRIER wherever a work-item may access what another one wrote, or overwrite what another one reads.
 
     Raises:
-        CompileError: one would stand where some items never come by.
+        CompileError: a barrier would be in code that some work-items skip.
     """
     out: list[UOp] = []
     group = max((int(u.src[0].arg) for u in uops if u.op is Ops.RANGE and is_local(u)), default=0)
@@ -122,7 +122,7 @@ def place_barriers(uops: list[UOp]) -> list[UOp]:
 
 
 def _walk(uops: Sequence[UOp], group: int, before: _Touched, out: list[UOp]) -> None:
-    """One block; `before` is what was touched since all items last waited for each other, and is kept up to date."""
+    """Process one block; `before` has the accesses since the last barrier, and is updated."""
     for part in _parts(uops):
         loop, body, mine = part[0], part[1:-1], _touched(part)
         if mine and any(u.op is Ops.RANGE and is_local(u) for u in body):
@@ -146,7 +146,7 @@ def _walk(uops: Sequence[UOp], group: int, before: _Touched, out: list[UOp]) -> 
 
 
 def _parts(uops: Sequence[UOp]) -> Iterator[Sequence[UOp]]:
-    """Each node of a block, a loop with all that it holds as one."""
+    """Yield each node of a block, a loop with its body as one."""
     start = depth = 0
     for at, u in enumerate(uops):
         depth += (u.op is Ops.RANGE) - (u.op is Ops.END)

@@ -1,11 +1,11 @@
 """Gathers and scatters become contiguous loads and stores, and shuffles in registers.
 
-When: after vectorize. Why there: gathers and scatters exist, each with one vector of places. Two families are found
-among them. A *block* (a transposed operand): places that follow each other from one vector to the next, lanes far
-apart. The row of a lane is one contiguous access, and log2(n) steps of shuffles transpose the block. An *interleaved
-access*: lanes a few places apart (every second one, the colors of a picture, the four bytes of an int8 dot product).
-All memory between the first and the last place is read as whole vectors, from which shuffles pick. Guarantees: the same
-values at the same places; a place that nobody asked for is read only inside of the buffer, and never written. Tests:
+When: after vectorize. Why there: gathers and scatters exist, each with one vector of indices. There are two families. A
+*transposed block*: indices are consecutive from one vector to the next, lanes have a large stride. The row of a lane is
+one contiguous access, and log2(n) steps of shuffles transpose the block. An *interleaved access*: lanes have a small
+stride (every second element, the colors of a picture, the four bytes of an int8 dot product). All memory between the
+first and the last index is read as whole vectors, from which shuffles select. Guarantees: the same values at the same
+indices; elements that were not requested are read only inside the buffer, and never written. Tests:
 tests/compiler/test_shuffle_lanes.py.
 """
 
@@ -20,16 +20,16 @@ from .vectorize import spread
 
 __all__ = ["entry", "merged", "shuffle", "shuffle_lanes", "side_by_side"]
 
-_MOST_VECTORS = 4  # of contiguous memory that one gather is picked from
+_MOST_VECTORS = 4  # of contiguous memory that one gather is selected from
 _LEAST_ROWS = 4  # a block of fewer rows costs as much as gathers
 _WORD = 4  # bytes
 _BLOCK_BYTES = 16
-_MOST_READERS = 4  # lanes that may share a place, each behind a gate of its own
+_MOST_READERS = 4  # lanes that may share an index, each with its own gate
 
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """A gather or scatter: lane n is at place `terms` + start + steps[n]."""
+    """A gather or scatter: lane n has the index `terms` + start + steps[n]."""
 
     node: UOp
     memory: UOp
@@ -39,11 +39,11 @@ class _Access:
     gate: UOp | None
 
     def at(self, offset: int) -> UOp:
-        """The scalar place so far behind the common part of the family."""
+        """Return the scalar index at this offset from the common part of the family."""
         return simplify(from_linear(dict(self.terms), offset, dtypes.index))
 
     def places(self) -> list[int]:
-        """Of each lane, behind the common part of the family."""
+        """The offset of each lane from the common part of the family."""
         return [self.start + step for step in self.steps]
 
     @property
@@ -53,7 +53,7 @@ class _Access:
 
 
 def shuffle_lanes(ast: UOp, target: Target) -> UOp:
-    """The kernel with contiguous accesses and shuffles in place of gathers and scatters, where they pay."""
+    """Return the kernel with contiguous accesses and shuffles instead of gathers and scatters, where they pay."""
     order = ast.toposort()
     if not any(node.op is Ops.INDEX and node.src[1].dtype.lanes > 1 for node in order):
         return ast
@@ -62,7 +62,7 @@ def shuffle_lanes(ast: UOp, target: Target) -> UOp:
         families.update({access.node: family for access in family})
     done: dict[UOp, UOp] = {}
     for node in order:
-        if node in families:  # the sources of one are done, and what matters of them is the same for all
+        if node in families:  # the sources of one are done, and their relevant part is the same for all
             family = [_moved(access, done) for access in families[node]]
             turned = _loads(family, target)
             for access in family:
@@ -78,7 +78,7 @@ def shuffle_lanes(ast: UOp, target: Target) -> UOp:
 
 # --- looking
 def _families(nodes: Sequence[UOp]) -> Iterator[list[_Access]]:
-    """Accesses of the same memory, behind the same gate, that differ by a constant."""
+    """Yield accesses of the same memory, with the same gate, that differ by a constant."""
     found: dict[object, list[_Access]] = {}
     for node in nodes:
         access = _access(node)
@@ -101,7 +101,7 @@ def _access(node: UOp) -> _Access | None:
 
 
 def _lane_places(u: UOp) -> tuple[dict[UOp, int], list[int]] | None:
-    """A vector of places as one scalar sum and a constant for each lane."""
+    """Split a vector of indices into one scalar sum and a constant for each lane."""
     lanes = u.dtype.lanes
     terms, offset = linear(u)
     scalar: dict[UOp, int] = {}
@@ -120,7 +120,7 @@ def _lane_places(u: UOp) -> tuple[dict[UOp, int], list[int]] | None:
 
 
 def _moved(access: _Access, done: dict[UOp, UOp]) -> _Access:
-    """The same access on what its sources became."""
+    """Return the same access with rewritten sources."""
     terms = tuple((done[atom], k) for atom, k in access.terms)
     gate = None if access.gate is None else done[access.gate]
     return replace(access, memory=done[access.memory], terms=terms, gate=gate)
@@ -141,7 +141,7 @@ def _runs(starts: Sequence[int], most: int, size_bytes: int) -> Iterator[list[in
 
 
 def _stretches(family: Iterable[_Access]) -> Iterator[list[_Access]]:
-    """Accesses whose places reach into each other or follow each other."""
+    """Yield accesses whose index ranges overlap or are adjacent."""
     part: list[_Access] = []
     end = 0
     for access in sorted(family, key=lambda access: min(access.places())):
@@ -161,7 +161,7 @@ def _is_block(family: list[_Access]) -> bool:
 
 # --- loads
 def _loads(family: list[_Access], target: Target) -> dict[int, UOp]:
-    """What to use instead of the gathers of a family, by their starts."""
+    """Return replacements for the gathers of a family, by their starts."""
     one = family[0]
     by_start = {access.start: access for access in family}
     if not _is_block(family):
@@ -179,18 +179,19 @@ def _load(one: _Access, index: UOp) -> UOp:
 
 
 def _as_bytes(u: UOp) -> UOp:
-    """What shuffles take: of bools the bytes that they lie in."""
+    """Return a value that shuffles take: bools as their bytes."""
     return u.cast(dtypes.uint8) if u.dtype.is_bool else u
 
 
 def _longest(one: _Access, target: Target) -> int:
-    """Places of a block that one lane goes over: narrow ones fill a register, since they are turned as words."""
+    """Return the elements of a block that one lane covers: narrow ones fill a register, since they are transposed as
+    words."""
     lanes = len(one.steps)
     return max(lanes, min(lanes * _WORD // one.scalar.size_bytes, target.lanes(one.scalar)))
 
 
 def _row(one: _Access, start: int, lane: int, count: int) -> UOp:
-    """INDEX of the `count` places that one lane of a block goes over."""
+    """Return the INDEX of the `count` elements that one lane of a block covers."""
     gate: tuple[UOp, ...] = ()
     if one.gate is not None:
         is_vector = one.gate.dtype.lanes > 1
@@ -199,7 +200,7 @@ def _row(one: _Access, start: int, lane: int, count: int) -> UOp:
 
 
 def _touched(family: list[_Access]) -> dict[int, list[int]]:
-    """Each place, and the lanes that touch it."""
+    """Return each index, and the lanes that access it."""
     touched: dict[int, dict[int, None]] = {}
     for access in family:
         for lane, place in enumerate(access.places()):
@@ -208,7 +209,7 @@ def _touched(family: list[_Access]) -> dict[int, list[int]]:
 
 
 def _picked(family: list[_Access], target: Target) -> dict[int, UOp]:
-    """An interleaved access read as whole vectors, from which each gather picks its lanes."""
+    """Read an interleaved access as whole vectors, and select the lanes of each gather."""
     one, touched = family[0], _touched(family)
     is_masked = one.gate is not None and one.gate.dtype.lanes > 1
     if is_masked and max(map(len, touched.values())) > _MOST_READERS:
@@ -231,12 +232,13 @@ def _picked(family: list[_Access], target: Target) -> dict[int, UOp]:
     }
     if one.gate is None or not is_masked or max(map(len, touched.values())) == 1:
         return found
-    zero = const(one.scalar.vec(len(one.steps)), 0)  # a place may have been read for another lane
+    zero = const(one.scalar.vec(len(one.steps)), 0)  # an element may have been read for a different lane
     return {start: one.gate.where(value, zero) for start, value in found.items()}
 
 
 def _mask(one: _Access, first: int, lanes: Sequence[Sequence[int]]) -> tuple[UOp, ...]:
-    """The gate of a vector of which each lane belongs to some lanes of the gather, or to none: open where one is."""
+    """Return the gate of a vector whose lanes belong to several lanes of the gather, or to none: true if one of them
+    is."""
     bools = dtypes.bool.vec(len(lanes))
     if one.gate is not None and one.gate.dtype.lanes > 1:
         closed = const(one.gate.dtype, False)
@@ -256,7 +258,7 @@ def _mask(one: _Access, first: int, lanes: Sequence[Sequence[int]]) -> tuple[UOp
 
 # --- stores
 def _with_stores(node: UOp, target: Target) -> UOp:
-    """SINK or AFTER with the scatters among its effects turned."""
+    """Rewrite the scatters among the effects of a SINK or AFTER."""
     first, last = (1, 1 + node.arg) if node.op is Ops.AFTER else (0, len(node.src))
     effects = node.src[first:last]
     instead: dict[UOp, list[UOp]] = {}
@@ -270,10 +272,10 @@ def _with_stores(node: UOp, target: Target) -> UOp:
 
 
 def _stores(family: list[_Access], target: Target) -> dict[UOp, list[UOp]]:
-    """What to do instead of the scatters of a family: the first one does it all."""
+    """Return replacements for the scatters of a family: the first one does it all."""
     one, touched = family[0], _touched(family)
     by_start = {access.start: access for access in family}
-    if len(touched) < len(family) * len(one.steps):  # some place is written twice: the order matters
+    if len(touched) < len(family) * len(one.steps):  # some element is written twice: the order matters
         return {}
     if not _is_block(family):
         return {old: new for part in _stretches(family) for old, new in _interleaved(part, target).items()}
@@ -307,16 +309,17 @@ def _interleaved(family: list[_Access], target: Target) -> dict[UOp, list[UOp]]:
 
 
 def _row_of(lanes: list[tuple[UOp, int]], target: Target) -> UOp:
-    """Lanes to store: where they are vectors of bytes woven into each other, what is done to all is done once."""
+    """Return a vector of lanes to store: if they are interleaved byte vectors, operations on all of them are applied
+    once."""
     vectors, own = list(dict.fromkeys(vector for vector, _ in lanes)), lanes[0][0].dtype
     is_weave = lanes == [(vector, lane) for lane in range(own.lanes) for vector in vectors]
     return side_by_side(vectors, own.lanes, target) if is_weave and own.size_bytes == own.lanes else merged(lanes)
 
 
 def _zipped(values: dict[int, tuple[UOp, int]], low: int, width: int) -> list[UOp]:
-    """The stretch as whole vectors woven into each other; none if it is something else.
+    """Return the stretch as whole interleaved vectors; none if it has a different form.
 
-    Machines interleave inside of each block of 16 bytes; such blocks are then moved as they are.
+    CPUs interleave inside each block of 16 bytes; such blocks are then moved unchanged.
     """
     count = len(values) // width
     vectors = [values[low + n][0] for n in range(count)]
@@ -352,7 +355,7 @@ def merged(lanes: Sequence[tuple[UOp, int]]) -> UOp:
     sources = list(dict.fromkeys(vector for vector, _ in lanes))
     width, own = len(lanes), sources[0].dtype.lanes
     place = {vector: (number, 0) for number, vector in enumerate(sources)}
-    while own < width and len(sources) > 1:  # narrow ones are laid side by side first
+    while own < width and len(sources) > 1:  # narrow ones are concatenated first
         place = {vector: (number // 2, at + number % 2 * own) for vector, (number, at) in place.items()}
         if len(sources) % 2:
             sources.append(sources[-1])
@@ -371,7 +374,7 @@ def merged(lanes: Sequence[tuple[UOp, int]]) -> UOp:
 
 
 def shuffle(a: UOp, b: UOp, picks: tuple[int, ...]) -> UOp:
-    """Lanes of a and b laid side by side. A shuffle of shuffles of the same two vectors is one shuffle of those."""
+    """Shuffle the lanes of a followed by b. A shuffle of shuffles of the same two vectors is one shuffle."""
     ends = [_pick((a, b), pick) for pick in picks]
     origin = [_pick(v.src, v.arg[lane]) if v.op is Ops.SHUFFLE else (v, lane) for v, lane in ends]
     sources = list(dict.fromkeys(vector for vector, _ in origin))
@@ -397,7 +400,7 @@ def _origin(vector: UOp, lane: int) -> tuple[UOp, int]:
 
 
 def _is_whole(lanes: Sequence[tuple[UOp, int]]) -> bool:
-    """Whether these are whole vectors side by side."""
+    """True if these are whole consecutive vectors."""
     own = lanes[0][0].dtype.lanes
     firsts = [vector for vector, _ in lanes[::own] for _ in range(own)]
     is_even = own > 1 and all(vector.dtype.lanes == own for vector in firsts)
@@ -405,9 +408,10 @@ def _is_whole(lanes: Sequence[tuple[UOp, int]]) -> bool:
 
 
 def side_by_side(values: Sequence[UOp], lanes: int, target: Target) -> UOp:
-    """Values of one byte woven into each other: lane n of value m is lane len(values) * n + m of the result.
+    """Interleave values of one byte: lane n of value m is lane len(values) * n + m of the result.
 
-    What is done to all of them is done to the woven one: of loads that lie so in memory nothing but one load is left.
+    Operations on all of them are applied to the interleaved vector; loads that are interleaved in memory become one
+    load.
     """
     first, count = values[0], len(values)
     if all(u.dtype.lanes == 1 for u in values):
@@ -430,7 +434,7 @@ def side_by_side(values: Sequence[UOp], lanes: int, target: Target) -> UOp:
 
 
 def entry(u: UOp) -> tuple[UOp, UOp, int] | None:
-    """Of a gather of bytes without a gate by bytes: these, the memory, and the place of what is found by 0."""
+    """For an unmasked byte gather with byte indices, return the indices, the buffer, and the base offset."""
     is_gather = u.op is Ops.LOAD and u.dtype.scalar in (dtypes.int8, dtypes.uint8) and u.src[0].gate is None
     terms, offset = linear(u.src[0].src[1]) if is_gather else ({}, 0)
     byte, step = next(iter(terms.items()), (u, 0))
@@ -439,14 +443,14 @@ def entry(u: UOp) -> tuple[UOp, UOp, int] | None:
 
 
 def _of_words(u: UOp, target: Target) -> UOp:
-    """One byte of each number of several, as it is picked from all bytes; anything else as it is."""
+    """Return one byte of each of several numbers, selected from all their bytes; other values unchanged."""
     number, by = u.src[0] if u.op is Ops.CAST else u, 0
     if number.op is Ops.SHR and number.src[1].is_const:
         number, by = number.src[0], int(number.src[1].arg)
     size = number.dtype.scalar.size_bytes
     if u.op is not Ops.CAST or not u.dtype.is_int or not number.dtype.is_int or size < _WORD or by % 8:
         return u
-    if size * u.dtype.lanes > target.most_lanes:  # all bytes are no vector of the language
+    if size * u.dtype.lanes > target.most_lanes:  # the language has no vector of all bytes
         return u
     read = _read_as(number, u.dtype.scalar.vec(size * u.dtype.lanes))
     return shuffle(read, read, tuple(range(by // 8, read.dtype.lanes, size)))
@@ -458,7 +462,7 @@ def _is_alike(u: UOp, other: UOp) -> bool:
 
 
 def _neighbours(values: Sequence[UOp]) -> UOp | None:
-    """Scalars that lie side by side, as one load."""
+    """Return contiguous scalars as one load."""
     if any(u.op is not Ops.LOAD or u.src[0].gate is not None for u in values):
         return None
     places = [linear(u.src[0].src[1]) for u in values]
@@ -472,7 +476,8 @@ def _neighbours(values: Sequence[UOp]) -> UOp | None:
 
 
 def _columns(rows: Sequence[UOp], target: Target) -> list[UOp]:
-    """Vector n holds lane n of every row. Neighbours that fill a word are turned together if vectors get so wide."""
+    """Transpose: vector n has lane n of every row. Neighbours that fill a word are transposed together if vectors
+    allow it."""
     scalar, lanes = rows[0].dtype.scalar, rows[0].dtype.lanes
     group = _WORD // min(_WORD, scalar.size_bytes)
     if group == 1 or lanes <= group or len(rows) * group > target.most_lanes:
@@ -483,7 +488,7 @@ def _columns(rows: Sequence[UOp], target: Target) -> list[UOp]:
 
 
 def _rows(columns: Sequence[UOp], target: Target) -> list[UOp]:
-    """What `_columns` undoes."""
+    """Invert `_columns`."""
     scalar, lanes = columns[0].dtype.scalar, columns[0].dtype.lanes
     group = _WORD // min(_WORD, scalar.size_bytes)
     if group == 1 or len(columns) <= group or lanes * group > target.most_lanes:
@@ -499,9 +504,9 @@ def _read_as(u: UOp, dtype: DType) -> UOp:
 
 
 def _transposed(rows: Sequence[UOp]) -> list[UOp]:
-    """Vector n holds lane n of every row. Counts of rows and of lanes are powers of two.
+    """Transpose: vector n has lane n of every row. Counts of rows and of lanes are powers of two.
 
-    What shares 16 bytes is woven, then such blocks are sorted: each step is one instruction as it stands.
+    Values that share 16 bytes are interleaved, then such blocks are sorted: each step is one instruction.
     Source: J. O. Eklundh, A fast computer method for matrix transposing, IEEE Trans. Computers C-21 (1972).
     """
     count, lanes = len(rows), rows[0].dtype.lanes

@@ -1,7 +1,8 @@
-"""Split a loop whose digits are used apart: `i // 49` and `i % 49` in the terms of a reduction become two loops.
+"""Split a loop whose quotient and remainder are used separately: `i // 49` and `i % 49` in the operand of a reduction
+become two loops.
 
-When: before neighbouring loops are merged. Why there: the optimizer reads steps off sums of loops, and a quotient has
-no step. A reshape between a reduction and its reader makes such indices, as do steps and gradients of windows.
+When: before adjacent loops are merged. Why there: the optimizer reads strides from affine indices, and a quotient has
+no stride. A reshape between a reduction and its reader makes such indices, as do strides and gradients of windows.
 Guarantees: the same elements in the same order. Tests: tests/compiler/test_split_loops.py.
 """
 
@@ -16,13 +17,13 @@ from .kernel import loops_of, order_of, reordered
 
 __all__ = ["split_loops"]
 
-_LANES = 16  # float32 elements of the widest vector: a contiguous loop is not cut into shorter ones
+_LANES = 16  # float32 elements of the widest vector: a contiguous loop is not split into shorter ones
 _VALUE_BYTES = 4  # of a float32
 _DIGITS = frozenset({Ops.FLOORDIV, Ops.MOD})
 
 
 def split_loops(ast: UOp) -> UOp:
-    """The kernel with a loop for each digit that the terms of a reduction use."""
+    """Return the kernel with a loop for each quotient and remainder that the operands of a reduction use."""
     while found := next(_splits(ast), None):
         ast = _split(ast, *found)
     return ast
@@ -44,14 +45,14 @@ def _splits(ast: UOp) -> Iterator[tuple[UOp, int]]:
 
 
 def _is_splittable(order: list[UOp], loop: UOp, length: int) -> bool:
-    """True if only addresses use the loop, as a term with a constant step or by its digits."""
+    """True if only addresses use the loop, affinely or by quotients and remainders."""
     for node in order:
         if node.op is Ops.INDEX:
             terms, _ = linear(node.src[1])
             if not all(atom is loop or _is_digit(atom, loop) for atom in terms if loop in atom.ranges):
                 return False
             if abs(terms.get(loop, 0)) == 1 and (length < _LANES or loop.arg[1] == AxisKind.REDUCE):
-                return False  # lanes of neighbours; of terms, partial sums, or indices that name where each one goes
+                return False  # lanes of neighbours; of reduction elements, partial sums, or indices for scatters
             if node.gate is not None and loop in node.gate.ranges:
                 return False
         elif node.op in (Ops.LOCAL, Ops.RANGE):
@@ -65,9 +66,9 @@ def _is_splittable(order: list[UOp], loop: UOp, length: int) -> bool:
 
 
 def _is_used_apart(order: list[UOp], loop: UOp) -> bool:
-    """True if an address steps less by a higher digit than by a lower one, or has only some digits of the loop.
+    """True if an address has a smaller stride for a quotient than for a remainder, or uses only some of them.
 
-    Matrices in blocks of rows have all digits in order, and schedules of their own; so have narrow operands.
+    Matrices in blocks of rows use all of them in order, and have their own schedules; so have narrow operands.
     """
     loads = [node for node in order if node.op is Ops.LOAD]
     if any(load.dtype.size_bytes < _VALUE_BYTES for load in loads):

@@ -1,7 +1,7 @@
-"""A reduction of much to little becomes two: first to some hundred partial results, then those to the end. A sum of
-very many terms becomes several sums.
+"""Split reductions: a large reduction to few results becomes two, with some hundred partial results between them. A sum
+of very many terms becomes several sums.
 
-When: before fusion. Why there: both halves are ordinary kernels, the first with enough rows for all threads. The cut
+When: before fusion. Why there: both halves are ordinary kernels, the first with enough rows for all threads. The split
 depends on the shape alone, so the result is the same for any number of threads. Tests:
 tests/compiler/test_split_reduce.py.
 """
@@ -18,8 +18,8 @@ from .kernel import combined, neutral_element
 __all__ = ["split_reduces"]
 
 _PARTS = 64  # partial results per output
-_MIN_INNER = 2048  # elements folded into one partial result, at least
-_MOST_TERMS = 64  # of a sum over axes: each reads memory of its own, and a kernel has some thousand instructions
+_MIN_INNER = 2048  # elements reduced into one partial result, at least
+_MOST_TERMS = 64  # of a sum over axes: each reads a separate buffer, and a kernel has some thousand instructions
 _MAX_OUTPUTS = 16  # with more outputs than this there are rows enough already
 
 
@@ -42,7 +42,7 @@ def split_reduces(roots: Sequence[UOp]) -> list[UOp]:
 
 
 def _terms(old: UOp, new: UOp, readers: Mapping[UOp, int]) -> list[UOp]:
-    """What `new` adds up, in order. It has the form of `old`, whose parts nobody else may read."""
+    """Return the terms of `new` in order. It has the structure of `old`, whose parts must have no other readers."""
     terms: list[UOp] = []
     waiting = [(old, new)]
     while waiting:
@@ -67,7 +67,7 @@ def _split(node: UOp, new: UOp) -> UOp:
     apart = permute(source, [*kept, *axes])
     parts, (first, *others) = _PARTS, apart.shape[len(kept) :]
     whole = next((n for n in (*range(parts, 2 * parts), *range(parts, parts // 2, -1)) if first % n == 0), 0)
-    if whole:  # axes that do not lie one behind the other stay apart
+    if whole:  # axes that are not adjacent stay separate
         parts = whole
         cut = reshape(apart, (outputs, parts, first // parts, *others))
     else:

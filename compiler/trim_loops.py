@@ -1,8 +1,9 @@
-"""Loops end where their gates say that nothing is left: outside the triangle of a causal mask nothing is computed.
+"""Loops end where their gates are false for all further iterations: nothing is computed outside the triangle of a
+causal mask.
 
-When: first of the list, once loops have been cut. Why there: a tile ends where its last row does, so its rows must be
-known. A sum over where(g, value, neutral) needs no iteration in which g is false for all its rows; a row that a kernel
-keeps needs no element that nobody reads. Guarantees: the same results; a loop may depend on the loops around it. Tests:
+When: first of the list, once loops are split. Why there: a tile ends where its last row does, so its rows must be
+known. A reduction of where(g, value, neutral) needs no iteration in which g is false for all its rows; a row buffer
+needs no element that is never read. Guarantees: the same results; a loop may depend on the loops around it. Tests:
 tests/compiler/test_trim_loops.py.
 """
 
@@ -35,7 +36,7 @@ def trim_loops(ast: UOp) -> UOp:
         for loop in closed_ranges(node):
             closers.setdefault(loop, []).append(node)
     seen: set[UOp] = set()
-    for node in reversed(order):  # who reads a kept row comes before who fills it
+    for node in reversed(order):  # readers of a row buffer come before its writer
         seen.add(node)
         for loop in closed_ranges(node):
             is_fixed = loop in together or loop.arg[1] != AxisKind.REDUCE or loop.src[0].ranges
@@ -65,7 +66,7 @@ def gate_of(node: UOp) -> UOp | None:
 
 
 def _sum_limit(node: UOp, loop: UOp, around: set[UOp]) -> UOp | None:
-    """How many iterations can still have an open gate, seen from the loops around."""
+    """Return how many iterations can still have a true gate, as an expression in the loops around."""
     limits: list[UOp] = []
     for part in conjuncts(gate_of(node)):
         step, atoms, offset = asked(part, loop)
@@ -76,7 +77,7 @@ def _sum_limit(node: UOp, loop: UOp, around: set[UOp]) -> UOp | None:
 
 
 def _row_limit(node: UOp, loop: UOp, around: set[UOp], limits: dict[UOp, UOp], order: list[UOp]) -> UOp | None:
-    """How many iterations fill what somebody reads."""
+    """Return how many iterations write elements that are read."""
     filled = linear(node.src[1].src[0].src[1])[0]
     step = filled.get(loop, 0)
     reads = [u.src[1] for u in order if u.op is Ops.INDEX and u.src[0] is node]
@@ -85,7 +86,8 @@ def _row_limit(node: UOp, loop: UOp, around: set[UOp], limits: dict[UOp, UOp], o
     ends: dict[UOp, None] = {}
     for read in reads:
         terms, offset = linear(read)
-        rest = {atom: k for atom, k in terms.items() if filled.get(atom) != k}  # copies and lanes, the same for both
+        # unrolled instances and lanes, the same for both
+        rest = {atom: k for atom, k in terms.items() if filled.get(atom) != k}
         most = greatest(rest, offset, around, limits) if any(atom in limits for atom in terms) else None
         if most is None:
             return None
@@ -94,7 +96,7 @@ def _row_limit(node: UOp, loop: UOp, around: set[UOp], limits: dict[UOp, UOp], o
 
 
 def greatest(terms: Mapping[UOp, int], offset: int, around: set[UOp], limits: dict[UOp, UOp]) -> UOp | None:
-    """The most that a sum can be, as an expression in the loops around."""
+    """Return the maximum of a sum, as an expression in the loops around."""
     total = index_const(offset)
     for atom, factor in terms.items():
         if atom.op is Ops.MIN and atom.src[1].is_const:  # past its end an output loop is clamped
@@ -119,7 +121,8 @@ def greatest(terms: Mapping[UOp, int], offset: int, around: set[UOp], limits: di
 
 
 def asked(part: UOp, loop: UOp) -> tuple[int, dict[UOp, int], int]:
-    """Of a comparison of places: step * loop + the sum of the atoms + offset < 0; a step of 0 for anything else."""
+    """Split a comparison of indices: step * loop + the sum of the atoms + offset < 0; a step of 0 for other
+    conditions."""
     if part.op not in (Ops.LT, Ops.LE, Ops.MIN, Ops.MAX) or not part.src[0].dtype.is_index:
         return 0, {}, 0
     terms, offset = linear(part.src[0] - part.src[1])

@@ -1,9 +1,9 @@
-"""VECTOR loops become vector values.
+"""Vectorization: VECTOR loops become vector values.
 
-When: after expand_loops. Why there: after the copies are made each index names one place per lane, so that its step
-from lane to lane can be read off. Assumes: a value changes with at most one VECTOR loop. Guarantees: no VECTOR range is
-left; loads and stores whose places are side by side have a vector dtype and a scalar index (of lane 0); others have a
-vector of indices (shuffle_lanes.py looks for what those have in common). Tests: tests/compiler/test_vectorize.py.
+When: after expand_loops. Why there: after unrolling each index has one value per lane, so its stride from lane to lane
+is known. Assumes: a value depends on at most one VECTOR loop. Guarantees: no VECTOR range is left; contiguous loads and
+stores have a vector dtype and a scalar index (of lane 0); others have a vector of indices (shuffle_lanes.py handles
+these). Tests: tests/compiler/test_vectorize.py.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def _vector(node: UOp, src: tuple[UOp, ...], done: dict[UOp, UOp]) -> UOp:
 
 
 def spread(u: UOp, lanes: int) -> UOp:
-    """A scalar in every lane; a vector as it is."""
+    """Broadcast a scalar to every lane; a vector is unchanged."""
     if u.dtype.lanes == lanes:
         return u
     return const(u.dtype.vec(lanes), u.arg) if u.op is Ops.CONST else UOp(Ops.BROADCAST, u.dtype.vec(lanes), (u,))
 
 
 def _place(node: UOp, src: tuple[UOp, ...], done: dict[UOp, UOp]) -> UOp:
-    """INDEX: contiguous over the lanes (scalar place, vector dtype), or a vector of places."""
+    """Vectorize an INDEX: contiguous over the lanes (scalar index, vector dtype), or a vector of indices."""
     loop = _lanes_of(node)
     if loop is None:
         return node.replace(src=src)
@@ -72,11 +72,11 @@ def _place(node: UOp, src: tuple[UOp, ...], done: dict[UOp, UOp]) -> UOp:
         rest = {done.get(atom, atom): k for atom, k in terms.items() if atom is not loop}
         first = simplify(from_linear(rest, offset, node.src[1].dtype))
         return node.replace(dtype=node.dtype.vec(lanes), src=(src[0], first, *gate))
-    return node.replace(src=(src[0], spread(src[1], lanes), *gate))  # or one place, behind a gate that differs
+    return node.replace(src=(src[0], spread(src[1], lanes), *gate))  # or one index, with a gate that differs
 
 
 def _close(node: UOp, src: tuple[UOp, ...]) -> UOp:
-    """REDUCE over lanes: a vector of partial results, folded at the end."""
+    """Vectorize a REDUCE over lanes: a vector of partial results, reduced horizontally at the end."""
     closed = closed_ranges(node)
     first = len(node.src) - len(closed)
     lanes_loop = next((r for r in closed if r.arg[1] == AxisKind.VECTOR), None)

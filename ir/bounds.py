@@ -1,4 +1,4 @@
-"""Interval arithmetic: what an int or bool expression can at least and at most be."""
+"""Interval arithmetic: the least and greatest value of an int or bool expression."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Interval: TypeAlias = "tuple[int, int]"  # Bounds of an int or bool
 
 
 def bounds_of(node: UOp) -> Bounds:
-    """Bounds from the bounds of the sources; the whole range of the dtype where the op says nothing."""
+    """Compute bounds from the bounds of the sources; the whole range of the dtype if the op gives no information."""
     dtype = node.dtype
     whole: Bounds = (dtype.min, dtype.max)
     if dtype.is_float or dtype.bits == 0:
@@ -50,7 +50,8 @@ _leaf: dict[Op, Callable[[UOp], Bounds]] = {
 
 
 def _range(count: UOp, is_part: bool) -> Bounds:
-    """At least 0 to 1 where the count is not known: else a loop that runs once or never would be taken for its body."""
+    """Treat an unknown count as at least 0 to 1: otherwise a loop that runs once or never would be replaced by its
+    body."""
     return 0, max(0 if count.is_const and not is_part else 1, int(count.bounds[1]) - 1)
 
 
@@ -138,7 +139,8 @@ _rules: dict[Op, Callable[..., Interval]] = {
 
 
 def _where(node: UOp) -> Bounds:
-    """Both branches together, each narrowed by the comparison that leads to it: where(x < c, x, c) is at most c."""
+    """Combine the bounds of both branches, each narrowed by the comparison that selects it: where(x < c, x, c) is at
+    most c."""
     condition, yes, no = node.src
     (yes_low, yes_high), (no_low, no_high) = yes.bounds, no.bounds
     if condition.op is Ops.LT and not condition.src[0].dtype.is_float:

@@ -1,4 +1,4 @@
-"""BLAKE2, which digests are made with, as the interpreter has it: hashlib would load OpenSSL, 3 ms of every start."""
+"""BLAKE2 digests from the interpreter's own module: hashlib would load OpenSSL, which takes 3 ms of every start."""
 
 try:
     from _blake2 import blake2b

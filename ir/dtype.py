@@ -54,7 +54,7 @@ class DType:
         if lanes == 1:
             return self.scalar
         table = self.scalar._vectors
-        if lanes not in table:  # setdefault: two threads may get here at once, and both must leave with one object
+        if lanes not in table:  # setdefault: two threads may get here at once, and both must get the same object
             table.setdefault(lanes, DType(f"{self.scalar.name}x{lanes}", self.kind, self.bits, lanes, self.scalar))
         return table[lanes]
 
@@ -123,10 +123,10 @@ DTypeLike: TypeAlias = "DType | str | type"  # what as_dtype takes
 
 
 def as_dtype(value: object) -> DType:
-    """The dtype of a tensor from a DType, a name ("float32", "half"), a Python type or a NumPy dtype.
+    """Return the dtype of a tensor from a DType, a name ("float32", "half"), a Python type or a NumPy dtype.
 
     Raises:
-        DTypeError: nothing of that name, or a type that only the compiler works with.
+        DTypeError: unknown name, or a type that only the compiler uses.
     """
     if isinstance(value, DType):
         found: DType | None = value
@@ -142,10 +142,10 @@ def as_dtype(value: object) -> DType:
 
 
 def named_dtype(name: str) -> DType:
-    """The type that is called so, also one of the compiler's own: "float32x16", "index", "void".
+    """Return the type of this name, including the compiler's own: "float32x16", "index", "void".
 
     Raises:
-        LookupError, ValueError: nothing of that name.
+        LookupError, ValueError: unknown name.
     """
     if name in _by_name:
         return _by_name[name]
@@ -154,11 +154,11 @@ def named_dtype(name: str) -> DType:
 
 
 def promote(a: DType, b: DType) -> DType:
-    """The smallest type that holds both, as in PyTorch: a float beats an int of any width, float16 + bfloat16 is
-    float32.
+    """Return the smallest type that can represent both, as in PyTorch: a float beats an int of any width, float16 +
+    bfloat16 is float32.
 
     Signed with unsigned of the same or larger width takes the next larger signed type; int64 with uint64 stays int64
-    (NumPy would go to float64, PyTorch refuses).
+    (NumPy returns float64, PyTorch raises an error).
     """
     if a is b:
         return a

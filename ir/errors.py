@@ -6,7 +6,7 @@
         DTypeError             a dtype that an operation cannot take    (also a TypeError and a RuntimeError)
         IndexRangeError        an index outside its axis                (also an IndexError and a RuntimeError)
         DeviceError            unknown, missing or mixed devices        (also a RuntimeError)
-          OutOfMemoryError     a device has no room for a buffer        (also a MemoryError)
+          OutOfMemoryError     a buffer does not fit on a device (also a MemoryError)
         CompileError           a kernel that could not be built         (also a RuntimeError)
         FormatError            a file whose bytes are not what they claim (also a ValueError)
         SettingError           an unknown setting or value              (also a ValueError and a RuntimeError)
@@ -14,8 +14,7 @@
         InternalError          a bug in kernmill: please report it      (also a RuntimeError)
 
 NumPy and Python raise the first of the two built-in errors, PyTorch the second, for the same mistake.
-A message has three parts: what was asked (the call with shapes and dtypes), why it cannot be, what to do.
-`assert` is for the author of the compiler and never stands between a user and a sentence.
+A message has three parts: the call with shapes and dtypes, why it fails, what to do.
 """
 
 __all__ = [
@@ -37,7 +36,7 @@ class DTypeError(KernmillError, TypeError, RuntimeError):
 
 
 class IndexRangeError(KernmillError, IndexError, RuntimeError):
-    """An index that lies outside its axis."""
+    """An index outside its axis."""
 
 
 class DeviceError(KernmillError, RuntimeError):
@@ -45,23 +44,23 @@ class DeviceError(KernmillError, RuntimeError):
 
 
 class OutOfMemoryError(DeviceError, MemoryError):
-    """A device has no room for a buffer; the process stays usable."""
+    """A buffer that does not fit on a device; the process stays usable."""
 
 
 class CompileError(KernmillError, RuntimeError):
-    """A kernel could not be built for its device."""
+    """A kernel that could not be built for its device."""
 
 
 class FormatError(KernmillError, ValueError):
-    """A file whose bytes are not what they claim to be."""
+    """A file whose bytes do not match its format."""
 
 
 class SettingError(KernmillError, ValueError, RuntimeError):
-    """An unknown setting, or a value that the setting does not take."""
+    """An unknown setting, or an invalid value of a setting."""
 
 
 class GradientError(KernmillError, RuntimeError):
-    """A gradient was asked for where there is none."""
+    """A gradient that does not exist."""
 
 
 class InternalError(KernmillError, RuntimeError):

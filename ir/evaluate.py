@@ -1,9 +1,9 @@
-"""The meaning of every op, on NumPy arrays: slow, obvious, and what everything else is tested against.
+"""The meaning of every op, on NumPy arrays: slow, obvious, and the reference of all tests.
 
-Works on tensor expressions and on kernels at every stage before the linear list. In a kernel each range is one axis
-of every array, so a value that changes with two loops is a two-dimensional table of what it is in each iteration;
-only loops that a CARRY of memory names are walked.
-bfloat16 is held in float32 arrays whose values are rounded after each op.
+It evaluates tensor expressions, and kernels at every stage before the linear list. In a kernel each range is one axis
+of every array. A value that depends on two loops is a two-dimensional array of its value in each iteration. Only loops
+that a CARRY of memory names run one iteration after another.
+bfloat16 values are stored in float32 arrays and rounded after each op.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _numpy_name(dtype: DType) -> str:
 
 
 def _settle(dtype: DType, value: Any) -> Array:
-    """An array of the dtype: rounded for bfloat16."""
+    """Return an array of the dtype: rounded for bfloat16."""
     array = np.asarray(value)
     if dtype.scalar is dtypes.bfloat16:
         return round_bfloat16(array.astype(np.float32))
@@ -51,7 +51,8 @@ def _settle(dtype: DType, value: Any) -> Array:
 
 
 def _fma(a: Array, b: Array, c: Array) -> Array:
-    """a*b + c rounded once. Floats below float64 are exact enough in float64; float64 goes by error-free sums."""
+    """Compute a*b + c, rounded once. float64 is exact enough for narrower floats; float64 itself uses error-free
+    sums."""
     if a.dtype != np.float64:
         return (a.astype(np.float64) * b + c).astype(a.dtype) if a.dtype.kind == "f" else a * b + c
     (fa, ea), (fb, eb) = np.frexp(a), np.frexp(b)
@@ -69,21 +70,21 @@ def _fma(a: Array, b: Array, c: Array) -> Array:
 
 
 def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """a + b and what rounding took from it."""
+    """Return a + b and its rounding error."""
     total = a + b
     other = total - a
     return total, (a - (total - other)) + (b - other)
 
 
 def _odd_sum(a: Array, b: Array) -> Array:
-    """a + b rounded to odd: a last bit of 1 says that something was cut off, so that the next rounding is right."""
+    """Return a + b rounded to odd: a last bit of 1 marks an inexact sum, so that the next rounding is correct."""
     total, error = _two_sum(a, b)
     even = (np.asarray(total).view(np.int64) & 1) == 0
     return np.where((error != 0) & even, np.nextafter(total, np.where(error > 0, np.inf, -np.inf)), total)
 
 
 def _shifted(by: Any, fill: int) -> Callable[[Array, Array], Array]:
-    """A shift whose amount may lie outside the word; `fill` is what a negative value becomes then."""
+    """Make a shift whose amount may exceed the bits of the word; `fill` is the result for a negative value then."""
 
     def fn(a: Array, b: Array) -> Array:
         ok = (b >= 0) & (b < a.dtype.itemsize * 8)
@@ -145,9 +146,11 @@ def _functions() -> Functions:
 def evaluate(
     root: UOp, buffers: Mapping[UOp, Array] | None = None, variables: Mapping[str, int] | None = None
 ) -> Array:
-    """The value of an expression as an array of its shape; a SINK or STORE changes the arrays of `buffers` in place.
+    """Return the value of an expression as an array of its shape; a SINK or STORE changes the arrays of `buffers` in
+    place.
 
-    `buffers` holds a 1-D array for each BUFFER, PARAM or realized node; `variables` a value for each VARIABLE by name.
+    `buffers` has a 1-D array for each BUFFER, PARAM or realized node; `variables` has a value for each VARIABLE by
+    name.
     """
     with np.errstate(all="ignore"):
         return _Evaluator(root, dict(buffers or {}), dict(variables or {})).run()
@@ -175,11 +178,11 @@ class _Evaluator:
         return self.values[self.root]
 
     def settle(self, nodes: Iterable[UOp]) -> None:
-        """Their values, in this order."""
+        """Compute the values of the nodes, in this order."""
         for node in nodes:
             if node in self.buffers:
                 self.values[node] = self.buffers[node]
-            else:  # an INDEX has the dtype of what lies there, and a place as its value
+            else:  # an INDEX has the dtype of the element, and the index as its value
                 dtype = dtypes.index if node.op is Ops.INDEX else node.dtype
                 self.values[node] = _settle(dtype, self.value(node))
 
@@ -303,7 +306,7 @@ class _Evaluator:
         if u.op is Ops.INDEX:
             gate = src[2] if len(src) > 2 else np.array(True)
             return np.where(gate, src[1], -1)
-        if u.op is Ops.LOCAL:  # an axis for each loop it is made anew for, and one for its elements
+        if u.op is Ops.LOCAL:  # an axis for each loop that has a separate copy, and one for the elements
             axes = [self.size(r.src[0]) if r in u.src else 1 for r in self.axes]
             return np.zeros((*axes, u.arg[1]), _numpy_name(u.dtype))
         if u.op in (Ops.AFTER, Ops.CARRY):
@@ -323,7 +326,7 @@ class _Evaluator:
         raise InternalError(f"evaluate: {u.op.name} is of a later stage")
 
     def places(self, memory: Array, index: Array) -> tuple[tuple[Array, ...], tuple[int, ...]]:
-        """What to index memory with: a buffer has one axis, a LOCAL one more for every loop."""
+        """Return the array index into memory: a buffer has one axis, a LOCAL one more for every loop."""
         if memory.ndim == 1:
             return (index,), index.shape
         axes = np.ogrid[tuple(slice(size) for size in memory.shape[:-1])]

@@ -12,7 +12,7 @@ __all__ = ["apply_op", "fold_constant"]
 
 
 def apply_op(u: UOp, values: tuple[Any, ...]) -> Any:
-    """The op of `u` on one Python number per source, in the dtype of `u`."""
+    """Apply the op of `u` to one Python number per source, in the dtype of `u`."""
     if u.op is Ops.CAST:
         is_cut = u.src[0].dtype.is_float and u.dtype.is_int and not u.dtype.is_index
         return float_to_int(u.dtype.scalar, values[0]) if is_cut else to_dtype(u.dtype, values[0])
@@ -23,7 +23,7 @@ def apply_op(u: UOp, values: tuple[Any, ...]) -> Any:
 
 
 def fold_constant(u: UOp) -> UOp | None:
-    """The constant that an elementwise op on constants makes; None when a source is not constant."""
+    """Return the constant that an elementwise op on constants gives; None if a source is not constant."""
     for s in u.src:
         if s.op is not Ops.CONST:
             return None

@@ -1,4 +1,4 @@
-"""When Python looks for garbage: not while many nodes are made, which hold no cycles, nor through what stays."""
+"""Garbage collection is off while many nodes are created, which form no cycles; long-lived objects are not scanned."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _off_by: set[int] = set()  # threads that have turned it off
 
 
 def grow_old() -> None:
-    """Every object there is moves to the collector's oldest generation without being searched, by freezing and
-    unfreezing it; where the program itself froze objects nothing is done, as that would thaw them."""
+    """Move all objects to the collector's oldest generation without a scan, by freezing and unfreezing them. Do
+    nothing if the program itself froze objects, as that would unfreeze them."""
     if not gc.get_freeze_count():
         try:
             gc.freeze()
@@ -26,7 +26,8 @@ def grow_old() -> None:
 
 @contextlib.contextmanager
 def no_collection() -> Generator[None]:
-    """To look for cycles among a hundred thousand new nodes takes a sixth of the time of making them."""
+    """Turn the collector off: looking for cycles among a hundred thousand new nodes takes a sixth of their creation
+    time."""
     was_enabled = gc.isenabled()
     try:
         if was_enabled:
@@ -43,7 +44,7 @@ def no_collection() -> Generator[None]:
 
 
 def _after_fork() -> None:
-    """In a child, in which nobody turns it on again."""
+    """Turn the collector on in a forked child, where no other code does."""
     if _off_by - {threading.get_ident()}:
         gc.enable()
     _off_by.clear()

@@ -1,7 +1,6 @@
-"""Building tensor expressions: one function an op, with the checks and the sentences a user reads when shapes do not
-fit.
+"""Tensor expressions: one constructor per op, with the checks and messages that a user sees when shapes do not fit.
 
-Every function takes and returns UOps; shapes may hold symbolic sizes. Nothing is computed here.
+Every function takes and returns UOps; shapes may have symbolic sizes. Nothing is computed here.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ __all__ = [
 
 
 def as_size(value: Size) -> Size:
-    """A size as an int where it is known, else as a simplified UOp: `n * m` and `m * n` are one."""
+    """Return a size as an int if it is known, else as a simplified UOp: `n * m` and `m * n` are one."""
     if isinstance(value, int):
         return value
     value = simplify(value)
@@ -45,7 +44,7 @@ def _sizes(shape: Sequence[Size]) -> Shape:
 
 
 def device_of(u: UOp) -> str | None:
-    """The device that holds the data under this expression; None for constants.
+    """Return the device of the data of this expression; None for constants.
 
     Raises:
         DeviceError: sources on different devices.
@@ -112,7 +111,7 @@ def _reshape_error(x: UOp, shape: Shape, why: str) -> str:
 
 
 def expand(x: UOp, shape: Sequence[Size]) -> UOp:
-    """Axes of size 1 repeated to the sizes of `shape`; the rank stays."""
+    """Repeat axes of size 1 to the sizes of `shape`; the rank is unchanged."""
     shape = _sizes(shape)
     if len(shape) != len(x.shape) or False in [a in (b, 1) for a, b in zip(x.shape, shape, strict=True)]:
         raise ShapeError(
@@ -156,10 +155,10 @@ def pad(x: UOp, padding: Sequence[tuple[Size, Size]]) -> UOp:
 
 
 def check_region(shape: Shape, axis: int, start: Size, stop: Size, size: Size) -> None:
-    """Places start..stop of an axis, whatever values their variables get.
+    """Check that indices start..stop are within an axis for all values of their variables.
 
     Raises:
-        ShapeError: for some values they lie outside.
+        ShapeError: some values are out of bounds.
     """
     if isinstance(start, int) and isinstance(stop, int):
         return
@@ -206,7 +205,8 @@ def window(x: UOp, axis: int, size: int, stride: int = 1, dilation: int = 1) -> 
             f"the window spans {dilation * (size - 1) + 1} elements. Pad the input or use a smaller window."
         )
     places = as_size((length - dilation * (size - 1) - 1) // stride + 1)
-    if size == stride and dilation == 1 and isinstance(length, int):  # side by side: the gradient adds nothing up
+    # adjacent windows do not overlap: their gradient needs no sum
+    if size == stride and dilation == 1 and isinstance(length, int):
         whole = shrink(x, [(0, places * size) if a == axis else (0, s) for a, s in enumerate(x.shape)])
         cut = reshape(whole, (*x.shape[:axis], places, size, *x.shape[axis + 1 :]))
         rank = len(cut.shape)
@@ -215,19 +215,19 @@ def window(x: UOp, axis: int, size: int, stride: int = 1, dilation: int = 1) -> 
 
 
 def unwindow(x: UOp, axis: int, length: Size, stride: int, dilation: int) -> UOp:
-    """Each window's elements back at their places in an axis of `length`, zeros elsewhere; sum the last axis to add
-    them."""
+    """Scatter each window's elements to their positions in an axis of `length`, zeros elsewhere. Sum the last axis
+    to add them."""
     return UOp(Ops.UNWINDOW, x.dtype, (x,), (axis, as_size(length), stride, dilation))
 
 
 def reduce_axes(x: UOp, op: Op, axes: Sequence[int]) -> UOp:
-    """Fold axes with ADD, MUL, MAX, MIN, AND or OR; they stay with size 1."""
+    """Reduce axes with ADD, MUL, MAX, MIN, AND or OR; they keep size 1."""
     axes = tuple(sorted(a for a in axes if not (isinstance(x.shape[a], int) and x.shape[a] == 1)))
     return UOp(Ops.REDUCE, x.dtype, (x,), (op, axes)) if axes else x
 
 
 def take(x: UOp, index: UOp, axis: int) -> UOp:
-    """Entries `index` of one axis. The caller has made sure that every index is inside (Tensor adds a CHECK)."""
+    """Gather entries `index` of one axis. The caller ensures that every index is in range (Tensor adds a CHECK)."""
     return UOp(Ops.TAKE, x.dtype, (x, index), axis)
 
 

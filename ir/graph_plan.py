@@ -1,4 +1,4 @@
-"""What the compiler hands to the runtime: kernels in order, the buffers they work on, and where in memory those lie."""
+"""The compiler's result for the runtime: kernels in order, the buffers they use, and the memory offsets of these."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["BufferPlan", "CheckItem", "Copy", "GraphPlan", "Item", "Kernel", "Me
 class Kernel:
     """One launch: `ast` is a SINK of STOREs over PARAMs; PARAM slot i is the schedule's buffer `buffers[i]`."""
 
-    made: Callable[[], tuple[UOp, str | None]]  # `ast`, and the line it comes from: found when first asked for
+    made: Callable[[], tuple[UOp, str | None]]  # returns `ast` and its source line; called at the first use
     buffers: tuple[int, ...]
     outputs: tuple[int, ...]
     device: str
     key: bytes  # the digest of `ast`
     name: str  # kind and sizes
-    variables: tuple[tuple[str, int, int], ...]  # in the order of its arguments, with what they may be
+    variables: tuple[tuple[str, int, int], ...]  # in the order of its arguments, with their bounds
 
     @classmethod
     def of(cls, ast: UOp, buffers: tuple[int, ...], outputs: tuple[int, ...], device: str, origin: str | None) -> Self:
@@ -33,12 +33,12 @@ class Kernel:
 
     @property
     def ast(self) -> UOp:
-        """What is computed."""
+        """The SINK that the kernel computes."""
         return self.made()[0]
 
     @property
     def origin(self) -> str | None:
-        """The user's line."""
+        """The user's source line."""
         return self.made()[1]
 
 
@@ -54,19 +54,19 @@ Item: TypeAlias = "Kernel | Copy"
 
 @dataclass(slots=True)
 class BufferPlan:
-    """One buffer of a schedule: an input (`slot` says which), or memory to be found for a result or an intermediate."""
+    """A buffer of a schedule: an input (number `slot`), or memory for a result or an intermediate."""
 
     dtype: DType
     numel: int
     device: str
     slot: int | None = None
     is_output: bool = False
-    part: tuple[int, int] | None = None  # of another buffer: which one, and the first value there
-    extent: str = ""  # how many values there are, as Python in the names of variables; "": always `numel`
+    part: tuple[int, int] | None = None  # a slice of another buffer: its number, and the first element
+    extent: str = ""  # number of elements, as Python over the names of variables; "": always `numel`
 
     @property
     def is_intermediate(self) -> bool:
-        """Whether it lives only while the schedule runs."""
+        """True if it is used only while the schedule runs."""
         return self.slot is None and not self.is_output and self.part is None
 
 
@@ -79,7 +79,7 @@ class CheckItem(NamedTuple):
 
 @dataclass(slots=True)
 class GraphPlan:
-    """Everything to run for one realize: `results[i]` is the buffer of root i."""
+    """All steps of one realize: `results[i]` is the buffer of root i."""
 
     items: list[Item] = field(default_factory=list[Item])
     buffers: list[BufferPlan] = field(default_factory=list[BufferPlan])
@@ -89,7 +89,7 @@ class GraphPlan:
 
 @dataclass(slots=True)
 class MemoryPlan:
-    """Byte offsets of intermediates in their device's arena; `lower_bound_bytes` is alive at the worst moment."""
+    """Byte offsets of intermediates in their device's arena; `lower_bound_bytes` is the peak of live bytes."""
 
     offsets: dict[int, int] = field(default_factory=dict[int, int])
     arena_bytes: dict[str, int] = field(default_factory=dict[str, int])

@@ -1,4 +1,4 @@
-"""What is imported when it is first used: the modules of a package (PEP 562), or one from elsewhere."""
+"""Imports at first use: the modules of a package (PEP 562), or one other module."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["LazyModule", "lazy_exports"]
 def lazy_exports(
     package: str, *modules: str, only: Collection[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package. A name is that of one of these modules, or in `__all__` of one; the
-    first counts. Listed are the names that are there, the modules and `only`: what else they have takes their import.
+    """Return `__getattr__` and `__dir__` of a package. A name is one of these modules, or is in `__all__` of one; the
+    first match counts. `__dir__` lists existing names, the modules and `only`; other names need an import.
 
-    `only`: no other names than these. Modules and other names must differ: an imported module stands under its own name
-    in the package.
+    `only`: the only allowed names. Modules and other names must differ: an imported module is an attribute of the
+    package.
     """
 
     def find(name: str) -> Any:
@@ -39,14 +39,14 @@ def lazy_exports(
 
 
 class LazyModule:
-    """A module that is imported when something of it is first asked for."""
+    """A module that is imported at the first access to an attribute."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        with before_forks():  # a child would wait for the lock of an import that no thread there finishes
+        with before_forks():  # a forked child would wait for an import lock whose thread does not exist there
             module = import_module(self._name)
         found = getattr(module, attribute)
-        setattr(self, attribute, found)  # not asked for again
+        setattr(self, attribute, found)  # found directly at the next access
         return found

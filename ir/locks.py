@@ -1,4 +1,4 @@
-"""Locks and forks: a child, in which the thread that held a lock is not, finds it free; imports are waited for."""
+"""Locks and forks: a forked child finds our locks free, and a fork waits for imports in other threads."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from typing import Any
 
 __all__ = ["at_fork", "before_forks", "fork_helper", "is_helper_fork", "process_lock"]
 
-_PATIENCE_S = 1.0  # of a fork: who imports may wait for a lock that the forking thread holds
+_PATIENCE_S = 1.0  # how long a fork waits: an import may itself wait for a lock that the forking thread owns
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 _forking = threading.Condition()
-_helped: set[int] = set()  # threads whose fork is not the user's
-_first: list[tuple[int, bool]] = []  # threads whose blocks a fork waits for, and whether it does however long they take
-at_fork: Any = getattr(os, "register_at_fork", lambda **_: None)  # where there are no forks, nothing
+_helped: set[int] = set()  # threads that fork a helper process
+# threads whose blocks a fork waits for, and whether it waits for their end without limit
+_first: list[tuple[int, bool]] = []
+at_fork: Any = getattr(os, "register_at_fork", lambda **_: None)  # without forks: does nothing
 
 
 def process_lock(make: Callable[[], Any] = threading.RLock) -> Any:
-    """A lock; by default one that a thread may take again while it holds it."""
+    """Return a lock; by default a reentrant one."""
     lock = make()
     _locks.add(lock)
     return lock
@@ -28,8 +29,8 @@ def process_lock(make: Callable[[], Any] = threading.RLock) -> Any:
 
 @contextmanager
 def before_forks(*, is_long: bool = False) -> Generator[None]:
-    """A fork in another thread waits for this block, which takes locks that are not ours: Python's, of an import; with
-    `is_long` to its end, which no lock of the forking thread holds up: LLVM's."""
+    """Make a fork in another thread wait for this block, which takes locks that are not ours, such as Python's
+    import lock. `is_long`: wait for its end without limit; it must not need a lock of the forking thread (LLVM)."""
     block = threading.get_ident(), is_long
     with _forking:
         _first.append(block)
@@ -42,7 +43,7 @@ def before_forks(*, is_long: bool = False) -> Generator[None]:
 
 
 def fork_helper() -> int:
-    """os.fork for a child that ends by itself: who counts children leaves it out."""
+    """Fork a child that exits without running user code, so that user callbacks can ignore it."""
     _helped.add(threading.get_ident())
     try:
         return os.fork()
@@ -51,7 +52,7 @@ def fork_helper() -> int:
 
 
 def is_helper_fork() -> bool:
-    """Whether the fork that this thread is in is one by `fork_helper`."""
+    """True if the current fork of this thread is one by `fork_helper`."""
     return threading.get_ident() in _helped
 
 
@@ -63,7 +64,7 @@ def _before_fork() -> None:
 
     _forking.acquire()
     while not _forking.wait_for(lambda: not others(), _PATIENCE_S) and any(others()):
-        pass  # an import that began meanwhile is waited for as well
+        pass  # an import that has begun meanwhile is waited for too
 
 
 def _after_fork() -> None:

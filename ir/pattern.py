@@ -1,10 +1,10 @@
-"""The pattern language: a rule is a name, a pattern written as the expression it matches, and what it becomes.
+"""The pattern language: a rule is a name, a pattern written as the expression it matches, and its replacement.
 
     x, c = var("x"), const_var("c")
     Rule("mul_one", x * 1, x)
     Rule("mul_pow2_to_shl", x * c, lambda x, c: x << log2(c.arg), when=lambda c: is_pow2(c.arg), kind="int")
 
-A variable matches any node; used twice, both places must be the same node. A number matches a CONST of that value.
+A variable matches any node; used twice, both must be the same node. A number matches a CONST of that value.
 Patterns of commutative ops match either order. A right side is a pattern, a number, or a function of the matched
 variables that may return None to decline. Rules of one set are compiled to one Python function per root op the first
 time the set is used.
@@ -71,7 +71,7 @@ class Pat:
         return Pat(Ops.WHERE, (self, _as_pat(yes), _as_pat(no)))
 
     def named(self, name: str) -> Pat:
-        """The same pattern, and the matched node is handed to the right side under this name."""
+        """Return the same pattern; the right side gets the matched node under this name."""
         return Pat(self.op, self.src, name, self.value, self.kind)
 
     def build(self, env: dict[str, UOp], like: UOp) -> UOp:
@@ -80,7 +80,7 @@ class Pat:
             return env[self.name] if self.name is not None else const(like.dtype, self.value)
         built = [p.build(env, like) for p in self.src or () if p.value is None]
         operand = built[0] if built else like
-        if self.op is Ops.WHERE:  # numbers beside the condition are values, not conditions
+        if self.op is Ops.WHERE:  # numbers next to the condition are values, not conditions
             operand = built[1] if len(built) > 1 else like
         it = iter(built)
         src = [next(it) if p.value is None else const(operand.dtype, p.value) for p in self.src or ()]
@@ -102,14 +102,14 @@ def const_var(name: str) -> Pat:
 
 
 def node(op: Op, *src: Pat | float, name: str | None = None) -> Pat:
-    """Matches an op; without sources given, whatever they are."""
+    """Match an op; without sources, any sources."""
     return Pat(op, tuple(_as_pat(s) for s in src) or None, name)
 
 
 class Rule:
-    """One named law. `kind` restricts the dtype of the root; `when` is asked with the matched variables it names.
+    """A named law. `kind` restricts the dtype of the root; `when` is called with the matched variables that it names.
 
-    A pattern that is one variable is tried on every op; `ops` says on which.
+    A pattern that is one variable is tried on every op, or on those in `ops`.
     """
 
     __slots__ = ("fired", "kind", "name", "ops", "pattern", "target", "when")
@@ -151,7 +151,7 @@ class RuleSet:
         return iter(self.rules)
 
     def apply(self, root: UOp) -> UOp | None:
-        """What the first rule that fires makes of this node, or None."""
+        """Return the replacement of this node by the first rule that fires, or None."""
         key = (root.op, root.dtype.kind)
         matcher = self._matchers.get(key, _match_none)
         if matcher is _match_none:
@@ -165,7 +165,7 @@ def _match_none(root: UOp) -> UOp | None:
 
 # --- compiling patterns: one Python function for each root op and kind of dtype -----------------------------------
 def _variants(pat: Pat) -> list[Pat]:
-    """The pattern in every order that commutative ops allow."""
+    """Return the pattern in every order that commutative ops allow."""
     if not pat.src:
         return [pat]
     combos: list[tuple[Pat, ...]] = [()]
@@ -181,7 +181,7 @@ class _Writer:
 
     def __init__(self, scope: dict[str, Any], arity: int) -> None:
         self.scope = scope
-        self.arity = arity  # of the root: its sources stand in u_0, u_1, ..
+        self.arity = arity  # of the root: its sources are u_0, u_1, ..
         self.tests: list[str] = []
         self.late: list[str] = []
         self.bound: dict[str, str] = {}
@@ -191,7 +191,7 @@ class _Writer:
         return label
 
     def visit(self, pat: Pat, at: str, is_known: bool = False) -> None:
-        """Tests for the node that the expression `at` gives; `is_known` when its op was tested."""
+        """Add the tests for the node in expression `at`; `is_known` if its op is already tested."""
         if pat.name is not None:
             if pat.name in self.bound:
                 self.tests.append(f"{at} is {self.bound[pat.name]}")
@@ -210,14 +210,13 @@ class _Writer:
             place = f"{at}_{i}" if at == "u" and self.arity else f"{at}.src[{i}]"
             if child.src is None or child.op is None or place[-1] != "]":
                 self.visit(child, place)
-            else:  # its sources are looked at: give it a name
+            else:  # it has sources to test: give it a name
                 self.tests.append(f"({at}_{i} := {place}).op is {self.put(child.op.name, child.op)}")
                 self.visit(child, f"{at}_{i}", is_known=True)
 
 
 def _compile(rules: Sequence[Rule], op: Op, kind: str, *, laws: bool) -> Matcher | None:
-    """The function that tries, in order, all rules that can match a node of this op and kind; None when there are
-    none."""
+    """Compile a function that tries, in order, all rules for nodes of this op and kind; None if there are none."""
     scope: dict[str, Any] = {"CONST": Ops.CONST, "UOp": UOp, "const": const}
     blocks: list[str] = []
     is_guarded = laws and kind != "index"  # no tensor has dtype index (ir/verify.py)
@@ -243,7 +242,7 @@ def _compile(rules: Sequence[Rule], op: Op, kind: str, *, laws: bool) -> Matcher
 
 
 def _attempt(rule: Rule, number: int, variant: Pat, writer: _Writer, is_guarded: bool) -> str:
-    """The lines that try one order of one rule."""
+    """Return the lines that try one order of one rule."""
     writer.visit(variant, "u", is_known=True)
     tests = [*writer.tests, *writer.late]
     if rule.when is not None:

@@ -1,7 +1,7 @@
 """The engine: apply rules bottom-up until none fires.
 
 Sources are rewritten before a node is tried, and what a rule returns is rewritten again, so the result holds no match.
-Each result is remembered: a shared node is rewritten once. A rule set that does not come to rest is reported with the
+Each result is remembered: a shared node is rewritten once. A rule set that does not terminate is reported with the
 names of the rules that kept firing.
 """
 
@@ -13,21 +13,22 @@ from .uop import MISSING, UOp, current_origin, with_sources
 
 __all__ = ["rewrite"]
 
-_DEEPEST = 5000  # replacements of replacements of ...; a set of rules that rests needs a few
+_DEEPEST = 5000  # replacements of replacements of ...; rule sets that terminate need a few
 _LAST_STEPS = 100  # those before the limit whose rules are named in the report
 
 
 def rewrite(root: UOp, rules: RuleSet, *, on_nodes: bool = False) -> UOp:
-    """`root` with the rules applied everywhere, to a fixed point.
+    """Apply the rules everywhere in `root`, to a fixed point.
 
-    One rule set, the laws, keeps its results on the nodes (`on_nodes`), for other graphs; they die with the nodes.
+    One rule set, the laws, caches its results on the nodes (`on_nodes`) for other graphs; they are freed with the
+    nodes.
 
     Raises:
-        InternalError: the rules do not come to rest on this graph.
+        InternalError: the rules do not terminate on this graph.
     """
     memo: dict[UOp, UOp] = {}
-    waiting = 0  # nodes that wait for their replacement to be rewritten; without end for rules that do not rest
-    became: dict[UOp, UOp] = {}  # what a rule made of a node, while that is rewritten itself
+    waiting = 0  # nodes whose replacement is being rewritten; unbounded if rules do not terminate
+    became: dict[UOp, UOp] = {}  # replacements by a rule that are still being rewritten
     busy: list[int] = []
     stack = [root]
     while stack:
@@ -74,7 +75,7 @@ def _recall(node: UOp, memo: dict[UOp, UOp]) -> bool:
 
 
 def _step(node: UOp, rules: RuleSet) -> UOp | None:
-    """What the rules make of a node; new nodes come from the same line of the user's."""
+    """Apply the rules once to a node; new nodes get its source location."""
     before = current_origin.line
     if before is node.origin:
         return rules.apply(node)
@@ -86,7 +87,7 @@ def _step(node: UOp, rules: RuleSet) -> UOp | None:
 
 
 def _watch(fired: list[int], steps: int, rules: RuleSet, root: UOp) -> list[int]:
-    """Past the limit: count from here which rules fire, and report them a little later."""
+    """Past the limit: record the rules that fire, and report them a little later."""
     if not fired:
         return [rule.fired for rule in rules]
     if steps > _LAST_STEPS:

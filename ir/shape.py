@@ -64,12 +64,12 @@ def numel(shape: Shape) -> Size:
 
 
 def static(shape: Shape) -> tuple[int, ...]:
-    """The shape with each symbolic size at its greatest value: what memory must hold."""
+    """Return the shape with each symbolic size at its greatest value, for which memory is allocated."""
     return tuple(size if isinstance(size, int) else int(size.bounds[1]) for size in shape)
 
 
 def row_strides(shape: Sequence[Size]) -> list[Size]:
-    """Elements to step per axis in row-major order."""
+    """Return the stride of each axis in row-major order, in elements."""
     strides: list[Size] = [1] * len(shape)
     for axis in range(len(shape) - 2, -1, -1):
         strides[axis] = strides[axis + 1] * shape[axis + 1]

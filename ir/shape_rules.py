@@ -1,5 +1,5 @@
 """The shape of each tensor op from the shapes of its sources. Legality is checked where nodes are built
-(ir/graph.py), and sizes are calculated there: a movement holds those of its result, in normal form."""
+(ir/graph.py). Sizes are computed there too: the arg of a movement has the sizes of its result, in normal form."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def print_uops(root: UOp | Sequence[UOp]) -> str:
 
 
 def print_uop(node: UOp, number: Mapping[UOp, int]) -> str:
-    """The line of one node; other nodes by their numbers."""
+    """Format the line of one node; other nodes are numbers."""
     src = ", ".join(f"%{number.get(s, '?')}" for s in node.src)
     arg = "" if node.arg is None else f" {_show(node.arg, number)}"
     return f"%{number[node]} = {node.op.name} {node.dtype.name} ({src}){arg}"
@@ -75,10 +75,10 @@ _LINE = re.compile(rf'%(\d+) = (\w+) (\w+) \(([^)]*)\)((?:{_WORD}|[^"%@#])*)(?:#
 
 
 def parse_uops(text: str) -> UOp:
-    """The last node of a printed graph.
+    """Return the last node of a printed graph.
 
     Raises:
-        FormatError: a line that is not of the form above; the line is named.
+        FormatError: a line with invalid syntax; the message names it.
     """
     nodes: dict[str, UOp] = {}
     last: UOp | None = None
@@ -107,7 +107,7 @@ def _parse_line(line: str, nodes: dict[str, UOp]) -> tuple[str, UOp]:
 
 
 def _parse_arg(text: str, nodes: dict[str, UOp]) -> Any:
-    """An arg is written as Python writes it, but for `%3`, a node, and `@ADD`, an op: to Python both are names."""
+    """Parse an arg: Python syntax, except `%3` for a node and `@ADD` for an op."""
     named = re.sub(_WORD, lambda found: re.sub("^%", "node", found[0]).removeprefix("@"), text)
     return _value(ast.parse(named, mode="eval").body, nodes)
 

@@ -31,12 +31,12 @@ __all__ = [
 
 MISSING: Any = object()
 _HALF_LINE = 32  # bytes of a cache
-_COMPARE = Group.COMPARE  # to find it in the enum takes as long as all else in `alu`
+_COMPARE = Group.COMPARE  # the enum lookup would take as long as the rest of `alu`
 
 
 _table: dict[Any, Ref] = {}
 _new = object.__new__
-_MOST_DEAD = 100  # entries of nodes that are gone; they hold no other nodes
+_MOST_DEAD = 100  # entries of nodes that no longer exist; they do not keep other nodes alive
 
 
 class _Ref(Ref):
@@ -45,7 +45,8 @@ class _Ref(Ref):
 
 
 def _identity(dtype: DType, arg: Any) -> Any:
-    """What tells two CONST args apart: 0.0 from -0.0, nan from itself, and the user's numbers from ours."""
+    """Return the identity of a CONST's arg: 0.0 and -0.0 differ, nan equals itself, and users' numbers differ from
+    ours."""
     if dtype.is_float and not isinstance(arg, tuple):
         return "nan" if arg != arg else (arg, math.copysign(1.0, arg), type(arg) is Given)
     if isinstance(arg, tuple):
@@ -57,8 +58,7 @@ Derived = TypeVar("Derived")
 
 
 def _derive(node: UOp, slot: str, rule: Callable[[UOp], Derived]) -> Derived:
-    """Fill a slot of a node by a rule that looks at the slots of its sources; those are filled first, without
-    recursion."""
+    """Fill a slot of a node by a rule over the slots of its sources; those are filled first, without recursion."""
     for s in node.src:
         if getattr(s, slot) is MISSING:
             for below in s.src:
@@ -113,18 +113,18 @@ class UOp:
     arg: Any
     origin: str | None
     storage: Any
-    is_known: bool  # a realize has met this node before
+    is_known: bool  # an earlier realize has seen this node
     own: int  # 0: interned; else one tensor's, and no equal expression is this node; 2: also a constant to gradients
-    _shape: Any  # these are MISSING until they are asked for
+    _shape: Any  # these are MISSING until the first access
     _bounds: Any
     _ranges: Any
     _key: Any
-    _order: Any  # sources of a SINK, all of them, first things first
-    _simple: Any  # what `simplify` made of this node; None: itself
+    _order: Any  # of a SINK: all its sources in topological order
+    _simple: Any  # result of `simplify`; None: the node itself
     _linear: Any  # what `linear` read from it
 
     def __new__(cls, op: Op, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:  # noqa: D102
-        count = len(src)  # below: by the identities of sources, which an entry must not keep alive
+        count = len(src)  # the key has ids of sources: an entry must not keep them alive
         if count == 2:
             key: Any = op, dtype, arg, id(src[0]), id(src[1])
         elif count == 1:
@@ -146,7 +146,7 @@ class UOp:
         self.is_known = False
         new = _Ref(self, note_dead)
         new.key = key
-        if _table.setdefault(key, new) is not new:  # another thread was quicker, or what was there is gone
+        if _table.setdefault(key, new) is not new:  # another thread was quicker, or the earlier node no longer exists
             with sweep_lock:
                 ref = _table.get(key)
                 if ref is not None and (found := ref()) is not None and not found.own:
@@ -159,12 +159,12 @@ class UOp:
 
     def replace(self, *, op: Op | None = None, dtype: DType | None = None, src: tuple[UOp, ...] | None = None,
                 arg: Any = MISSING) -> UOp:  # fmt: skip
-        """The same node with some fields changed."""
+        """Return the same node with some fields changed."""
         return UOp(
             op or self.op, dtype or self.dtype, self.src if src is None else src, self.arg if arg is MISSING else arg
         )
 
-    # --- derived: found from the sources when first asked for, and kept
+    # --- derived from the sources at the first access, then cached
     @property
     def shape(self) -> Shape:
         """Sizes of a tensor node; () for a scalar and for everything in a kernel."""
@@ -173,13 +173,13 @@ class UOp:
 
     @property
     def bounds(self) -> Bounds:
-        """The interval (least, greatest) that an int or bool value lies in; of the dtype where nothing is known."""
+        """The interval (least, greatest) of an int or bool value; that of the dtype if nothing is known."""
         found: Bounds = self._bounds
         return found if found is not MISSING else _derive(self, "_bounds", bounds_of)
 
     @property
     def ranges(self) -> frozenset[UOp]:
-        """The loops that this value changes with."""
+        """The loops that this value depends on."""
         found: frozenset[UOp] = self._ranges
         return found if found is not MISSING else _derive(self, "_ranges", _ranges_of)
 
@@ -196,16 +196,17 @@ class UOp:
 
     @property
     def first_iteration(self) -> int | None:
-        """Of a RANGE: where in the threads' loop this part of it begins; None of a loop that is no part."""
+        """Of a RANGE: the first iteration of this slice of the THREAD loop; None if it is not a slice."""
         return self.arg[2] if len(self.arg) > 2 else None
 
     @property
     def gate(self) -> UOp | None:
-        """Of an INDEX: the bool beside its place; None where it is always touched."""
+        """Of an INDEX: its bool predicate; None if it is always accessed."""
         return self.src[2] if len(self.src) > 2 else None
 
     def toposort(self, stop: Callable[[UOp], bool] | None = None) -> list[UOp]:
-        """All nodes below and including this one, sources first; does not look below nodes where `stop` holds."""
+        """Return all nodes below and including this one, sources first; do not descend below nodes where `stop` is
+        true."""
         if stop is None and self._order is not MISSING:
             return [*self._order, self]
         order: dict[UOp, None] = {}
@@ -225,7 +226,7 @@ class UOp:
                 order[node] = None
                 node, sources = waiting.pop()
         found = list(order)
-        if stop is None and self.op is Ops.SINK:  # of kernels, which are asked again and again
+        if stop is None and self.op is Ops.SINK:  # of kernels, whose order is requested repeatedly
             self._order = found[:-1]  # without itself: a cycle would keep it alive
         return found
 
@@ -268,7 +269,7 @@ class UOp:
         return self.alu(Ops.NE, other)
 
     def where(self, yes: UOp | float, no: UOp | float) -> UOp:
-        """This bool chooses: `yes` where true, else `no`; at least one of them is a UOp."""
+        """Select `yes` where this bool is true, else `no`; at least one of them is a UOp."""
         like = yes if isinstance(yes, UOp) else no
         assert isinstance(like, UOp)
         return UOp(Ops.WHERE, like.dtype, (self, like.like(yes), like.like(no)))
@@ -323,7 +324,7 @@ def _ranges_of(node: UOp) -> frozenset[UOp]:
     free = _NO_RANGES
     for s in node.src:
         own: frozenset[UOp] = s._ranges  # filled before: see UOp.ranges
-        if own is not free and not own <= free:  # one set is kept for all nodes that have it
+        if own is not free and not own <= free:  # one set object is shared by all nodes with equal sets
             free = own if free <= own else free | own
     if node.op is Ops.RANGE:
         return free | {node}
@@ -332,7 +333,7 @@ def _ranges_of(node: UOp) -> frozenset[UOp]:
 
 
 _SMALL = 1024
-_small: dict[int, UOp] = {}  # index constants up to _SMALL: a third of all nodes that index arithmetic asks for
+_small: dict[int, UOp] = {}  # index constants up to _SMALL: a third of all nodes that index arithmetic creates
 
 
 def const(dtype: DType, value: Any) -> UOp:
@@ -360,14 +361,14 @@ def make_range(name: str, size: UOp | int, kind: AxisKind) -> UOp:
 
 
 def memory_of(node: UOp) -> UOp:
-    """The PARAM, LOCAL or REG behind an INDEX, AFTER or CARRY."""
+    """Return the PARAM, LOCAL or REG below an INDEX, AFTER or CARRY."""
     while node.op in (Ops.INDEX, Ops.AFTER, Ops.CARRY):
         node = node.src[0]
     return node
 
 
 def is_in_order(load: UOp) -> bool:
-    """Whether a LOAD is done after those of what lies in memory before it: marked so, of half a cache line at least."""
+    """True if a LOAD must not be hoisted above earlier loads: it is marked so and has at least half a cache line."""
     return load.arg == "inorder" and load.dtype.lanes * load.dtype.scalar.size_bytes >= _HALF_LINE
 
 
@@ -384,7 +385,7 @@ def substitute(root: UOp, table: Mapping[UOp, UOp]) -> UOp:
 
 
 def rebuilt(root: UOp, change: Callable[[UOp, UOp], UOp]) -> UOp:
-    """`root` with change(node, the node on its changed sources) in place of every node."""
+    """Rebuild `root` with change(node, node on its changed sources) instead of every node."""
     done: dict[UOp, UOp] = {}
     for node in root.toposort():
         done[node] = change(node, with_sources(node, tuple([done[s] for s in node.src])))
@@ -392,7 +393,7 @@ def rebuilt(root: UOp, change: Callable[[UOp, UOp], UOp]) -> UOp:
 
 
 def with_sources(node: UOp, src: tuple[UOp, ...]) -> UOp:
-    """The node with these sources instead of its own; it comes from the same line of the user's."""
+    """Return the node with these sources; its source location is unchanged."""
     if src == node.src:
         return node
     new = UOp(node.op, node.dtype, src, node.arg)

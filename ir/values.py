@@ -14,16 +14,16 @@ _CODES = {16: "<e", 32: "<f", 64: "<d"}  # of floats, to `struct`
 
 
 class Given(float):
-    """A float of the user's call: the next call may have another one, so kernels take it as an argument.
+    """A float of the user's call. The next call may have a different one, so kernels take it as an argument.
 
-    A CONST with it is another node than one with an equal float of our own methods.
+    A CONST with it differs from one with an equal float of our own methods.
     """
 
     __slots__ = ()
 
 
 def to_dtype(dtype: DType, value: Any) -> Any:
-    """A Python number as the nearest value of the scalar dtype: ints wrap, floats round to nearest even."""
+    """Return the nearest value of the scalar dtype: ints wrap, floats round to nearest even."""
     if dtype.is_float:
         return round_float(dtype.scalar, float(value))
     if dtype.is_index:
@@ -39,10 +39,10 @@ def to_dtype(dtype: DType, value: Any) -> Any:
 
 
 def float_to_int(dtype: DType, value: float) -> int:
-    """CAST of a float to an int dtype: truncated in int32 (64 bits: int64), then wrapped.
+    """Cast a float to an int dtype: truncated in int32 (64 bits: int64), then wrapped.
 
-    nan and what that dtype does not hold give its least value, as the instructions of x86 do. The compiler writes the
-    same steps (compiler/lower/decompose.py: `_float_to_int`), and `evaluate.py` has them for arrays.
+    nan and values out of range of that dtype give its least value, as the instructions of x86 do. The compiler writes
+    the same steps (compiler/lower/decompose.py: `_float_to_int`), and `evaluate.py` has them for arrays.
     """
     limit = 2.0 ** (63 if dtype.bits == 64 else 31)
     if not dtype.is_signed and dtype.bits >= 32 and not value < limit:

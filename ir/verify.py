@@ -1,11 +1,10 @@
-"""What is legal at each stage: which ops, which kinds of loops, and what every op asks of its sources.
+"""The legality rules of each stage: ops, kinds of loops, and what every op requires of its sources.
 
 The rows below are the specification; `verify` walks a graph or a linear list and reports the first node that breaks
 one, with the pass that made it and the nodes around it. Checked between passes with CHECK=1 and in all tests
 (compiler/pipeline.py).
 
-What is not checked: places that depend on data (an index that was loaded): a CHECK on the tensor guards them
-(Ops.TAKE).
+Indices that depend on data (loaded indices) are not checked: a CHECK on the tensor guards them (Ops.TAKE).
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ __all__ = ["Stage", "verify"]
 
 
 class Stage(StrEnum):
-    """How far a program is on its way from the user's expression to a list of instructions."""
+    """The stages of a program from the user's expression to a list of instructions."""
 
     TENSOR = "tensor"  # the user's graph
     KERNEL = "kernel"  # SINK of STOREs to PARAMs, with loops, REDUCE over loops, INDEX and LOAD
-    OPTIMIZED = "optimized"  # the optimizer has cut loops and given each its kind
-    VECTORIZED = "vectorized"  # loops that are copied out or lanes are gone; vector dtypes are there
+    OPTIMIZED = "optimized"  # the optimizer has split loops and given each its kind
+    VECTORIZED = "vectorized"  # unrolled loops and lanes are gone; vector dtypes exist
     LOWERED = "lowered"  # accumulators instead of REDUCE
     LINEAR = "linear"  # a list: sources before uses, loops opened and closed
 
@@ -76,18 +75,18 @@ _INT_ONLY: Final = frozenset({Ops.SHL, Ops.SHR, Ops.CDIV, Ops.CMOD})
 _NOT_BOOL: Final = frozenset({Ops.NEG, Ops.ABS, Ops.SUB})  # a bool has no sign
 _BITS_ONLY: Final = frozenset({Ops.AND, Ops.OR, Ops.XOR})
 _BYTES: Final = frozenset({dtypes.int8, dtypes.uint8})
-_PLACES: Final = frozenset({Ops.PARAM, Ops.LOCAL})  # what an INDEX points into, behind any number of AFTERs
+_PLACES: Final = frozenset({Ops.PARAM, Ops.LOCAL})  # legal sources of an INDEX, below any number of AFTERs
 
 Complaint: TypeAlias = "str | None"
 Check: TypeAlias = Callable[[UOp, Stage], Complaint]
 
 
-_WIDTH_COUNTS = (Ops.SHUFFLE, Ops.LANES, Ops.BITCAST)  # others may belong to a matrix unit, whose blocks are wider
+_WIDTH_COUNTS = (Ops.SHUFFLE, Ops.LANES, Ops.BITCAST)  # others may belong to a matrix unit, whose operands are wider
 
 
 def verify(program: UOp | Sequence[UOp], stage: Stage, where: str, most_lanes: int | None = None) -> None:
-    """Check a graph, or for `Stage.LINEAR` a list, against the specification of its stage. Where `most_lanes` is given,
-    no vector may be wider than the target's language has them.
+    """Check a graph, or for `Stage.LINEAR` a list, against the specification of its stage. If `most_lanes` is given, no
+    vector may be wider.
 
     Raises:
         InternalError: the first node that breaks a rule, with `where` (the pass that made it) and the nodes around it.
@@ -123,7 +122,7 @@ def _complaint(node: UOp, stage: Stage) -> Complaint:
 
 
 def _error(nodes: Sequence[UOp], node: UOp, stage: Stage, where: str, complaint: str) -> InternalError:
-    """The sentence, and the ten nodes around the culprit in text form."""
+    """Build the message, with the ten nodes around the culprit as text."""
     at = nodes.index(node)
     users = [u for u in nodes if any(s is node for s in u.src)][:3]
     near = dict.fromkeys([*node.src, *nodes[max(0, at - 3) : at], node, *users, *nodes[at + 1 : at + 4]])
@@ -135,13 +134,13 @@ def _error(nodes: Sequence[UOp], node: UOp, stage: Stage, where: str, complaint:
     )
 
 
-# --- what each group asks --------------------------------------------------------------------------------------------
+# --- requirements of each group --------------------------------------------------------------------------------------
 def _names(nodes: Iterable[UOp]) -> str:
     return ", ".join(s.dtype.name for s in nodes)
 
 
 def _arithmetic(node: UOp, stage: Stage) -> Complaint:
-    """One dtype everywhere, and one that the op has a meaning for."""
+    """Check that all dtypes are equal, and that the op is defined for it."""
     dtype = node.dtype
     if any(s.dtype is not dtype for s in node.src):
         return f"{node.op.name} gives {dtype.name} from {_names(node.src)}: all must be one dtype"
@@ -179,7 +178,7 @@ def _ternary(node: UOp, stage: Stage) -> Complaint:
 
 def _conversion(node: UOp, stage: Stage) -> Complaint:
     before, is_bitcast = node.src[0].dtype, node.op is Ops.BITCAST
-    may_differ = is_bitcast and stage in _WITH_VECTORS  # in how many lanes the bits are
+    may_differ = is_bitcast and stage in _WITH_VECTORS  # the bits may be in a different number of lanes
     if not node.dtype.bits or not before.bits or (node.dtype.lanes != before.lanes and not may_differ):
         return f"{node.op.name} cannot convert {before.name} to {node.dtype.name}"
     is_same = node.dtype.bits * node.dtype.lanes == before.bits * before.lanes
@@ -206,7 +205,8 @@ def _movement(node: UOp, stage: Stage) -> Complaint:
             return None if len(arg) == len(before) else f"{node.op.name} by {arg} of {len(before)} axes"
 
 
-# --- what single ops ask ---------------------------------------------------------------------------------------------
+# --- requirements of single ops
+# -----------------------------------------------------------------------------------------
 def _const(node: UOp, stage: Stage) -> Complaint:
     values = node.arg if isinstance(node.arg, tuple) else (node.arg,)
     if len(values) not in (1, node.dtype.lanes):
@@ -243,7 +243,7 @@ def _reduce(node: UOp, stage: Stage) -> Complaint:
         if len(node.src) != 1 or any(not 0 <= axis < rank for axis in rest):
             return f"REDUCE over axes {rest} of {rank}"
         rest = 1
-    is_short = stage in (Stage.TENSOR, Stage.OPTIMIZED, Stage.VECTORIZED)  # copied out whole: no loop is left
+    is_short = stage in (Stage.TENSOR, Stage.OPTIMIZED, Stage.VECTORIZED)  # unrolled completely: no loop is left
     if not 1 <= rest < len(node.src) + is_short or not _are_ranges(node.src[rest:]):
         return f"REDUCE of {rest} values needs them first and then its loops"
     if any(value.dtype is not node.dtype for value in node.src[:rest]):
@@ -277,12 +277,12 @@ def _index(node: UOp, stage: Stage) -> Complaint:
 
 
 def _has_wide_bounds(at: Sequence[UOp]) -> bool:
-    wide = (Ops.LOAD, Ops.AFTER, Ops.CDIV, Ops.CMOD)  # or a loop that some threads skip, or that ends with another
+    wide = (Ops.LOAD, Ops.AFTER, Ops.CDIV, Ops.CMOD)  # a predicated loop or one of variable length is also an exception
     return any(u.op in wide or (u.op is Ops.RANGE and (u.first_iteration is not None or u.src[0].ranges)) for u in at)
 
 
 def _lanes_at(place: UOp) -> int:
-    """Lanes of what an INDEX reads: contiguous ones, one for each place, or one for each gate."""
+    """Return the lanes that an INDEX reads: contiguous ones, one for each index, or one for each gate."""
     return max(s.dtype.lanes for s in (place, *place.src[1:]))
 
 
@@ -354,7 +354,7 @@ def _mma(node: UOp) -> Complaint:
 
 
 _Row: TypeAlias = tuple[Callable[[UOp], bool], Callable[[UOp], str]]
-_SIMPLE: Final[dict[Op, _Row]] = {  # what holds, and the sentence where it does not
+_SIMPLE: Final[dict[Op, _Row]] = {  # condition, and the message if it is false
     Ops.VARIABLE: (lambda u: u.arg[1] <= u.arg[2],
                    lambda u: f"VARIABLE {u.arg[0]} from {u.arg[1]} to {u.arg[2]} has no value"),
     Ops.REG: (lambda u: u.src[:1] != () and u.src[0].dtype is u.dtype and _are_ranges(u.src[1:]),
@@ -365,7 +365,8 @@ _SIMPLE: Final[dict[Op, _Row]] = {  # what holds, and the sentence where it does
     Ops.SET: (lambda u: _memory_of(u.src[0]).op is Ops.REG and u.src[0].dtype is u.src[1].dtype
               and u.dtype is dtypes.void,
               lambda u: f"SET of {u.src[0].op.name} {u.src[0].dtype.name} to a value of {u.src[1].dtype.name}"),
-    Ops.LOCAL: (lambda u: _are_ranges([s for s in u.src if not s.is_const]) and u.arg[1] > 0,  # a number: of one copy
+    # a number: of one unrolled instance
+    Ops.LOCAL: (lambda u: _are_ranges([s for s in u.src if not s.is_const]) and u.arg[1] > 0,
                 lambda u: f"LOCAL {u.arg} needs a size, and loops as sources"),
     Ops.TAKE: (lambda u: u.src[1].dtype.is_int, lambda u: f"TAKE at places of dtype {u.src[1].dtype.name}"),
     Ops.ASSIGN: (lambda u: u.src[1].dtype is u.dtype is u.src[0].dtype,
@@ -398,7 +399,7 @@ _BY_OP: Final[dict[Op, Check]] = {
 
 # --- lists -----------------------------------------------------------------------------------------------------------
 def _verify_list(nodes: Sequence[UOp], where: str) -> None:
-    """Sources stand before their uses and in a loop that is still open; loops nest."""
+    """Check that sources precede their uses and are in a loop that is still open, and that loops nest."""
     open_loops: list[UOp] = []
     place: dict[UOp, tuple[UOp, ...]] = {}
 
@@ -424,5 +425,5 @@ def _verify_list(nodes: Sequence[UOp], where: str) -> None:
 
 
 def _needed(node: UOp) -> tuple[UOp, ...]:
-    """Sources whose value is used here: an AFTER only waits for its effects and loops."""
+    """Return the sources whose value is used here: an AFTER only waits for its effects and loops."""
     return node.src[:1] if node.op is Ops.AFTER else node.src

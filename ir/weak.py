@@ -1,4 +1,4 @@
-"""Weak tables: an entry goes with the object that it belongs to, and no Python code runs when that object dies.
+"""Weak tables: an entry is removed with its object, and no Python code runs when that object is freed.
 
 Python swallows a Ctrl-C that arrives inside a weak reference's callback or a `__del__` written in Python. So the only
 callback is a list's `append`, a C function. `sweep` removes the entries later: when the next node is created, and when
@@ -28,13 +28,13 @@ class Ref(weakref.ref[Any]):
     table: dict[Any, Any]
 
 
-dead: list[Ref] = []  # references whose objects are gone, and whose entries are not removed yet
+dead: list[Ref] = []  # references whose objects are freed, and whose entries still exist
 note_dead: Any = dead.append  # the callback
 sweep_lock = process_lock()  # a garbage collection inside the lock may create nodes
 
 
 def sweep() -> None:
-    """Remove the entries of objects that are gone. Ctrl-C may cut this short: the next sweep starts again."""
+    """Remove the entries of freed objects. If Ctrl-C interrupts this, the next sweep starts again."""
     if not dead:
         return
     with sweep_lock:
@@ -42,7 +42,7 @@ def sweep() -> None:
         for ref in found:
             if ref.table.get(ref.key) is ref:
                 del ref.table[ref.key]
-        if dead[: len(found)] == found:  # else an object that was freed here has swept, too
+        if dead[: len(found)] == found:  # otherwise a finalizer that ran in here has swept too
             del dead[: len(found)]
 
 
@@ -73,7 +73,7 @@ class WeakTable(Generic[Key, Value]):
         return ref is not None and ref() is key
 
     def items(self) -> Iterator[tuple[Key, Value]]:
-        """The keys that are alive, with their values, in the order in which they came."""
+        """Return the keys that are alive, with their values, in insertion order."""
         for ref in list(self._refs.values()):
             if (key := ref()) is not None:
                 yield cast("Key", key), ref.value
@@ -84,18 +84,18 @@ class _Last(weakref.ref[Any]):
     value: Any
 
 
-_waiting: set[_Last] = set()  # a reference that is gone itself calls nobody
+_waiting: set[_Last] = set()  # a freed reference cannot call its callback
 
 
 def keep_until_death(thing: object, value: object, queue: deque[Any]) -> None:
-    """Have `taken(queue)` give this value once the thing is gone."""
+    """Make `taken(queue)` return this value after the thing is freed."""
     ref = _Last(thing, queue.append)
     ref.value = value
     _waiting.add(ref)
 
 
 def taken(queue: deque[Any]) -> Iterator[Any]:
-    """The values of things that are gone; each comes once."""
+    """Return the values of freed things, each once."""
     while queue:
         try:
             ref = queue.popleft()

@@ -1,8 +1,8 @@
-"""Intel's matrix unit (AMX): what it multiplies, which of its eight tiles holds what, and functions in its place.
+"""Intel's matrix unit (AMX): its products, the assignment of its eight tiles, and functions that emulate it.
 
-A tile is a value of 1,024 bytes: 16 rows of 64. Tiles are named by immediate numbers, so they are given out here, in
-one walk over the list. On a CPU without the unit every instruction can be a call of a small function on memory instead:
-all else of a kernel is then compiled and run as it would be with the unit.
+A tile is a value of 1,024 bytes: 16 rows of 64. Tiles have immediate numbers, so they are assigned here, in one walk
+over the list. On a CPU without the unit every instruction can be a call of a small function on memory instead. The rest
+of a kernel is then compiled and run as with the unit.
 
 Source: Intel 64 and IA-32 Architectures Software Developer's Manual, chapter 18 and LDTILECFG.
 """
@@ -44,11 +44,11 @@ def amx_instruction(u: UOp) -> str:
 
 
 def tile_numbers(uops: Sequence[UOp]) -> dict[UOp, int]:
-    """The tile of each value that is one; without products none is, however long vectors are. A sum stays in its tile,
-    from its REG to the AFTER that ends it.
+    """Return the tile number of each value that is a tile; empty without products, however long vectors are. A sum
+    stays in its tile, from its REG to the AFTER that ends it.
 
     Raises:
-        CompileError: more values are needed at a time than there are tiles.
+        CompileError: more values are live at a time than there are tiles.
     """
     if not any(u.op is Ops.MMA for u in uops):
         return {}
@@ -121,7 +121,7 @@ done:
 
 
 def amx_functions(names: Iterable[str]) -> str:
-    """Functions that do what the instructions of these names do; tiles are given to them as memory."""
+    """Return functions that emulate the instructions of these names; tiles are passed to them in memory."""
     return "\n".join(_function(name) for name in sorted(names))
 
 

@@ -13,10 +13,10 @@ __all__ = ["Renderer", "Signature", "grid_digits", "identifier", "signature"]
 
 
 class Signature(NamedTuple):
-    """What a kernel is called with: buffers by slot, then variables.
+    """The arguments of a kernel: buffers by slot, then variables.
 
-    `threads`: the size of its THREAD loop (the greatest of a symbolic one), of all its GLOBAL loops together times that
-    of a group, or 1. `group`: how many work-items share memory, 0 where none do.
+    `threads`: the size of its THREAD loop (the greatest of a symbolic one), the product of its GLOBAL loops times that
+    of a work-group, or 1. `group`: the work-items that share memory, 0 if none do.
     """
 
     params: tuple[UOp, ...]
@@ -40,7 +40,7 @@ def signature(uops: Sequence[UOp]) -> Signature:
 
 
 def grid_digits(uops: Sequence[UOp]) -> dict[UOp, tuple[int, int]]:
-    """The GLOBAL loops, each with the product of the sizes of those that count faster, and its own size."""
+    """Return the GLOBAL loops, each with the product of the sizes of faster ones, and its own size."""
     digits: dict[UOp, tuple[int, int]] = {}
     inner = 1
     for u in reversed([u for u in uops if u.op is Ops.RANGE and u.arg[1] == AxisKind.GLOBAL]):
@@ -69,7 +69,7 @@ def multiple_of(u: UOp) -> int:
 
 
 class Renderer(ABC):
-    """A language. `target` tells the compiler what may be used; `render` writes it down."""
+    """A language. `target` tells the compiler its features; `render` generates the text."""
 
     def __init__(self, target: Target) -> None:
         self.target = target

@@ -20,7 +20,7 @@ __all__ = ["LLVM_OPS", "LLVMRenderer"]
 
 _FLOATS = {"float16": "half", "bfloat16": "i16", "float32": "float", "float64": "double"}
 _TABLES = {16: "ssse3.pshuf.b.128", 32: "avx2.pshuf.b", 64: "avx512.pshuf.b.512", 128: "avx512.vpermi2var.qi.512"}
-_LINE = 64  # bytes that memory of the kernel's own is aligned to
+_LINE = 64  # bytes, alignment of kernel-local buffers
 _HALF_BYTE = 127  # times a byte, twice, is a number of 16 bits
 _PAIRS_OF_BYTES = ("ssse3.pmadd.ub.sw.128", "avx2.pmadd.ub.sw", "avx512.pmaddubs.w.512")  # by size, as the next ones
 _PAIRS_OF_WORDS = ("sse2.pmadd.wd", "avx2.pmadd.wd", "avx512.pmaddw.d.512")
@@ -52,7 +52,7 @@ LLVM_OPS = frozenset({*_BINARY, *_COMPARE, *_INTRINSICS, Ops.NEG, Ops.WHERE, Ops
 
 
 def llvm_type(dtype: DType, memory: bool = False) -> str:
-    """The LLVM type of a value, or of what lies in memory: a bool is i1 there and a byte here."""
+    """Return the LLVM type of a value, or of its storage in memory: a bool is i1 there and a byte here."""
     boolean = "i8" if memory else "i1"
     base = boolean if dtype.is_bool else _FLOATS.get(dtype.scalar.name, f"i{dtype.bits}")
     return base if dtype.lanes == 1 else f"<{dtype.lanes} x {base}>"
@@ -102,7 +102,7 @@ class LLVMRenderer(Renderer):
 
     def __init__(self, target: Target, *, has_tiles: bool = True, has_vnni: bool = True) -> None:
         super().__init__(target)
-        self.has_tiles = has_tiles  # else what a matrix unit does is done by functions
+        self.has_tiles = has_tiles  # otherwise functions emulate the matrix unit
         self.has_vnni = has_vnni  # else dot products of bytes take several instructions
 
     def render(self, name: str, uops: Sequence[UOp]) -> str:
@@ -110,7 +110,7 @@ class LLVMRenderer(Renderer):
         return _Function(name, uops, self.has_tiles, self.has_vnni).text()
 
 
-# A kernel with memory from the heap: where there is none it says so, and computes nothing.
+# a kernel with memory from the heap: if the allocation fails, it reports that and computes nothing
 _WITH_HEAP = """declare noalias ptr @malloc(i64)
 declare void @free(ptr)
 declare void @km_no_memory(i64)
@@ -255,18 +255,20 @@ class _Function:
         self.values[u] = name
 
     def _place(self, u: UOp) -> None:
-        """INDEX: an address, or a vector of them. A scalar gate moves a closed place to the start of the buffer."""
+        """Emit an INDEX: an address, or a vector of them. A scalar gate that is false moves the address to the start
+        of the buffer."""
         memory, index = self.values[u.src[0]], u.src[1]
         value = self.values[index]
         if u.gate is not None and u.gate.dtype.lanes == 1:
             value = self._define(f"select i1 {self.values[u.gate]}, i64 {value}, i64 0")
         kind = f"i64 {value}" if index.dtype.lanes == 1 else f"<{index.dtype.lanes} x i64> {value}"
         element = llvm_type(u.dtype.scalar, True)
-        inside = "" if u.gate is not None and u.gate.dtype.lanes > 1 else "inbounds "  # masked lanes may lie anywhere
+        inside = "" if u.gate is not None and u.gate.dtype.lanes > 1 else "inbounds "  # masked lanes may be anywhere
         self.values[u] = self._define(f"getelementptr {inside}{element}, ptr {memory}, {kind}")
 
     def _masked(self, verbs: tuple[str, str], place: UOp, dtype: DType) -> tuple[str, tuple[tuple[str, object], ...]]:
-        """The function for lanes side by side with a mask, or each at a place of its own; where they lie."""
+        """Return the function for contiguous lanes with a mask, or for lanes with separate addresses; and the
+        address."""
         gate, lanes, is_apart = place.gate, dtype.lanes, place.src[1].dtype.lanes > 1
         mask = f"<{lanes} x i1>", "splat (i1 true)" if gate is None else self.values[gate]
         where = f"<{lanes} x ptr>" if is_apart else "ptr", self.values[place]
@@ -282,7 +284,7 @@ class _Function:
             name, where = self._masked(("load", "gather"), place, u.dtype)
             value = self._define(self._call(kind, name, *where, (kind, "zeroinitializer")))
         else:
-            how = "load volatile" if is_in_order(u) else "load"  # LLVM would order them by what is made of them
+            how = "load volatile" if is_in_order(u) else "load"  # LLVM would reorder them by their uses
             value = self._define(f"{how} {kind}, ptr {address}, align {align}")
             if type(u.arg) is tuple and lanes > 1:
                 self._prefetch(address, *u.arg)
@@ -297,7 +299,7 @@ class _Function:
 
     def _prefetch(self, address: str, ahead: int | None, cache: int = 2) -> None:
         place = self._define(f"getelementptr i8, ptr {address}, i64 {ahead}") if ahead else address
-        kind = (1, 3) if ahead is None else (0, 4 - cache)  # 3: into the nearest
+        kind = (1, 3) if ahead is None else (0, 4 - cache)  # 3: into L1
         self._emit(self._call("void", "llvm.prefetch.p0", ("ptr", place), *(("i32", n) for n in (*kind, 1))))
 
     def _store(self, u: UOp) -> None:
@@ -371,7 +373,7 @@ class _Function:
         if is_thread and begin:
             first, limit = (self._define(f"sub i64 {at}, {begin}") for at in (first, limit))
             first = self._define(self._call("i64", "llvm.smax.i64", ("i64", first), ("i64", "0")))
-        if is_thread and (begin is not None or u.src[0].op is not Ops.CONST):  # of all parts, or the greatest
+        if is_thread and (begin is not None or u.src[0].op is not Ops.CONST):  # of all slices, or the greatest
             limit = self._define(self._call("i64", "llvm.smin.i64", ("i64", limit), ("i64", self.values[u.src[0]])))
         self._emit(f"br label %{loop.body}")
         self._label(loop.body)
@@ -473,8 +475,8 @@ class _Function:
         self.values[u] = value
 
     def _shuffle(self, u: UOp) -> None:
-        """Behind two steps of a network of them (a transpose) LLVM is kept from looking through: it tries all chains of
-        shuffles, a third of its time for such a kernel, and finds nothing shorter."""
+        """Emit a shuffle. After two steps of a network of shuffles (a transpose) LLVM is kept from looking through
+        it: it tries all chains of shuffles, a third of its time for such a kernel, and finds nothing shorter."""
         a, b = u.src
         self.values[u] = self._define(f"shufflevector {self._typed(a)}, {self._typed(b)}, {_numbers(u.arg)}")
         steps = self.steps.get(a, 0)
@@ -485,7 +487,8 @@ class _Function:
             self.values[u], self.steps[u] = self._define(self._call(kind, fence, (kind, self.values[u]))), 0
 
     def _table(self, u: UOp) -> None:
-        """x86 (SSSE3, AVX2, AVX512BW): each 16 bytes of a register by those beside them; AVX512VBMI: by 128 bytes."""
+        """Emit a table lookup. x86 (SSSE3, AVX2, AVX512BW): indices within each 16 bytes; AVX512VBMI: within 128
+        bytes."""
         kind, lanes = llvm_type(u.dtype), u.dtype.lanes
         index, *tables = ((kind, self.values[s]) for s in u.src)
         table = ", ".join(f"i8 {byte}" for byte in (u.arg or ()) * (lanes // 16))
@@ -515,15 +518,15 @@ class _Function:
         self.values[u] = self._define(self._call(kind, name, *operands))
 
     def _most(self, u: UOp) -> float:
-        """What a value is at most; what is loaded from memory of the kernel's own, by what is stored there."""
+        """Return the maximum of a value; for a load from a kernel-local buffer the maximum of what is stored there."""
         if u.op is not Ops.LOAD or (memory := memory_of(u.src[0])).op is not Ops.LOCAL:
             return u.bounds[1]
         stored = [s.src[1] for s in self.uops if s.op is Ops.STORE and memory_of(s.src[0]) is memory]
         return max((value.bounds[1] for value in stored), default=0)
 
     def _dot_in_steps(self, u: UOp) -> str:
-        """x86 before VNNI: sums of two products of bytes have 16 bits if one byte is below 128; others are made of
-        every second byte as a number of 16 bits."""
+        """Emit byte products for x86 before VNNI: sums of two products have 16 bits if one byte is below 128; others
+        use every second byte as a number of 16 bits."""
         kind, lanes, bits = llvm_type(u.dtype), u.dtype.lanes, u.dtype.bits * u.dtype.lanes
         pair, level = f"<{2 * lanes} x i16>", {128: 0, 256: 1, 512: 2}[bits]
         if self._most(u.src[0]) <= _HALF_BYTE:
@@ -543,7 +546,7 @@ class _Function:
         return total
 
     def _tile(self, u: UOp) -> None:
-        """A value that is a tile of a matrix unit (amx.py says which one): a sum stays where it is."""
+        """Emit a value that is a tile of a matrix unit (amx.py assigns it): a sum stays in its tile."""
         self.values[u] = ""
         if u.op is Ops.REG or (u.op is Ops.MMA and u.src[2].is_const):
             self._unit("tilezero", self.tiles[u])
@@ -565,7 +568,7 @@ class _Function:
             self._emit(f"call void @{name}({', '.join(texts)})")
 
     def _fold(self, u: UOp) -> None:
-        """A sum of ints; other folds are decomposed."""
+        """Emit a sum of ints; other horizontal reductions are decomposed."""
         kind, vector = llvm_type(u.dtype), u.src[0]
         operand = llvm_type(vector.dtype), self.values[vector]
         self.values[u] = self._define(self._call(kind, f"llvm.vector.reduce.add.{_mangled(vector.dtype)}", operand))

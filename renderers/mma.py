@@ -1,8 +1,8 @@
-"""NVIDIA's matrix unit in OpenCL C: what it multiplies, who holds what, and its instruction.
+"""NVIDIA's matrix unit in OpenCL C: its products, the distribution over work-items, and its instruction.
 
-32 work-items that follow each other do a step together. A block of a has 16 rows, one of b 8 columns, of 32 bytes each;
-an item holds 4 and 2 words of them and 4 results. Tests put a function in the instruction's place, which passes these
-words through shared memory and says in its own way which item has which (tests/renderers/mma_stand_in.py).
+32 consecutive work-items compute a step together. A block of a has 16 rows, one of b 8 columns, of 32 bytes each; a
+work-item has 4 and 2 words of them and 4 results. Tests replace the instruction by a function that passes these words
+through shared memory, with an independent description of the distribution (tests/renderers/mma_stand_in.py).
 
 Source: PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type".
 """
@@ -33,6 +33,6 @@ _FUNCTION = """static float4 mma_{kind}(uint4 a, uint2 b, float4 c) {{
 
 
 def mma_function(u: UOp) -> tuple[str, str]:
-    """The name and the text of a function that does what a MMA does."""
+    """Return the name and the text of a function that computes a MMA."""
     kind = _NAMES[u.src[0].dtype.scalar]
     return f"mma_{kind}", _FUNCTION.format(kind=kind)

@@ -1,12 +1,12 @@
-"""OpenCL C 1.2: vectors of 2 to 16 lanes, masks as ints, nothing that depends on a driver's fast-math.
+"""OpenCL C 1.2: vectors of 2 to 16 lanes, masks as ints, no dependence on a driver's fast-math.
 
-A kernel is `name(buffer, offset, .., variables.., chunk)`: every buffer comes with the number of values that lie
-before its first one. On a CPU work-item number n runs the iterations n*chunk to (n+1)*chunk of the THREAD loop; where
-the outer loops are a grid (GLOBAL), a work-item runs one iteration of all of them, or with LOCAL loops a group of items
-does: then `item` is the number in the group, and what follows a LOCAL loop of fewer iterations is for the others too.
+A kernel is `name(buffer, offset, .., variables.., chunk)`: every buffer is passed with the number of values before its
+first one. On a CPU work-item number n runs the iterations n*chunk to (n+1)*chunk of the THREAD loop. If the outer loops
+are a grid (GLOBAL), a work-item runs one iteration of all of them, or with LOCAL loops a work-group does: then `item`
+is the number in the group, and code after a LOCAL loop of fewer iterations is for the others too.
 
-With LEAN defined the text declares the functions that it calls: drivers made from clang read a header of a megabyte
-before every kernel, which takes longer than all the rest, and a device may leave it out (runtime/ops_cl.py).
+With LEAN defined the text declares the functions that it calls. Drivers based on clang read a header of a megabyte
+before every kernel, which takes longer than all the rest, and a device may omit it (runtime/ops_cl.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .opencl_values import INTS, LANE, Values
 
 __all__ = ["OpenCLRenderer"]
 
-_ROLLED = "__attribute__((opencl_unroll_hint(1)))"  # copied out, the rare path would take the registers of the other
+_ROLLED = "__attribute__((opencl_unroll_hint(1)))"  # unrolled, the rare path would take the registers of the other
 _GROUP = 256  # work-items of a group where it does not matter
 _GROUP_IDS = ("get_group_id", "get_local_id")
 _CONVERT = ("#ifdef __clang__", "#define CONVERT(type, x) __builtin_convertvector(x, type)", "#else",
@@ -125,7 +125,8 @@ class _Body(Values):
         return ["  long item = get_global_id(0);", f"  if (item >= {self.signature.threads}L) return;"]
 
     def open(self, u: UOp) -> None:
-        """RANGE; a GLOBAL one is a digit of the group's or item's number, the last one counts fastest."""
+        """Emit a RANGE; a GLOBAL one is a quotient or remainder of the group's or work-item's number, the last one
+        fastest."""
         if u.arg[1] == AxisKind.LOCAL:
             self.values[u] = "item"
             self.emit("{" if u.src[0].arg == self.signature.group else f"if (item < {u.src[0].arg}L) {{")
@@ -146,7 +147,7 @@ class _Body(Values):
         self.places.add(u)
 
     def close(self, u: UOp) -> None:
-        """END; of a GLOBAL loop there is nothing to write."""
+        """Emit an END; a GLOBAL loop needs none."""
         if u.src[0] not in self.grid:
             self.depth -= 1
             self.emit("}")
@@ -172,7 +173,7 @@ class _Body(Values):
             self.masks[u] = self.masks[u.src[0]]
 
     def local(self, u: UOp) -> None:
-        """LOCAL; an array that a group shares is declared at the head of the kernel, the only place drivers take."""
+        """Emit a LOCAL; an array shared by a work-group is declared at the head of the kernel, as drivers require."""
         name = self.values[u] = f"a{self.fresh()[1:]}"
         text = f"{self.type_name(u.dtype, memory=True)} {name}[{u.arg[1] // (MMA_ITEMS if u in self.dealt else 1)}]"
         if "shared" in u.arg:
@@ -192,14 +193,14 @@ class _Body(Values):
         self.define(u, f"{name}({', '.join(self.values[s] for s in u.src)})")
 
     def load_block(self, u: UOp) -> None:
-        """The words of a block that an item holds."""
+        """Emit the load of a work-item's words of a block."""
         kind, name, words = self.type_name(u.dtype), self.fresh(), f"const {self.space(u.src[0])} uint *"
         first, others = HELD[0 if kind[-1] == "4" else 1]
         self.emit(f"{words}{name} = ({words})({self.at(u.src[0])}) + {first};")
         self.define(u, f"({kind})({', '.join(f'{name}[{n}]' for n in others)})")
 
     def store_block(self, place: UOp, value: str) -> None:
-        """The results that an item holds: where they belong, or one after the other in memory of its own."""
+        """Emit the store of a work-item's results: at their elements, or consecutively in a private buffer."""
         first, others = ("0", range(4)) if memory_of(place) in self.dealt else HELD[2]
         for n, number in enumerate(others):
             self.emit(f"({self.at(place)} + {first})[{number}] = {value}.s{n};")
@@ -234,7 +235,7 @@ class _Body(Values):
             self.define_mask(u, 8, f"({text}) != ({memory})(0)")
 
     def gather(self, u: UOp, place: UOp, gate: UOp | None) -> str:
-        """Each lane from a place of its own."""
+        """Emit a gather: each lane from a separate index."""
         lanes = u.dtype.lanes
         index, zero = self.named(place.src[1]), self.zero(dtypes.uint8 if u.dtype.is_bool else u.dtype.scalar)
         parts = [self.element(place, self.lane_of(index, n)) for n in range(lanes)]
@@ -244,7 +245,7 @@ class _Body(Values):
         return f"({self.type_name(u.dtype, memory=True)})({', '.join(parts)})"
 
     def masked_load(self, u: UOp, place: UOp, gate: UOp) -> str:
-        """Side by side, some lanes not wanted: all are read where they lie in the buffer, else lane by lane."""
+        """Emit a contiguous masked load: all lanes are read if they are inside the buffer, else lane by lane."""
         lanes, memory = u.dtype.lanes, self.type_name(u.dtype, memory=True)
         bits = 8 if u.dtype.is_bool else u.dtype.bits
         space, mask = self.space(place), self.mask_type(lanes, bits)
@@ -264,13 +265,13 @@ class _Body(Values):
         return f"{name}({self.at(place)}, {self.mask(gate, bits)}, {self.inside(place, lanes)})"
 
     def inside(self, place: UOp, lanes: int) -> str:
-        """Whether all lanes lie in the buffer; a negative place is a large unsigned one."""
+        """Return the test that all lanes are inside the buffer; a negative index is a large unsigned one."""
         memory = memory_of(place)
         last = int(memory.arg[2 if memory.op is Ops.PARAM and len(memory.arg) > 2 else 1]) - lanes
         return f"(ulong){self.values[place.src[1]]} <= {last}UL" if last >= 0 else "false"
 
     def load_lanes(self, dtype: DType, space: str, address: str) -> str:
-        """Lanes that lie side by side."""
+        """Return a contiguous load."""
         scalar = self.type_name(dtype.scalar, memory=True)
         self.declare(f"vload{dtype.lanes}", self.type_name(dtype, memory=True), "size_t", f"const {space} {scalar} *")
         return f"vload{dtype.lanes}(0, {address})"
@@ -316,7 +317,7 @@ class _Body(Values):
             self.emit(line if mask is None else f"if ({self.lane_of(mask, n)}) {line}")
 
     def masked_store(self, place: UOp, gate: UOp, value: str, dtype: DType) -> None:
-        """Side by side, some lanes not to be touched: at once where all are wanted, else lane by lane."""
+        """Emit a contiguous masked store: at once if all lanes are written, else lane by lane."""
         lanes, memory = dtype.lanes, self.type_name(dtype, memory=True)
         space, bits = self.space(place), self.masks[gate]
         mask = self.mask_type(lanes, bits)
@@ -334,15 +335,15 @@ class _Body(Values):
         self.emit(f"{name}({self.at(place)}, {value}, {self.values[gate]}, {self.whole(gate)});")
 
     def store_lanes(self, dtype: DType, space: str, address: str, value: str) -> str:
-        """Lanes that will lie side by side."""
+        """Return a contiguous store."""
         scalar = self.type_name(dtype.scalar, memory=True)
         vector = self.type_name(dtype, memory=True)
         self.declare(f"vstore{dtype.lanes}", "void", vector, "size_t", f"{space} {scalar} *")
         return f"vstore{dtype.lanes}({value}, 0, {address});"
 
-    # --- places
+    # --- indices
     def at(self, place: UOp) -> str:
-        """The address of a scalar place."""
+        """Return the address of a scalar index."""
         index = self.held(place, self.values[place.src[1]])
         memory = self.values[place.src[0]]
         return memory if index in ("0", "0L") else f"{memory} + {index}"
@@ -351,12 +352,12 @@ class _Body(Values):
         return f"{self.values[place.src[0]]}[{self.held(place, index)}]"
 
     def held(self, place: UOp, index: str) -> str:
-        """Where a result of a matrix unit lies among those that an item has, which are the only ones that it reads."""
-        _, (_, _, far, _) = HELD[2]  # results of an item are two in one row, and two that far on
+        """Return the position of a matrix unit's result among those of a work-item, which reads only these."""
+        _, (_, _, far, _) = HELD[2]  # results of a work-item are two in one row, and two at this distance
         return f"({index}) / {far} * 2 + ({index}) % 2" if memory_of(place) in self.dealt else index
 
     def space(self, place: UOp) -> str:
-        """The address space of a place."""
+        """Return the address space of a buffer."""
         memory = memory_of(place)
         if memory.op is not Ops.LOCAL:
             return "__global"
@@ -370,7 +371,7 @@ def _kind(space: str) -> str:
 
 
 def _gate(index: UOp, gates: Sequence[UOp]) -> UOp | None:
-    """The gate of an access; one that is the same for lanes that lie side by side as the scalar that it was."""
+    """Return the gate of an access; for contiguous lanes with equal gates the scalar gate."""
     if gates and gates[0].op is Ops.BROADCAST and index.dtype.lanes == 1:
         return gates[0].src[0]
     return gates[0] if gates else None

@@ -1,7 +1,7 @@
 """class Values: OpenCL C's types, literals, expressions, vectors and masks; opencl.py adds loops, memory and the head.
 
-Signed ints wrap in the op table and not in C, so their sums are made in the unsigned type; places (made of loop
-variables and sizes, with known bounds) never wrap and stay plain. A vector of bools is a vector of ints, -1 for true,
+Signed ints wrap in the op table and not in C, so their sums are made in the unsigned type; indices (computed from loop
+variables and sizes, with known bounds) never wrap and stay signed. A vector of bools is a vector of ints, -1 for true,
 as wide as what it was compared from: the language selects lanes by masks of equal width.
 """
 
@@ -39,14 +39,14 @@ LANE = "0123456789abcdef"
 
 
 class Values:
-    """The values of one kernel: `values` holds the expression that stands for each node."""
+    """The values of one kernel: `values` has the expression of each node."""
 
     def __init__(self, target: Target, name: str, uops: Sequence[UOp]) -> None:
         self.target, self.name, self.uops = target, name, uops
         self.signature = signature(uops)
         self.lines: list[str] = []
         self.values: dict[UOp, str] = {}
-        self.places: set[UOp] = set()  # ints that are made of loop variables and sizes, and do not wrap
+        self.places: set[UOp] = set()  # ints that are computed from loop variables and sizes, and do not wrap
         self.depth, self.count = 1, 0
         self.masks: dict[UOp, int] = {}  # vectors of bools: bits of a lane
         self.helpers: dict[str, None] = {}
@@ -72,7 +72,7 @@ class Values:
         self.emit(f"{self.type_name(u.dtype)} {self.values[u]} = {text};")
 
     def type_name(self, dtype: DType, *, memory: bool = False) -> str:
-        """The type of a value, or of what lies in memory."""
+        """Return the type of a value, or of its storage in memory."""
         scalar = dtype.scalar
         if scalar not in self.target.storage_dtypes and scalar is dtypes.float64:
             raise DTypeError(
@@ -84,14 +84,14 @@ class Values:
             name = "ushort"
         if scalar.is_bool and (memory or dtype.lanes > 1):
             name = "uchar" if memory else "int"
-        if dtype.lanes > _WIDTHS[-1]:  # a block of a matrix unit: the words of it that an item holds
+        if dtype.lanes > _WIDTHS[-1]:  # a block of a matrix unit: a work-item's words of it
             return f"{name if scalar.bits == 32 else 'uint'}{dtype.lanes * scalar.bits // (32 * MMA_ITEMS)}"
         if dtype.lanes > 1 and dtype.lanes not in _WIDTHS:
             raise InternalError(f"{self.name}: OpenCL has no vectors of {dtype.lanes} lanes")
         return name if dtype.lanes == 1 else f"{name}{dtype.lanes}"
 
     def is_bits(self, dtype: DType) -> bool:
-        """Whether a float dtype is only moved about, as the ushort of its bits."""
+        """True if a float dtype is only moved, as the ushort of its bits."""
         missing = dtypes.float16 not in self.target.storage_dtypes
         return dtype.scalar is dtypes.bfloat16 or (dtype.scalar is dtypes.float16 and missing)
 
@@ -184,7 +184,7 @@ class Values:
         return self.arithmetic(u.op, u.src[0].dtype, operands, wraps=not self.is_place(u))
 
     def is_place(self, u: UOp) -> bool:
-        """Whether it is made of loop variables and sizes and cannot wrap, as a user's numbers made of these can."""
+        """True if it is computed from loop variables and sizes and cannot wrap, unlike a user's numbers."""
         is_bounded = u.bounds != (u.dtype.min, u.dtype.max)
         return u.dtype is dtypes.int64 and is_bounded and all(s in self.places for s in u.src)
 
@@ -221,16 +221,16 @@ class Values:
 
     # --- bools in vectors
     def mask_type(self, lanes: int, bits: int) -> str:
-        """The type of a mask with lanes of so many bits."""
+        """Return the type of a mask with lanes of this many bits."""
         return self.type_name(INTS[bits].vec(lanes))
 
     def mask(self, u: UOp, bits: int) -> str:
-        """A vector of bools as lanes of so many bits."""
+        """Return a vector of bools as lanes of this many bits."""
         have = self.masks[u]
         return self.values[u] if have == bits else self.convert(self.mask_type(u.dtype.lanes, bits), self.values[u])
 
     def _as_mask(self, u: UOp, bits: int) -> str:
-        """A mask of so many bits, under a name."""
+        """Return a named mask of this many bits."""
         name = self.fresh()
         self.emit(f"{self.mask_type(u.dtype.lanes, bits)} {name} = {self.mask(u, bits)};")
         return name
@@ -291,7 +291,7 @@ class Values:
             self.define(u, f"({self.type_name(u.dtype)})({', '.join(self.values[s] for s in u.src)})")
 
     def _shuffle(self, u: UOp) -> None:
-        """Lanes of two vectors, runs out of one of them as a vector of their own."""
+        """Emit a shuffle of two vectors; runs of lanes from one of them are subvectors."""
         a, b = u.src
         is_mask = u.dtype.is_bool
         bits = self.masks[a] if is_mask else 0
@@ -322,7 +322,7 @@ def mask_op(op: Op, a: str, b: str) -> str:
 
 
 def lane_runs(order: list[int], lanes: int) -> list[tuple[int, list[int]]]:
-    """The lanes cut into pieces of 1, 2, 4, 8 or 16 that come from one of the two vectors."""
+    """Split the lanes into pieces of 1, 2, 4, 8 or 16 from one of the two vectors."""
     pieces: list[tuple[int, list[int]]] = []
     at = 0
     while at < len(order):

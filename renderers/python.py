@@ -1,8 +1,8 @@
 """Readable Python: the reference. One line an operation, rounded to its dtype by a function of that name.
 
-The kernel is `def name(buffers.., begin, end)`; the names that it uses (f32, exp, cdiv, ...) are given to it by
-ops_python. A kernel of groups of work-items is one generator for each of them, which stops at every barrier; `together`
-runs those of a group in turn.
+The kernel is `def name(buffers.., begin, end)`; ops_python provides the names that it uses (f32, exp, cdiv, ...). A
+kernel of work-groups is one generator per work-item, which yields at every barrier; `together` runs those of a group in
+turn.
 """
 
 from __future__ import annotations

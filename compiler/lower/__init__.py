@@ -1,1 +1,2 @@
-"""Lowering: towards the machine. What depends on a stage or a target is here; what is always true is in ir/algebra/."""
+"""Lowering: towards the machine. Rules that depend on a stage or a target are here; laws of any graph are in
+ir/algebra/."""

@@ -136,7 +136,8 @@ POLYNOMIALS: Final[dict[str, dict[int, tuple[float, ...]]]] = {
     },
 }  # fmt: skip
 
-# 2/pi in two words, from which |x|, and without the multiples of 4 in the product with such a float32
+# 2/pi in two words, to be multiplied by |x|; the second variant lacks the multiples of 4 in the product with such a
+# float32
 TWO_OVER_PI: Final[tuple[tuple[float, float, float], ...]] = (
     (0.0, 0.6366197723675814, -3.935735335036497e-17),
     (140737488355328.0, -3.3922091508486964e-08, -5.434184107743751e-25),

@@ -1,9 +1,9 @@
-"""Load combining: a number that shifts put together from parts, bytes or halves, is read at once as the wider type.
+"""Load combining: a number that is assembled by shifts from bytes or halves is loaded at once as the wider type.
 
-When: after shuffle_lanes, before find_dots. Why there: bytes of neighbouring lanes are picked from vectors that were
-read whole, and all of them side by side again are that vector. Assumes: a little-endian target, as all known ones are.
-Guarantees: bytes are combined only where nothing but a plain load is left, or steps that all bytes share; halves of 64
-bits only where each can be made in 32; otherwise the shifts stay. Tests: tests/compiler/lower/test_combine_loads.py.
+When: after shuffle_lanes, before find_dots. Why there: bytes of adjacent lanes are selected from vectors that were
+loaded whole, and all of them together are that vector again. Assumes: a little-endian target, as all known ones are.
+Guarantees: bytes are combined only if a plain load is left, or operations that all bytes share; halves of 64 bits only
+if each can be computed in 32; otherwise the shifts remain. Tests: tests/compiler/lower/test_combine_loads.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ _FROM_BELOW = (Ops.BROADCAST, Ops.ADD, Ops.SUB, Ops.MUL, Ops.AND, Ops.OR, Ops.XO
 
 
 def combine_loads(ast: UOp, target: Target) -> UOp:
-    """The kernel with wide loads where numbers were read byte by byte, and halves of numbers woven into each other."""
+    """Return the kernel with wide loads where numbers were loaded byte by byte, and with interleaved halves of
+    numbers."""
     if not target.vector_bytes:
         return ast
     return rebuilt(
@@ -41,7 +42,7 @@ def _joined(u: UOp, target: Target) -> UOp | None:
 
 
 def _half(u: UOp) -> UOp | None:
-    """The low 32 bits of a whole number, made in 32 bits; None where that takes more."""
+    """Return the low 32 bits of an int, computed in 32 bits; None if that costs more."""
     inner = u.src[0] if u.op is Ops.CAST and u.src[0].dtype.is_int else u
     if u.op is Ops.CONST or u.dtype.lanes == 1 or inner.dtype.scalar.bits <= 32:
         return inner.cast(dtypes.int32)
@@ -52,7 +53,7 @@ def _half(u: UOp) -> UOp | None:
 
 
 def _word(u: UOp, target: Target) -> UOp | None:
-    """The bytes of a whole number as one load: in the register they lie as they do in memory."""
+    """Return the bytes of an int as one load: they have the same order in the register as in memory."""
     parts: dict[int, UOp] = {}
     if not _collect(u, parts) or sorted(parts) != list(range(0, u.dtype.bits, 8)):
         return None
@@ -61,7 +62,7 @@ def _word(u: UOp, target: Target) -> UOp | None:
 
 
 def _load(u: UOp) -> UOp | None:
-    """What is made of loads byte by byte, the load itself as well; or that of the part that a shuffle takes of one."""
+    """Return a value assembled from byte loads (or one such load), or the slice that a shuffle takes of it."""
     if all(n.op in (Ops.LOAD, Ops.CONST) or n.op.is_elementwise for n in u.toposort(lambda n: n.op is Ops.LOAD)):
         return u
     whole, start = u.src[0], u.arg[0] if u.op is Ops.SHUFFLE else 0
@@ -74,7 +75,7 @@ def _load(u: UOp) -> UOp | None:
 
 
 def _collect(u: UOp, parts: dict[int, UOp]) -> bool:
-    """The bytes below by how far they are shifted; False where there is anything else."""
+    """Collect the bytes below by their shift; False if there is anything else."""
     if u.op is Ops.OR:
         return all(_collect(s, parts) for s in u.src)
     u, by = (u.src[0], int(u.src[1].arg)) if u.op is Ops.SHL and u.src[1].is_const else (u, 0)

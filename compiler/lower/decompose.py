@@ -21,7 +21,8 @@ x, y, z = var("x"), var("y"), var("z")
 
 
 def _max(u: UOp) -> UOp | None:
-    """max or min that keeps a nan of either side: a if a is nan or a > b, else b. Of places: see lower_index.py."""
+    """Expand max or min so that a nan of either side remains: a if a is nan or a > b, else b. For indices see
+    lower_index.py."""
     a, b = u.src
     if u.dtype.is_index:
         return None
@@ -47,7 +48,8 @@ def _safe_shift(u: UOp) -> UOp | None:
 
 
 def _float_to_int(u: UOp) -> UOp | None:
-    """By a signed int of 32 or 64 bits, so that what it holds wraps on every machine; beyond it, any value."""
+    """Convert through a signed int of 32 or 64 bits, so that values in its range wrap on every target; others are
+    undefined."""
     (x,), to = u.src, u.dtype.scalar
     wide = dtypes.int64 if to.bits == 64 else dtypes.int32
     if not (x.dtype.is_float and to.is_int) or to is wide:
@@ -58,8 +60,8 @@ def _float_to_int(u: UOp) -> UOp | None:
 
 
 def _fold(u: UOp, target: Target) -> UOp | None:
-    """Halves onto each other until one lane is left. Ints that are added: by the target, or neighbours: LLVM, where an
-    OpenCL driver uses it too, loses terms of products of bytes in a ladder of halves."""
+    """Reduce lanes by halves until one is left. Sums of ints use the target's op, or adjacent lanes: LLVM, which
+    OpenCL drivers use too, loses terms of byte products in a ladder of halves."""
     is_whole = u.arg is Ops.ADD and u.dtype.is_int
     if is_whole and Ops.FOLD in target.ops:
         return None
@@ -73,7 +75,7 @@ def _fold(u: UOp, target: Target) -> UOp | None:
     return UOp(Ops.LANE, u.dtype, (both,), 0)
 
 
-# What most machines lack. A target that prints one of these ops itself lists it in target.ops.
+# ops that most targets lack; a target with an instruction for one of them lists it in target.ops
 _BASICS: list[tuple[Op, Rule]] = [
     (Ops.MAX, Rule("max_to_where", node(Ops.MAX, x, y).named("u"), _max)),
     (Ops.MIN, Rule("min_to_where", node(Ops.MIN, x, y).named("u"), _max)),

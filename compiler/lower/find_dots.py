@@ -1,17 +1,17 @@
 """Sums of four products of bytes, or two of bfloat16, become the dot product instruction of the target.
 
-When: between shuffle_lanes and lower_reduces. Why there: the copies of an unrolled reduce loop are values of one
-REDUCE, and what `stage` packed four by four is one load from which shuffle picks; putting the four side by side undoes
-the picking, so that nothing is left of it (`shuffle` in shuffle_lanes.py). Assumes: nothing; other sums stay as they
-are. Guarantees: a REDUCE gets DOT values only for pairs of types in target.dots, of lanes that fill a register or part
+When: between shuffle_lanes and lower_reduces. Why there: instances of an unrolled reduce loop are values of one REDUCE,
+and what `stage` packed by fours is one load from which shuffles select. Concatenating the four undoes the selection, so
+that nothing is left of it (`shuffle` in shuffle_lanes.py). Assumes: nothing; other reductions are unchanged.
+Guarantees: a REDUCE gets DOT values only for pairs of types in target.dots, of lanes that fill a register or a fraction
 of it. Tests: tests/compiler/lower/test_find_dots.py.
 
-An instruction for unsigned by signed bytes also does other pairs: a + 128 is a with its highest bit turned, and
-sum(a*b) = sum((a + 128)*b) - sum(128*b). The second sum does not change with the rows that share b, so it stands
-outside of their loop. Sums wrap, so every step is exact. Where b is copied, the action `bias` moves that instead.
-Bytes that are added up as they are, as `bias` does, are multiplied by 1 where four neighbours are one load.
+An instruction for unsigned by signed bytes supports other pairs as well: a + 128 is a with its highest bit flipped, and
+sum(a*b) = sum((a + 128)*b) - sum(128*b). The second sum is invariant in the rows that share b, so it is outside of
+their loop. Sums wrap, so every step is exact. If b is copied, the action `bias` offsets b instead. Plain sums of bytes,
+which `bias` needs, are multiplied by 1 if four neighbours are one load.
 
-Of bfloat16 a pair outside of the sum may be nan, so that nothing is multiplied there.
+For bfloat16 a value outside of the reduction may be nan, so that nothing is multiplied there.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HIGHEST = {dtypes.uint8: 128, dtypes.int8: -128}  # the highest bit, as a value
 
 
 def find_dots(ast: UOp, target: Target) -> UOp:
-    """The kernel with DOT where sums of products allow it."""
+    """Return the kernel with DOT where sums of products allow it."""
     if not target.dots or not any(_is_sum(node, target) for node in ast.toposort()):
         return ast
     return separate_loops(rebuilt(ast, lambda _, new: _with_dots(new, target) if _is_sum(new, target) else new))
@@ -46,13 +46,13 @@ def _is_sum(node: UOp, target: Target) -> bool:
 
 
 def is_multiplied(a: DType, b: DType, target: Target) -> bool:
-    """Whether the target has DOT for such values; bytes may have either sign."""
+    """True if the target has DOT for such values; bytes may have either sign."""
     given, *pairs = ({dtypes.int8 if x in BYTES else x for x in pair} for pair in ((a, b), *target.dots))
     return given in pairs
 
 
 def terms_of_a_dot(dtype: DType) -> int:
-    """How many products of such values one lane of the result adds up."""
+    """Return how many products of such values one lane of the result adds up."""
     return DOT_SUMS[dtype].size_bytes // dtype.size_bytes
 
 
@@ -79,7 +79,7 @@ def _dot(values: Sequence[UOp], group: int, node: UOp, target: Target) -> tuple[
         return values, ()
     a, b = (side_by_side([product[n] for product in products], node.dtype.lanes, target) for n in (0, 1))
     if products[0][0].is_const and b.op is not Ops.LOAD:
-        return values, ()  # bytes alone, and woven: for nothing
+        return values, ()  # interleaved bytes alone cost nothing
     if a.dtype.is_float and not _is_near(a, b, products, target):
         return values, ()
     zero, is_signed = const(node.dtype, 0), a.dtype.scalar is dtypes.int8
@@ -102,7 +102,7 @@ def moved(u: UOp) -> UOp:
 
 
 def _product(value: UOp) -> tuple[UOp, UOp] | None:
-    """What is multiplied, the same in all lanes first and as a scalar; a byte alone by 1."""
+    """Return the two factors, the uniform one first and scalar. A single byte is multiplied by 1."""
     value = without_mask(value)
     if value.op is Ops.CAST and (byte := _narrow(value)) is not None and byte.dtype.scalar in BYTES:
         return const(dtypes.uint8 if byte.dtype.scalar is dtypes.int8 else dtypes.int8, 1), byte
@@ -122,8 +122,8 @@ def _narrow(u: UOp) -> UOp | None:
 
 
 def _is_near(a: UOp, b: UOp, products: Sequence[tuple[UOp, UOp]], target: Target) -> bool:
-    """Whether pairs are made as fast as they are multiplied: one operand is read so, and the other at most woven in
-    registers, but not from memory, for which the product waits (docs/topics/dot-products.md)."""
+    """True if pairs are assembled as fast as they are multiplied: one operand is loaded as pairs, and the other at
+    most interleaved in registers, but not from memory, for which the product waits (docs/topics/dot-products.md)."""
     if _is_read(b):
         return _is_read(a) or products[0][0].dtype.lanes > 1
     memories = [memory_of(product[1].src[0]) for product in products if product[1].op is Ops.LOAD]
@@ -133,13 +133,13 @@ def _is_near(a: UOp, b: UOp, products: Sequence[tuple[UOp, UOp]], target: Target
 
 
 def _is_read(u: UOp) -> bool:
-    """Whether it is one load, or a word of neighbours in all lanes."""
+    """True if it is one load, or a broadcast word of adjacent values."""
     return u.op is Ops.LOAD or (u.op is Ops.SHUFFLE and u.src[0] is u.src[1] and u.src[0].op is Ops.LOAD)
 
 
 def read_by_dots(order: Sequence[UOp], target: Target) -> set[UOp]:
-    """Memory of the kernel's own that DOT reads as it is: of sums of products that have copies of a loop for the terms
-    of a DOT, which lie side by side in both factors."""
+    """Return the kernel-local buffers that DOT reads unconverted: those of products with an unrolled loop over the
+    elements of a DOT, contiguous in both factors."""
     found: set[UOp] = set()
     for node in order:
         product = _product(node.src[0]) if node.op is Ops.REDUCE and node.arg == (Ops.ADD, 1) else None

@@ -1,9 +1,9 @@
 """Sums of products that fill a matrix unit become its instruction.
 
-When: before loops are copied out. Why there: the results of one step are memory that two loops fill (the action
-`tensorize`), its operands are loads from packed memory, and each is still one node. Assumes: nothing; what does not lie
-as the unit wants it stays a loop. Guarantees: the operands of a MMA are loads of whole blocks.
-Tests: tests/compiler/lower/test_find_mmas.py.
+When: before loops are unrolled. Why there: the results of one step are a buffer that two loops fill (the action
+`tensorize`), its operands are loads from packed buffers, and each is still one node. Assumes: nothing; operands in a
+different layout stay a loop. Guarantees: the operands of a MMA are loads of whole blocks. Tests:
+tests/compiler/lower/test_find_mmas.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["find_mmas"]
 
 
 def find_mmas(ast: UOp, target: Target) -> UOp:
-    """The kernel with MMA where sums of products allow it."""
+    """Return the kernel with MMA where sums of products allow it."""
     if not target.units:
         return ast
     order = ast.toposort()
@@ -33,7 +33,7 @@ def find_mmas(ast: UOp, target: Target) -> UOp:
 
 
 def _is_dealt(memory: UOp, unit: Unit, order: Sequence[UOp]) -> bool:
-    """Whether the items of a step fill the same memory, and each reads of it only what the unit gives to it."""
+    """True if the work-items of a step fill the same buffer, and each reads only its own results of it."""
     loops = {str(node.arg[0]): node for node in order if node.op is Ops.RANGE and is_local(node)}
     last = [loops[name] for name in order[-1].arg.order if name in loops][-len(unit.items) :]
     items = zip(last, unit.items, strict=False)
@@ -43,7 +43,7 @@ def _is_dealt(memory: UOp, unit: Unit, order: Sequence[UOp]) -> bool:
     for node in order:
         if node.op is Ops.INDEX and node.src[0] is memory:
             terms, least = linear(node.src[1])[0], 1
-            for loop, step in sorted(terms.items(), key=lambda term: term[1]):  # the loops are digits of the place
+            for loop, step in sorted(terms.items(), key=lambda term: term[1]):  # the loops are quotients of the index
                 if loop.op is not Ops.RANGE or step < least or own.get(loop, step) != step:
                     return False
                 least = step * int(loop.src[0].arg)
@@ -76,7 +76,7 @@ def _tile(node: UOp, unit: Unit) -> UOp | None:
 
 
 def _operands(total: UOp, unit: Unit) -> list[tuple[UOp, UOp]]:
-    """The places of what is multiplied, in each order in which the unit multiplies such types."""
+    """Return the indices of both factors, in each order that the unit supports."""
     if total.arg != (Ops.ADD, 1) or total.dtype is not unit.c or total.src[0].op is not Ops.MUL:
         return []
     loads = [s.src[0] if s.op is Ops.CAST else s for s in total.src[0].src]

@@ -1,8 +1,8 @@
-"""Table lookup: what steps make of four bits of a byte, or a byte gathers from 256 bytes, is looked up in registers.
+"""Table lookup: a function of four bits of a byte, or a byte gather from 256 bytes, becomes a lookup in registers.
 
-When: after find_dots. Why there: what was done to four products is done once to all of them. Assumes: nothing.
-Guarantees: a TABLE gives the byte that the steps gave, for each of the sixteen numbers that its source may be; steps
-that other values need as well stay. No memory behind a table is read. Tests: tests/compiler/lower/test_find_tables.py.
+When: after find_dots. Why there: operations on four products are merged into one. Assumes: nothing. Guarantees: a TABLE
+gives the byte that the operations gave, for each of the sixteen values of its source; operations with other users
+remain. Nothing behind a table in memory is read. Tests: tests/compiler/lower/test_find_tables.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STEPS = 4  # from which on a lookup is fewer instructions
 
 
 def find_tables(ast: UOp, target: Target) -> UOp:
-    """The kernel with TABLE in place of choices between numbers, and of gathers of bytes from a few registers."""
+    """Return the kernel with TABLE instead of selections between numbers, and of byte gathers from a few registers."""
     ast = rebuilt(ast, lambda _, u: _held(u, target.table_bytes))
     sources = _sources(ast.toposort(), target.table_lanes)
     inside = {s for node in sources for s in node.src if sources.get(s) is sources[node]}
@@ -35,7 +35,8 @@ def find_tables(ast: UOp, target: Target) -> UOp:
 
 
 def _held(load: UOp, part: int) -> UOp:
-    """A gather of bytes as a lookup in two registers, or in four, of which the highest bit of a place chooses two."""
+    """Return a byte gather as a lookup in two registers, or in four, of which the highest bit of an index selects
+    two."""
     found, kind = entry(load) if part == 2 * load.dtype.lanes else None, load.dtype
     if found is None or found[1].op is not Ops.PARAM:
         return load
@@ -49,7 +50,7 @@ def _held(load: UOp, part: int) -> UOp:
 
 
 def _sources(order: Sequence[UOp], lanes: int) -> dict[UOp, UOp]:
-    """What each value is made of alone, besides numbers: a byte below the size of a table."""
+    """Return the single source of each value, besides constants: a byte below the size of a table."""
     sources: dict[UOp, UOp] = {}
     for node in order:
         is_lane_by_lane = all(s.dtype.lanes == node.dtype.lanes for s in node.src)  # not bytes read as words
@@ -63,7 +64,7 @@ def _sources(order: Sequence[UOp], lanes: int) -> dict[UOp, UOp]:
 
 
 def _value(steps: Sequence[UOp], code: int) -> Any:
-    """What the steps make of one number."""
+    """Evaluate the operations for one number."""
     known: dict[UOp, Any] = {steps[0]: code}
     for step in steps[1:]:
         known[step] = apply_op(step, tuple([known.get(s, s.arg) for s in step.src]))

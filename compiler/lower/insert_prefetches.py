@@ -1,12 +1,11 @@
-"""Prefetches in the loops of sums: of the next panel, a tile's next rows, its results, and rows that are looked up.
+"""Prefetches in reduction loops: next panel, next rows of a tile, results, gathered rows.
 
-When: once sums are accumulators. Why there: it is known which loads are left, and what an accumulator waits for has a
-place of its own (AFTER). A panel is copied in a burst: prefetched by the copy itself (LOAD's arg) it comes as fast as
-memory can, while the multipliers wait; prefetched by the products of the panel before, it comes while they work. What
-lies behind a row whose index was looked up is not the next row, so that one is prefetched by its own index. Assumes:
-the bytes ahead of a copy are the next panel's. Guarantees: the same results; a copy whose readers walk other loops than
-it does keeps its prefetches. Why: docs/topics/prefetch.md, docs/topics/convolutions.md. Tests:
-tests/compiler/lower/test_insert_prefetches.py.
+When: once reductions are accumulators. Why there: the remaining loads are known, and AFTER can hold statements of an
+accumulator's loop. A panel is copied in a burst. If the copy itself prefetches (LOAD's arg), the multipliers wait for
+memory; if the products of the panel before prefetch it, both overlap. The row after a row with a loaded index is not
+the next row, so it is prefetched by its own index. Assumes: the bytes ahead of a copy are the next panel's. Guarantees:
+the same results; a copy whose readers have different loops keeps its prefetches. Why: docs/topics/prefetch.md,
+docs/topics/convolutions.md. Tests: tests/compiler/lower/test_insert_prefetches.py.
 """
 
 from __future__ import annotations
@@ -34,20 +33,20 @@ from ..linearize import loop_depths
 
 __all__ = ["insert_prefetches"]
 
-# what lines have in common: the sum whose loop asks, memory, the place that they are numbered from, PREFETCH's arg
+# properties shared by cache lines: the reduction whose loop prefetches, memory, the base index, PREFETCH's arg
 _Lines: TypeAlias = tuple[UOp, UOp, UOp, "int | None"]
 
 
 def insert_prefetches(ast: UOp) -> UOp:
-    """The kernel with its prefetches where there is work to hide them."""
+    """Return the kernel with its prefetches where computation hides them."""
     return _ask_for_tiles(_ask_by_place(_ask_for_panels(ast)))
 
 
 def _ask_for_panels(ast: UOp) -> UOp:
-    """What a copying loop asks for, asked for by the sums that read the copy."""
+    """Move the prefetches of a copying loop to the reductions that read the copy."""
     order = ast.toposort()
     copies = {node: loads for node in order if node.op is Ops.AFTER and (loads := _asking(node))}
-    moved: dict[UOp, list[UOp]] = {}  # a sum -> what its loops ask for
+    moved: dict[UOp, list[UOp]] = {}  # a reduction -> prefetches of its loops
     silent: dict[UOp, UOp] = {}
     for node in order if copies else []:
         if node.op is not Ops.AFTER or node.src[0].op is not Ops.REG:
@@ -61,7 +60,7 @@ def _ask_for_panels(ast: UOp) -> UOp:
 
 
 def _with_asks(ast: UOp, asks: Mapping[UOp, Sequence[UOp]], silent: Mapping[UOp, UOp]) -> UOp:
-    """The kernel with what the loops of sums ask for, and with other nodes in place of those that asked for it."""
+    """Insert the prefetches of reduction loops and replace the loads that requested them."""
     done: dict[UOp, UOp] = {ast: ast}
     for node in ast.toposort() if silent else []:
         new = with_sources(silent.get(node, node), tuple(done[s] for s in node.src))
@@ -73,7 +72,7 @@ def _with_asks(ast: UOp, asks: Mapping[UOp, Sequence[UOp]], silent: Mapping[UOp,
 
 
 def _ask_by_place(ast: UOp) -> UOp:
-    """What lies at places that are themselves loaded is asked for by the place that comes so many bytes later."""
+    """Prefetch gathered data with the index that is loaded `bytes` later."""
     loads = [node for node in ast.toposort() if _is_asking(node) and _lookups(node)]
     depths, asks = loop_depths(ast) if loads else {}, []
     for load in loads:
@@ -90,7 +89,7 @@ def _ask_by_place(ast: UOp) -> UOp:
 
 
 def _is_asking(node: UOp) -> bool:
-    """Whether it is a load that asks for what comes later."""
+    """True if it is a load that requests a prefetch."""
     return node.op is Ops.LOAD and type(node.arg) is tuple
 
 
@@ -102,7 +101,7 @@ def _lookups(load: UOp) -> list[UOp]:
 
 
 def _asking(copy: UOp) -> list[UOp]:
-    """The loads of a copying pass over one loop that ask for what comes later, one for each line."""
+    """Return the loads of a copying pass over one loop that request prefetches, one for each cache line."""
     loops = closed_ranges(copy)
     if len(loops) != 1 or copy.src[0].op is not Ops.LOCAL:
         return []
@@ -117,15 +116,15 @@ def _asking(copy: UOp) -> list[UOp]:
 
 
 def _panels(total: UOp) -> Iterable[UOp]:
-    """The copies that the loops of a sum read."""
+    """Return the copies that the loops of a reduction read."""
     loops = closed_ranges(total)
     inside = total.src[1].toposort(stop=lambda u: u.ranges.isdisjoint(loops))
     return dict.fromkeys(node.src[0].src[0] for node in inside if node.op is Ops.LOAD and len(loops) == 1)
 
 
 def _asks(panel: UOp, loads: list[UOp], total: UOp) -> list[UOp]:
-    """Prefetches for the loop of the sum: of the lines of an iteration, each tile of those that read the panel has its
-    share."""
+    """Return prefetches for the reduction loop: the cache lines of an iteration are divided among the tiles that
+    read the panel."""
     (copying,), (loop,) = closed_ranges(panel), closed_ranges(total)
     tiles = sorted(total.ranges - panel.ranges, key=lambda r: str(r.arg[0]))
     if iterations(copying) != iterations(loop) or not panel.ranges <= total.ranges:
@@ -144,7 +143,7 @@ def _asks(panel: UOp, loads: list[UOp], total: UOp) -> list[UOp]:
         offset = places[0]
         for turn, place in enumerate(places[1:], 1):
             offset = (number < -(-turn * count // len(mine))).where(offset, place)
-        gates = [gate for one in mine for gate in one.src[0].src[2:]]  # past a row's end only some lie outside
+        gates = [gate for one in mine for gate in one.src[0].src[2:]]  # past a row's end only some are out of bounds
         where = substitute(index.replace(src=(*index.src[:2], *gates[:1])), {copying: loop})
         where = where.replace(src=(where.src[0], where.src[1] + offset, *where.src[2:]))
         asks.append(UOp(Ops.PREFETCH, dtypes.void, (where,), mine[0].arg[0]))
@@ -152,8 +151,8 @@ def _asks(panel: UOp, loads: list[UOp], total: UOp) -> list[UOp]:
 
 
 def _ask_for_tiles(ast: UOp) -> UOp:
-    """Results that are asked for to be written, and single values that a sum reads and wants from further on: the loop
-    of the sum asks for their lines, a few in each iteration."""
+    """Prefetch results that will be written, and scalars that a reduction reads, in the reduction loop, a few cache
+    lines in each iteration."""
     sums: dict[tuple[UOp, ...], UOp] = {}  # the first of those with the same loops
     wanted: dict[_Lines, set[int]] = {}
     silent: dict[UOp, UOp] = {}
@@ -177,7 +176,7 @@ def _ask_for_tiles(ast: UOp) -> UOp:
 
 
 def _note(wanted: dict[_Lines, set[int]], total: UOp, access: UOp) -> None:
-    """The lines that a LOAD or STORE touches over the loop of a sum, numbered from where they begin."""
+    """Add the cache lines that a LOAD or STORE accesses over the reduction loop, numbered from their base."""
     memory, place, loop = memory_of(access.src[0]), access.src[0].src[1], closed_ranges(total)[0]
     if len(closed_ranges(total)) > 1 or not loop.src[0].is_const or place.dtype.lanes > 1:
         return
@@ -192,7 +191,7 @@ def _note(wanted: dict[_Lines, set[int]], total: UOp, access: UOp) -> None:
 
 
 def _spread(key: _Lines, lines: list[int]) -> list[UOp]:
-    """Prefetches in the loop of the sum; none where the lines are no even grid."""
+    """Spread the prefetches over the reduction loop; none if the lines are not a regular grid."""
     (total, memory, base, ahead), unit = key, LINE_BYTES // key[1].dtype.scalar.size_bytes
     row = next((n for n in range(2, len(lines)) if lines[n] - lines[n - 1] != lines[1] - lines[0]), len(lines))
     step, pitch = (lines[n] - lines[0] if n < len(lines) else 0 for n in (1, row))

@@ -1,4 +1,4 @@
-"""Division with NumPy's meaning out of the machine's own, and whole powers of ints.
+"""Division with NumPy's meaning from the machine's instructions, and integer powers of ints.
 
 When: in lowering, before a renderer sees the ops. Why here: bounds are known and sizes are settled; CDIV is what
 machines have, but it traps (or is undefined) for a divisor of 0 and for the smallest int by -1.
@@ -88,7 +88,7 @@ def _in_float32(fn: Callable[[UOp, UOp], UOp], a: UOp, b: UOp) -> UOp:
 
 
 def _remainder(a: UOp, b: UOp) -> tuple[UOp, UOp]:
-    """C's fmod, the remainder with the sign of a; and whether floor division has to step once further down."""
+    """Return C's fmod, the remainder with the sign of a; and whether floor division is one less than the quotient."""
     size, by, infinite = magnitude(a), magnitude(b), literal(a, math.inf)
     rest = fused(-(size / by).alu(Ops.TRUNC), by, size)
     rest = (rest < 0).where(rest + by, rest)  # the quotient was rounded up

@@ -1,7 +1,7 @@
 """Index expressions get a machine type, and an order that leaves little to compute in inner loops.
 
-When: last before linearize. Why there: after this the laws of whole numbers no longer hold (a machine int wraps), so
-no simplification may follow. Guarantees: no dtype index is left; an address is (outer loops) + (inner loops) +
+When: last before linearize. Why there: after this the laws of unbounded integers no longer hold (a machine int wraps),
+so no simplification may follow. Guarantees: no dtype index is left; an address is (outer loops) + (inner loops) +
 constant, so that everything but the last steps is computed outside the inner loop. Tests:
 tests/compiler/lower/test_lower_index.py.
 """
@@ -16,7 +16,7 @@ __all__ = ["lower_index"]
 
 
 def lower_index(ast: UOp, depth: Mapping[UOp, int]) -> UOp:
-    """The kernel with 64-bit loop variables and addresses; `depth` says how deep each loop stands."""
+    """Return the kernel with 64-bit loop variables and addresses; `depth` is the nesting depth of each loop."""
     done: dict[UOp, UOp] = {}
     for node in ast.toposort():
         is_sum = node.dtype is dtypes.index and node.op in (Ops.ADD, Ops.MUL, Ops.SUB)
@@ -38,7 +38,7 @@ def _typed(node: UOp, done: dict[UOp, UOp]) -> UOp:
 
 
 def _by_depth(node: UOp, depth: Mapping[UOp, int]) -> UOp:
-    """The sum with the terms of outer loops first and the constant last."""
+    """Order a sum: terms of outer loops first, the constant last."""
     terms, offset = linear(node)
     levels: dict[int, dict[UOp, int]] = {}
     for atom, factor in terms.items():
@@ -74,7 +74,8 @@ def _lane_compare(node: UOp) -> UOp:
 
 
 def _lanes_and_rest(u: UOp) -> tuple[UOp | None, UOp] | None:
-    """A vector of places as constant lanes (None: all equal) plus a scalar; None where it is something else."""
+    """Split a vector of indices into constant lanes (None: all equal) plus a scalar; None if it has a different
+    form."""
     if u.op is Ops.BROADCAST:
         return None, u.src[0]
     if u.op is Ops.CONST:

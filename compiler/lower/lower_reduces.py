@@ -1,9 +1,9 @@
-"""A REDUCE becomes an accumulator: REG before its loops, CARRY and SET inside them, AFTER for what is left at the end.
+"""A REDUCE becomes an accumulator: REG before its loops, CARRY and SET inside them, AFTER for the final value.
 
-When: after vectors exist. Why there: an accumulator has the final dtype, lanes included. Guarantees: no REDUCE is
-left; a sum of products, or of pairs of them, is a chain of FMAs where the target has them (the only place where a
-product and a sum are contracted: what a user writes as a*b + c keeps its two roundings); a sum of DOTs or MMAs is a
-chain of them. `nest_sums`, when: the list is written. Tests: tests/compiler/lower/test_lower_reduces.py.
+When: after vectors exist. Why there: an accumulator has the final dtype, lanes included. Guarantees: no REDUCE is left.
+A sum of products, or of pairs of them, is a chain of FMAs if the target has them. This is the only contraction of a
+product and a sum: a user's a*b + c is rounded twice. A sum of DOTs or MMAs is a chain of them. `nest_sums`, when: the
+list is written. Tests: tests/compiler/lower/test_lower_reduces.py.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ..kernel import conjuncts, masked, neutral_element
 
 __all__ = ["lower_reduces", "nest_sums", "without_mask"]
 
-_BLOCK = 64  # terms of a short sum, about: an addition and the end of a loop more are little beside them
-_MOST_SUMS = 8  # in one loop: so many accumulators a plain sum has, tiles of products have more
+_BLOCK = 64  # approximate terms of a short sum: another addition and loop end cost little in comparison
+_MOST_SUMS = 8  # accumulators of a plain sum in one loop; tiles of products have more
 _FLOATS = (dtypes.float32, dtypes.float64)  # half types are sums of these
 
 
@@ -41,7 +41,7 @@ def lower_reduces(ast: UOp, target: Target) -> UOp:
 
 
 def _is_short(u: UOp) -> bool:
-    """Whether it is a sum over no loop of nothing but DOTs: exact in any order."""
+    """True if it is a sum over no loop of only DOTs: exact in any order."""
     return u.op is Ops.REDUCE and u.arg[0] is Ops.ADD and all(s.op is Ops.DOT for s in u.src)
 
 
@@ -63,7 +63,7 @@ def _accumulate(node: UOp, name: str, target: Target) -> UOp:
 def _add(total: UOp, value: UOp, op: Op, target: Target) -> UOp:
     value = without_mask(value) if op is Ops.ADD else value
     gate, inside = masked(value, op)
-    if gate is not None:  # one masked instruction where the target has masks
+    if gate is not None:  # one masked instruction if the target has masks
         return gate.where(_add(total, inside, op, target), total)
     if value.op in (Ops.DOT, Ops.MMA) and value.src[2].is_const and value.src[2].arg == 0:
         return value.replace(src=(*value.src[:2], total))
@@ -76,8 +76,8 @@ def _add(total: UOp, value: UOp, op: Op, target: Target) -> UOp:
 
 
 def without_mask(value: UOp) -> UOp:
-    """a*b for where(g, a*b, 0) with a and b loaded under g: both are 0 outside, and so is a*b. Of whole numbers one of
-    them is enough."""
+    """Return a*b for where(g, a*b, 0) with a and b loaded under g: both are 0 outside, and so is a*b. For ints one
+    of them is enough."""
     gate, product = masked(value, Ops.ADD)
     if gate is None or product.op is not Ops.MUL:
         return value
@@ -92,10 +92,10 @@ def _is_zero_outside(u: UOp, gate: UOp) -> bool:
 
 
 def nest_sums(uops: list[UOp]) -> list[UOp]:
-    """The list with long sums of floats in levels: a large number forgets the ends of the small ones added to it.
+    """Nest long sums of floats in levels: a large partial sum loses the low bits of small terms added to it.
 
-    In the list every value has its place, so the blocks of a loop stand where the loop did. Loops that end at a place
-    known only inside, and tiles of a matrix unit, stay as they are. Why: docs/topics/reductions.md.
+    In the list every value has its position, so the blocks of a loop replace the loop there. Loops that end at a
+    data-dependent position, and tiles of a matrix unit, are unchanged. Why: docs/topics/reductions.md.
     """
     sums: dict[tuple[UOp, ...], list[UOp]] = {}  # by their loops
     for u in uops:
@@ -110,7 +110,7 @@ def nest_sums(uops: list[UOp]) -> list[UOp]:
 
 
 def _nested(uops: list[UOp], totals: Sequence[UOp], level: int, inside: int) -> list[UOp]:
-    """The list in which a block of a loop, whose iterations add so many terms each, has accumulators of its own."""
+    """Return the list in which a block of a loop has separate accumulators."""
     loops = closed_ranges(totals[0])
     loop = part = place = loops[level]
     if (size := loop.src[0].arg) * inside > 2 * _BLOCK:

@@ -1,13 +1,12 @@
-"""Codes of a few bits are multiplied where they lie in their bytes, and sums are shifted: sum((b >> 4 & 15) * x) is
-sum((b & 240) * x) >> 4: one shift for a sum in place of one for each word.
+"""Quants of a few bits are multiplied without shifting them, and sums are shifted instead: sum((b >> 4 & 15) * x) is
+sum((b & 240) * x) >> 4: one shift for a sum instead of one for each word.
 
-A sum of codes from several places is one of sums: sum((b & 15) * x) + (sum((b & 240) * y) >> 4), and what comes from
-further up is shifted on the way: s + ((t + (u >> 2)) >> 2).
-When: after find_dots. Why there: the words of a sum stand in one REDUCE, and how many sums share them can be counted.
-Assumes: DOT of bytes is one of unsigned by signed ones. Guarantees: exact values: what is shifted is a multiple of what
-it is divided by, and no sum leaves its type. Left as they are: words that so many rows of x share that their sums would
-take more shifts, and bytes so large that the target's DOT takes more instructions for them (`Target.dot_most`).
-Tests: tests/compiler/lower/test_multiply_in_place.py.
+A sum of quants from several bit positions is one of sums: sum((b & 15) * x) + (sum((b & 240) * y) >> 4), and higher
+positions are shifted in steps: s + ((t + (u >> 2)) >> 2). When: after find_dots. Why there: the words of a reduction
+are in one REDUCE, so the reductions that share them can be counted. Assumes: DOT of bytes is one of unsigned by signed
+ones. Guarantees: exact values: what is shifted is a multiple of the divisor, and no sum overflows. Unchanged: words
+that so many rows of x share that their sums would take more shifts, and bytes so large that the target's DOT takes more
+instructions for them (`Target.dot_most`). Tests: tests/compiler/lower/test_multiply_in_place.py.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _BYTE = 255
 
 
 def multiply_in_place(ast: UOp, target: Target) -> UOp:
-    """The kernel with such sums shifted, not the codes."""
+    """Return the kernel with sums shifted instead of quants."""
     users = Counter(node.src[0] for node in ast.toposort() if node.op is Ops.DOT)
     if not any(_place(codes, target.dot_most) for codes in users):
         return ast
@@ -61,7 +60,7 @@ def _moved(dot: UOp, by: int) -> UOp:
 
 
 def _place(codes: UOp, most: int) -> int:
-    """By how much bytes are shifted down before a mask; 0 where they are not, or would be too large at their place."""
+    """Return the shift of bytes before a mask; 0 if there is none, or the unshifted bytes would be too large."""
     if codes.op is not Ops.AND or codes.dtype.scalar is not dtypes.uint8 or codes.src[0].op is not Ops.SHR:
         return 0
     mask, by = codes.src[1], codes.src[0].src[1]

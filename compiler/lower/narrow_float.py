@@ -1,4 +1,4 @@
-"""float16 and bfloat16: kept in memory, computed in float32.
+"""float16 and bfloat16: stored in memory, computed in float32.
 
 When: during decomposition. Guarantees: no arithmetic on a 16-bit float is left unless the target lists it; bfloat16
 is converted by shifts and one rounding step (to nearest, ties to even, nan stays nan), so every target gives the same
@@ -44,7 +44,7 @@ def _to_bfloat16(u: UOp) -> UOp:
 
 
 def _float64_to_float16(u: UOp) -> UOp:
-    """By way of a float32 rounded to odd: its last bit tells that bits were cut off; the second rounding is right."""
+    """Convert by a float32 rounded to odd: its last bit marks an inexact value, so the second rounding is correct."""
     x = u.src[0]
     near = x.cast(dtypes.float32)
     back = near.cast(dtypes.float64)
@@ -64,7 +64,7 @@ def _from_float16_bits(u: UOp) -> UOp:
 
 
 def _to_float16_bits(u: UOp) -> UOp:
-    """float32 to float16, to nearest even; adding 0.5 leaves a denormal's bits in the last places."""
+    """Convert float32 to float16, to nearest even; adding 0.5 moves a denormal's bits to the low positions."""
     bits = u.src[0].bitcast(dtypes.uint32)
     size = bits & 0x7FFFFFFF
     normal = (size + (((size >> 13) & 1) + 0xFFF) - (112 << 23)) >> 13
@@ -76,7 +76,7 @@ def _to_float16_bits(u: UOp) -> UOp:
 
 
 def _through_float32(u: UOp) -> UOp | None:
-    """Between float16 and what is no float."""
+    """Convert between float16 and a dtype that is not a float."""
     of, to = u.src[0].dtype.scalar, u.dtype.scalar
     if dtypes.float16 not in (of, to) or of.is_float is to.is_float:
         return None

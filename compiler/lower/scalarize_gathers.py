@@ -1,10 +1,10 @@
 """Where gathers are slow, a gather by indices that come from plain loads becomes one scalar load per lane.
 
-When: after combine_loads and find_tables. Why there: a lane is a part of one load, what registers hold is no gather.
-A gather takes its indices out of a vector again, and many CPUs are slow at it: 28 cycles for 16 entries where sixteen
-loads take 8, on one with the fix for Downfall (`Target.has_gathers`). An index in memory goes to an address by itself.
-Assumes: nothing. Guarantees: the same entries; indices that are gathered themselves, or have gates, stay in a vector.
-Why: docs/topics/quantized-layouts.md. Tests: tests/compiler/lower/test_scalarize_gathers.py.
+When: after combine_loads and find_tables. Why there: a lane is a slice of one load, and lookups in registers are no
+longer gathers. A gather takes its indices out of a vector again, and many CPUs are slow at it: 28 cycles for 16 entries
+where sixteen loads take 8, on one with the fix for Downfall (`Target.has_gathers`). An index in memory becomes an
+address without a vector. Assumes: nothing. Guarantees: the same entries; indices that are gathered themselves, or have
+gates, stay in a vector. Why: docs/topics/quantized-layouts.md. Tests: tests/compiler/lower/test_scalarize_gathers.py.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from kernmill.ir import Ops, Target, UOp, const, rebuilt, simplify
 
 __all__ = ["scalarize_gathers"]
 
-_MOST_STEPS = 4  # from numbers in memory to a place: each is an instruction for every lane
+_MOST_STEPS = 4  # operations from numbers in memory to an index: each is an instruction for every lane
 
 
 def scalarize_gathers(ast: UOp, target: Target) -> UOp:
-    """The kernel with scalar loads in place of such gathers."""
+    """Return the kernel with scalar loads instead of such gathers."""
     if not target.vector_bytes or target.has_gathers:
         return ast
     return rebuilt(ast, lambda _, new: _entries(new) if new.op is Ops.LOAD and _is_near(new) else new)
 
 
 def _is_near(load: UOp) -> bool:
-    """Whether a gather's places are a few steps from loads of neighbours."""
+    """True if a gather's indices are a few operations from contiguous loads."""
     place = load.src[0]
     wide = [u for u in place.src[1].toposort() if u.dtype.lanes > 1]
     steps = [u for u in wide if u.op.is_elementwise and u.op is not Ops.BITCAST]
@@ -48,7 +48,7 @@ def _entries(load: UOp) -> UOp:
 
 
 def _lane(u: UOp, lane: int, count: int) -> UOp:
-    """So many lanes from that one on, more than one of a load only."""
+    """Return `count` lanes from this one on; more than one only of a load."""
     if u.op is Ops.CONST:
         return const(u.dtype.scalar, u.arg[lane] if isinstance(u.arg, tuple) else u.arg)
     if u.op is Ops.BROADCAST:

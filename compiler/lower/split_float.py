@@ -1,6 +1,6 @@
-"""Floats taken apart and put together as UOps: exponents, signs, clamps, polynomials. The tools of transcendental.py.
+"""Building blocks of transcendental.py as UOps: exponents, signs, clamps, polynomials.
 
-Everything works on float32 and float64, scalar or vector, with ints of the same width.
+Everything supports float32 and float64, scalar or vector, with ints of the same width.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Format:
 
     @property
     def magic(self) -> float:
-        """Added to |x| < 2**(fraction - 1) it rounds x to a whole number and leaves that number in the low bits."""
+        """Added to |x| < 2**(fraction - 1) it rounds x to an integer and leaves that integer in the low bits."""
         return 1.5 * 2.0**self.fraction
 
     @property
@@ -67,8 +67,9 @@ def fused(a: UOp, b: UOp | float, c: UOp | float) -> UOp:
 
 
 def fma_in_parts(a: UOp, b: UOp, c: UOp) -> UOp:
-    """The same in products and sums: what they lose is exact in halves (Dekker) and by differences (Knuth), and added
-    at the end. Halves are cut by their bits, as products would overflow. Rounded twice where a*b or a sum overflows."""
+    """Compute an FMA by products and sums: their rounding errors are computed exactly by halves (Dekker) and
+    differences (Knuth), and added at the end. Halves are split by their bits, as products would overflow. Rounded
+    twice if a*b or a sum overflows."""
     (a_high, a_low), (b_high, b_low) = _halves(a), _halves(b)
     high = a * b
     low = a_low * b_low - (high - a_high * b_high - a_low * b_high - a_high * b_low)
@@ -87,7 +88,7 @@ def _halves(v: UOp) -> tuple[UOp, UOp]:
 
 
 def high_low(x: UOp, value: float, rest: float, *, short: bool = False) -> tuple[float, float]:
-    """A constant as two numbers of the dtype of `x`: `value` is its nearest float64, `rest` what that leaves.
+    """Split a constant into two numbers of the dtype of `x`: `value` is its nearest float64, `rest` the remainder.
 
     `short` leaves enough bits of the first word 0 that its product with any exponent is exact even without a fused FMA.
     """
@@ -136,7 +137,7 @@ def copy_sign(value: UOp, sign: UOp) -> UOp:
 
 
 def nearest(x: UOp, scale: float, offset: int) -> tuple[UOp, UOp]:
-    """n, the whole number nearest to x*scale, and an int whose low bits are n + offset. |n| < 2**(fraction - 2)."""
+    """Return n, the integer nearest to x*scale, and an int whose low bits are n + offset. |n| < 2**(fraction - 2)."""
     f = format_of(x)
     total = x + literal(x, f.magic + offset) if scale == 1 else fma(x, scale, f.magic + offset)
     return total - literal(x, f.magic + offset), total.bitcast(f.uint)

@@ -1,6 +1,6 @@
 """Transcendental functions as polynomial programs in the basic ops.
 
-When: in lowering, for the ops a target does not have. Why here: dtypes are settled; what comes out is plain arithmetic.
+When: in lowering, for the ops a target does not have. Why here: dtypes are settled; the result is plain arithmetic.
 Assumes: FMA rounds once. Where it rounds twice most lose one or two ulp; what must be exact is `fused`.
 Guarantees: no branches, no tables in memory, no loops, no conversion between ints and floats, int lanes as wide as the
 float lanes; scalars and vectors alike. nan, inf and -0 as NumPy. float16 and bfloat16 go through float32. SIN and COS
@@ -36,7 +36,7 @@ from .split_float import (
 __all__ = ["SINES_IN_WORDS", "TRANSCENDENTAL", "in_basic_ops"]
 
 
-# --- constants as pairs: the nearest float64, and what that leaves ---
+# --- constants as pairs: the nearest float64, and the remainder ---
 _LN2 = 0.6931471805599453, 2.3190468138462996e-17
 _LOG2_E = 1.4426950408889634, 2.0355273740931033e-17
 _ERF_SATURATES = {32: 3.95, 64: 5.95}
@@ -147,10 +147,10 @@ def _reduce_in_double(x: UOp) -> tuple[UOp, UOp]:
 
 
 def _reduce_in_words(x: UOp) -> tuple[UOp, UOp]:
-    """r and n of a float32 in whole numbers: its 24 bits times the 96 bits of 2/pi that matter for its exponent.
+    """r and n of a float32 in integers: its 24 bits times the 96 bits of 2/pi that matter for its exponent.
 
-    Bits before these add multiples of 4. Of the product's 120 bits the upper 24 do so too, and 64 are kept: 2 of n, and
-    62 of what is left, which next to a multiple of pi/2 begins with 30 zeros at most.
+    Bits before these add multiples of 4. Of the product's 120 bits the upper 24 do so too, and 64 remain: 2 of n, and
+    62 of the fraction, which next to a multiple of pi/2 begins with 30 zeros at most.
     """
     size = magnitude(x)
     bits = size.bitcast(dtypes.uint32)
@@ -187,7 +187,7 @@ def _reduce(x: UOp) -> tuple[UOp, UOp]:
 
 
 def _reduce_far(size: UOp) -> tuple[UOp, UOp]:
-    """r and n from the three digits of 1/(2*pi), base 2**53, that matter for the exponent.
+    """r and n from the three base-2**53 digits of 1/(2*pi) that matter for the exponent.
 
     A float64 from 2**(52 + 53*i) is a multiple of 2**(53*i): the first i digits add whole turns, and what follows the
     next three adds less than 2**-53 turns. They get to the front of the list in five steps, by 16, 8, 4, 2 and 1.
@@ -347,7 +347,7 @@ def round_to_magic(x: UOp) -> UOp:
 
 
 def floor_to_round(x: UOp) -> UOp:
-    """The nearest whole number, less 1 where that is above x."""
+    """Return the nearest integer, less 1 if that is above x."""
     near = round_to_magic(x)
     return (x < near).where(near - 1, near)
 
@@ -403,7 +403,7 @@ def _sine_in_words(op: Op, program: Callable[[UOp, bool], UOp]) -> Rule:
     return Rule(f"{op.name.lower()}_in_words", node(op, var("x")), expand, kind="float")
 
 
-# For targets without float64, to be asked before those above.
+# for targets without float64; these rules come before those above
 SINES_IN_WORDS = RuleSet(
     "sines_in_words", [_sine_in_words(op, f) for op, f in ((Ops.SIN, sin_to_polynomial), (Ops.COS, cos_to_polynomial))]
 )

@@ -1,4 +1,4 @@
-"""How the loops of a kernel are cut: the actions, and who chooses them."""
+"""The loop optimizer: the actions that transform the loops of a kernel, and the choice between them."""
 
 from . import proposals as proposals
 from .actions import *

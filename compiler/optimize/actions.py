@@ -1,37 +1,36 @@
 """The optimizer's actions: small, printable changes of a kernel's loops. A schedule is a list of them.
 
     split i1 64        i1 becomes an outer loop over blocks of 64 and the loop i1.s inside
-    unroll i0 8        the inner 8 iterations are copied out: a register tile (of a reduce loop: a longer body)
-    interleave i0 4    4 parts of the loop go side by side, copied out: as many streams of what each part reads
+    unroll i0 8        the inner 8 iterations are unrolled: a register tile (of a reduce loop: a longer body)
+    interleave i0 4    4 sub-ranges of the loop are unrolled together: each reads its own access stream
     vectorize i1 16    the inner 16 iterations become the lanes of vectors (of a reduce loop: 16 partial results)
-    rfactor k0 4       the inner 4 iterations of a reduce loop get accumulators of their own
-    thread i0          the loop is cut into chunks for the threads of the device
-    grid i0 i1         the loops are spread over the groups of work-items of a GPU; without groups over its work-items
-    local i1 16        the inner 16 iterations are for the work-items of a group (of a kept row: they fill it together)
-    share k0 64        the work-items of a group add up 64 parts of a sum, which are folded in memory that they share
+    rfactor k0 4       the inner 4 iterations of a reduce loop get separate accumulators
+    thread i0          the loop is divided into chunks for the threads of the device
+    grid i0 i1         the loops are distributed over the work-groups of a GPU; without groups over work-items
+    local i1 16        the inner 16 iterations are work-items of a work-group (of a row buffer: they fill it together)
+    share k0 64        64 work-items compute partial sums, which are combined in shared memory
     order i1 i0        the order of the output loops, outermost first
-    inner k0           of the loops of a sum k0 is the innermost
-    accumulate k0 256  a sum goes on in the output itself: k0 becomes an output loop over blocks of 256 of its terms;
-                       so do further loops and counts: k1 64 ..
-    factor             factors of terms that stay the same in the loops of a sum are multiplied after it
-    scatter k0 i0      terms of a sum over k0 that are each for one place on i0 go there: k0 becomes an output loop, of
-                       which one iteration comes after the other; i0' fills the places before
-    tensorize i0 i1    what a sum gives over these loops is computed together and kept in memory: for a matrix unit
-    vnni t0_0          each lane of the row that t0_0 fills holds words of neighbours, as a matrix unit reads them
-    stage 1 k0 i1.v    what is loaded from buffer 1 over these loops is first copied side by side to memory of its own,
-                       which the work-items of a group share if one of the loops is theirs
-    bias 2 i0          bytes of buffer 2 are multiplied with the other sign, as 128 more or less than they are; what
-                       that adds to a sum depends on i0, is kept over it, and taken off
-    inplace t0_0       the row that t0_0 fills lies in the output, not in memory of the kernel's own
-    stream             the stores of the kernel go around the caches
-    prefetchw          lines of results are asked for by the loops of the sums that go there
-    prefetch 4096      vectors of buffers that outgrow the caches are asked for so many bytes ahead, as they are read
-    prefetch 4096 k1 L2   ... only by the loads inside that loop (one of several passes), into that cache and no nearer
-    inorder            vectors of such buffers are read in the order in which they lie, whatever is made of them first,
-                       and ask for nothing
+    inner k0           k0 becomes the innermost loop of its reduction
+    accumulate k0 256  a reduction accumulates in the output buffer (split-K): k0 becomes an output loop over blocks of
+                       256 iterations; so do further loops and counts: k1 64 ..
+    factor             hoisted scale: factors that are invariant in the loops of a reduction are multiplied after it
+    scatter k0 i0      terms of a reduction over k0 that each belong to one index of i0 are added there: k0 becomes a
+                       sequential output loop; i0' initializes the output before
+    tensorize i0 i1    the results of a reduction over these loops are computed as a tile in memory, for a matrix unit
+    vnni t0_0          each lane of the row that t0_0 writes is a word of adjacent values, as a matrix unit reads them
+    stage 1 k0 i1.v    loads from buffer 1 over these loops are first packed into a kernel-local buffer, which is shared
+                       by a work-group if one of the loops is local
+    bias 2 i0          bytes of buffer 2 are offset by 128 to change their signedness; the correction depends on i0, is
+                       computed once for each i0, and subtracted
+    inplace t0_0       the row buffer that t0_0 writes is in the output, not in a kernel-local buffer
+    stream             the stores of the kernel are non-temporal
+    prefetchw          cache lines of results are prefetched during the reductions that are stored there
+    prefetch 4096      loads from buffers that exceed the caches are prefetched at this distance in bytes
+    prefetch 4096 k1 L2   ... only loads inside that loop (one of several passes), and only into that cache level
+    inorder            loads from such buffers are sequential, in address order, without prefetches
 
-Where an amount does not divide the size, the last block is masked. Every action keeps the meaning of the kernel;
-which of them make it fast is the business of heuristic.py or of a search.
+Where an amount does not divide the size, the last block is masked. Every action preserves the meaning of the kernel;
+heuristic.py or a search decides which ones make it fast.
 Tests: tests/compiler/optimize/test_actions.py.
 """
 
@@ -86,7 +85,8 @@ class Action:
         return " ".join((self.verb, *self.args))
 
 
-Acted: TypeAlias = "tuple[UOp, Mapping[str, str]]"  # a kernel, and the loops made by name of what they are made of
+# a kernel, and the new loops by the name of the loop that they replace
+Acted: TypeAlias = "tuple[UOp, Mapping[str, str]]"
 
 
 def show_schedule(actions: Sequence[Action]) -> str:
@@ -98,7 +98,7 @@ def parse_schedule(text: str) -> list[Action]:
     """Actions from text: one a line or separated by semicolons; `#` starts a comment.
 
     Raises:
-        CompileError: a verb that does not exist.
+        CompileError: an unknown action.
     """
     actions: list[Action] = []
     for line in text.replace(";", "\n").splitlines():
@@ -145,7 +145,7 @@ def apply_action(ast: UOp, action: Action) -> Acted:
 
 
 def fits(ast: UOp, action: Action) -> bool:
-    """Whether the action can be applied to the kernel."""
+    """True if the action can be applied to the kernel."""
     try:
         apply_actions(ast, [action])
     except CompileError:
@@ -157,8 +157,8 @@ _SPREAD: Final = (AxisKind.THREAD, AxisKind.GLOBAL, AxisKind.LOCAL)  # whose ite
 
 
 def _check_memory(ast: UOp) -> None:
-    """A value has the lanes of one loop, memory of the kernel's own is not made anew for each lane, and what the items
-    of a group fill together is the same for all of them."""
+    """Check that a value has the lanes of one loop only, that no kernel-local buffer is needed per lane, and that a
+    buffer shared by a work-group does not depend on the work-item."""
     nodes = ast.toposort()
     _check_filled_once(nodes, order_of(ast))
     facts = dict.fromkeys((node.ranges, closed_ranges(node), node.op is Ops.LOCAL) for node in nodes)
@@ -174,7 +174,7 @@ def _check_memory(ast: UOp) -> None:
 
 
 def _check_filled_once(nodes: Sequence[UOp], order: Sequence[str]) -> None:
-    """Places of the output are filled outside of all loops that they do not change with, and by one hand."""
+    """Check that each output element is written once: outside all loops that its index does not depend on."""
     for fill in (node for node in nodes if node.op is Ops.AFTER and memory_of(node).op is Ops.PARAM):
         own = {r.arg[0] for r in fill.ranges if r.arg[0] in order}
         is_spread = any(r.op is Ops.RANGE and r.arg[1] in _SPREAD and r not in fill.ranges for r in nodes)
@@ -192,7 +192,7 @@ def find_loop(ast: UOp, name: str) -> UOp:
 _KINDS: Final = {"unroll": AxisKind.UNROLL, "vectorize": AxisKind.VECTOR, "rfactor": AxisKind.RFACTOR,
                  "local": AxisKind.LOCAL, "share": AxisKind.LOCAL, "interleave": AxisKind.UNROLL}  # fmt: skip
 _ONLY: Final = {"rfactor": AxisKind.REDUCE, "share": AxisKind.REDUCE, "interleave": AxisKind.LOOP}
-# Verbs that cut a loop, and what they put behind its name for the inner one.
+# Actions that split a loop, and the suffix of the inner loop's name.
 CUTS: Final = {"split": "s", "unroll": "u", "vectorize": "v", "rfactor": "g",
                "local": "l", "share": "l", "interleave": "i"}  # fmt: skip
 
@@ -204,7 +204,8 @@ def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], Acted]:
         is_reduce = loop.arg[1] == AxisKind.REDUCE
         fills = any(node.op is Ops.AFTER and loop in closed_ranges(node) for node in ast.toposort())
         size = loop.src[0]
-        is_copied = fills and verb == "vectorize" and size.is_const and amount >= size.arg  # copies of stores as one
+        # vectorizes unrolled stores as one
+        is_copied = fills and verb == "vectorize" and size.is_const and amount >= size.arg
         is_cut = loop.arg[1] in (AxisKind.LOOP, AxisKind.REDUCE, AxisKind.THREAD) or is_copied
         if not is_cut or loop.arg[1] != _ONLY.get(verb, loop.arg[1]):
             raise ValueError(f"{name} is a loop of kind {loop.arg[1]}")
@@ -233,7 +234,7 @@ def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], Acted]:
 
 
 def _read_back(ast: UOp, loop: UOp) -> UOp:
-    """Sums that are taken while a row is filled, taken from the row when it is there: over loops named like `k0.r`."""
+    """Take reductions over a row that is being written from the finished row instead, in loops named like `k0.r`."""
     order = ast.toposort()
     if any(node.op is Ops.CARRY and loop in closed_ranges(node.src[0]) for node in order):
         raise ValueError(f"cannot accumulate: {loop.arg[0]} writes shared elements without a barrier")
@@ -253,7 +254,7 @@ def _read_back(ast: UOp, loop: UOp) -> UOp:
 
 
 def _check_changes_output(ast: UOp, loop: UOp) -> None:
-    """A sum that goes on in the output has its iterations one after another, each once."""
+    """Check that the loop is not one over which the output accumulates: its iterations must run in order, each once."""
     is_carried = any(node.op is Ops.CARRY and loop in node.src for node in ast.toposort())
     if is_carried or (loop.arg[1] == AxisKind.LOOP and not any(loop in store.src[0].ranges for store in ast.src)):
         raise ValueError(f"the output accumulates over {loop.arg[0]}")
@@ -282,11 +283,11 @@ def _cut_loop(ast: UOp, loop: UOp, inner: UOp, amount: int, *, is_interleaved: b
 
 
 def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid: UOp | None) -> UOp:
-    """`index` in place of the loop variable; where `valid` is false nothing is written.
+    """Replace the loop variable by `index`; where `valid` is false nothing is written.
 
     Nothing is read either where a reduce loop or lanes end early. Past the end of an output loop the last iteration is
-    computed again and not stored: the address is clamped outside the inner loops, and no load there needs a gate, but
-    for one of what the kernel writes: another work-item may be writing the last iteration's result.
+    computed again and not stored: the address is clamped outside the inner loops. No load there needs a gate, except
+    loads of what the kernel writes: another work-item may be writing the last iteration's result.
     """
     order, written = ast.toposort(), {store.src[0].src[0] for store in ast.src}
     is_output = not any(loop in closed_ranges(node) for node in order) and loops[-1].arg[1] != AxisKind.VECTOR
@@ -315,13 +316,14 @@ def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid
                 src = (*src, loops[-1])
             case Ops.STORE if last is not None and _place_changes(node.src[0], loop):
                 memory = node.src[0].src[0]
-                loads = {n: done[n] for n in node.src[0].toposort() if n.op is Ops.LOAD}  # of a computed place: clamped
+                # loads at a computed index: clamped
+                loads = {n: done[n] for n in node.src[0].toposort() if n.op is Ops.LOAD}
                 there = substitute(node.src[0], loads | {loop: index, memory: done[memory]})
                 src = (gated(there, valid), *src[1:])
             case Ops.LOAD if last is not None and node.src[0].src[0] in written and _place_changes(node.src[0], loop):
                 src = (gated(src[0], valid),)
             case Ops.INDEX if widened and loop in memory_of(node).src:
-                is_lane = loops[-1].arg[1] == AxisKind.VECTOR  # lanes lie innermost, copies one behind the other
+                is_lane = loops[-1].arg[1] == AxisKind.VECTOR  # lanes are innermost, unrolled instances outside them
                 inner = src[1] * widened + loops[-1] if is_lane else src[1] + loops[-1] * memory_of(node).arg[1]
                 src = (src[0], inner, *src[2:])
             case Ops.INDEX if last is None and _place_changes(node, loop):
@@ -336,7 +338,7 @@ def _copied_out(loop: UOp) -> int:
 
 
 def _own_memory(local: UOp, loop: UOp, loops: tuple[UOp, ...], widened: int) -> UOp:
-    """A LOCAL made anew for the cut loop: for its blocks, with room for all copies or lanes of one."""
+    """Build the LOCAL for a split loop: separate for its blocks, with room for all unrolled instances or lanes."""
     outer = loops[:-1] if widened else loops
     name, count = local.arg
     src = tuple(new for s in local.src for new in (outer if s is loop else (s,)))
@@ -392,7 +394,7 @@ def _inner(ast: UOp, args: tuple[str, ...]) -> Acted:
 
 def _accumulate(ast: UOp, args: tuple[str, ...]) -> Acted:
     cuts = list(zip(args[::2], map(int, args[1::2]), strict=True))
-    loops: dict[UOp, UOp] = {}  # a loop over blocks of the sum, and as an output loop
+    loops: dict[UOp, UOp] = {}  # a loop over blocks of the reduction, and the same as an output loop
     made: dict[str, str] = {}
     for name, count in cuts:
         size = find_loop(ast, name).src[0]
@@ -440,7 +442,7 @@ def _stage(ast: UOp, args: tuple[str, ...]) -> Acted:
     if any(slot_of(store) == slot for store in ast.src):
         raise ValueError(f"the kernel writes buffer {slot}")
     loads = [n for n in ast.toposort() if n.op is Ops.LOAD and slot_of(n) == slot]
-    is_tiled = bool(_count_local(ast, "tile"))  # a unit wants what is converted
+    is_tiled = bool(_count_local(ast, "tile"))  # a matrix unit reads converted values
     values = unpacked(ast, loads) if is_tiled or any(n.dtype in BYTES for n in loads) else loads
     values = [n for n in values if all(any(r.arg[0] == name for r in n.ranges) for name in names)]
     if not values:
@@ -458,7 +460,7 @@ def _stage(ast: UOp, args: tuple[str, ...]) -> Acted:
 
 
 def _count_local(ast: UOp, start: str) -> int:
-    """How many LOCALs have names that begin so: two of one name, size and place would be one."""
+    """Count the LOCALs whose names begin like this: two with equal name, size and loops would be one node."""
     return sum(node.op is Ops.LOCAL and str(node.arg[0]).startswith(start) for node in ast.toposort())
 
 
@@ -525,17 +527,18 @@ def _share(ast: UOp, args: tuple[str, ...]) -> Acted:
     return simplify(done[ast]), made
 
 
-_AT_ONCE: Final = 16  # parts of a sum that one work-item folds
+_AT_ONCE: Final = 16  # partial sums that one work-item combines
 
 
 def _folded(node: UOp, inner: UOp, name: str, mark: str) -> UOp:
-    """A reduction whose loop `inner` is run by the items of a group: its parts folded step by step in shared memory."""
+    """Distribute the loop `inner` of a reduction over work-items, and combine their partial sums stepwise in shared
+    memory."""
     op = node.arg[0]
     rest = tuple(loop for loop in closed_ranges(node) if loop is not inner)
     part = UOp(Ops.REDUCE, node.dtype, (node.src[0], *rest), node.arg) if rest else node.src[0]
     while True:
         own = [r for r in part.ranges if r.arg[1] in (AxisKind.LOCAL, AxisKind.VECTOR) and r is not inner]
-        own.sort(key=lambda r: (r.arg[1] == AxisKind.VECTOR, r.arg[0]))  # lanes lie side by side
+        own.sort(key=lambda r: (r.arg[1] == AxisKind.VECTOR, r.arg[0]))  # lanes are contiguous
         stored, _ = staged(part, [inner, *own], name, mark)
         count, mark = int(inner.src[0].arg), f"{mark}'"
         base = str(inner.arg[0]).rstrip("'")
@@ -586,10 +589,10 @@ def _large_loads(ast: UOp, how: object, inside: set[UOp]) -> UOp:
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """One verb: what it does, what a search may write after it, and how its arguments are made to fit again.
+    """An action kind: its function, the arguments that a search may try, and how arguments are refitted.
 
-    `place`: a schedule is sorted by it. A cut goes before whatever names the loops that cuts make, and after what wants
-    loops whole.
+    `place`: the sort key of a schedule. A split comes before actions that name the loops it makes, and after actions
+    that need whole loops.
     """
 
     act: Callable[[UOp, tuple[str, ...]], Acted]

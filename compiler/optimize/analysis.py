@@ -1,7 +1,7 @@
-"""What the heuristic knows of a kernel: its loops, how far each load and store steps with each of them, and the product
-that it may be. Read off once (`analyze`); every strategy asks the same Facts.
+"""Facts about a kernel for the heuristic: its loops, the stride of each load and store along each loop, and the product
+that it may be. `analyze` computes them once; every strategy reads the same Facts.
 
-Nothing here asks what a kernel computes beyond one sum. Tests: tests/compiler/optimize/test_analysis.py.
+Nothing here depends on the meaning of a kernel beyond one reduction. Tests: tests/compiler/optimize/test_analysis.py.
 """
 
 from __future__ import annotations
@@ -17,37 +17,38 @@ from ..kernel import iterations, loops_of, names_of, order_of
 
 __all__ = ["Access", "Facts", "Group", "Product", "analyze", "divisors", "even_part", "outgrows_caches"]
 
-_DEAR = 8  # what is made of more instructions than that counts as so many
+_DEAR = 8  # additions that an expensive op counts as
 
 
 @dataclass(slots=True)
 class Access:
-    """A load or store: how far it steps with each loop; None where the place is not a plain multiple of the loop."""
+    """A load or store: its stride along each loop; None if the index is not affine in the loop."""
 
     node: UOp
     steps: dict[str, int | None]
     size_bytes: int
-    memory_bytes: int  # of what all loops touch of the buffer
-    is_plain: bool  # the place is a sum of multiples of loops, and touched in every iteration
-    is_in_blocks: bool  # the place is a sum of multiples of digits of loops (i // 16, i % 16): plain once these are cut
-    dtype: DType  # of its values; of an operand: what they are converted to, and only widened from
+    memory_bytes: int  # of all elements that the loops access
+    is_plain: bool  # the index is affine in the loops, and accessed in every iteration
+    # the index is affine in quotients and remainders of loops (i // 16, i % 16): affine after a split
+    is_in_blocks: bool
+    dtype: DType  # of its values; of an operand: the dtype that they are widened to
 
     def step(self, loop: str) -> int | None:
-        """Elements from one iteration to the next; 0 where the place does not change with the loop."""
+        """Return the distance in elements of consecutive iterations; 0 if the index is invariant in the loop."""
         return self.steps.get(loop, 0)
 
     def moves(self, loop: str) -> bool:
-        """Whether the place changes with the loop; a gate that does is another matter."""
+        """True if the index depends on the loop; a gate that depends on it does not count."""
         return self.step(loop) != 0
 
     @property
     def is_gated(self) -> bool:
-        """Whether it is read only where a condition holds."""
+        """True if the access has a predicate."""
         return self.node.op is Ops.LOAD and self.node.src[0].gate is not None
 
     @property
     def memory(self) -> UOp:
-        """The buffer, or memory of the kernel's own."""
+        """The buffer, which may be kernel-local."""
         return memory_of(self.node.src[0])
 
     @property
@@ -66,7 +67,7 @@ class Group:
 
     @property
     def terms(self) -> str:
-        """The loop of a sum over one loop; empty where there are several."""
+        """The loop of a reduction over one loop; empty if there are several."""
         return self.loops[0] if len(self.loops) == 1 else ""
 
     def operand(self, loop: str, without: str) -> list[Access]:
@@ -76,10 +77,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A sum of products of two operands, each converted from what lies in a buffer. Where there are rows and columns
-    they are loops of `left` and of `right` alone, and the output steps by 1 with the columns."""
+    """A sum of products of two operands, each converted from a buffer. Rows and columns are loops of only `left` and
+    only `right`, and the output has unit stride along the columns."""
 
-    dtype: DType  # of the sum
+    dtype: DType  # of the accumulator
     left: Access
     right: Access
     inner: str
@@ -89,7 +90,7 @@ class Product:
 
 @dataclass
 class Facts:
-    """What the heuristic knows of a kernel, and for what it is cut."""
+    """Facts about a kernel and its target."""
 
     ast: UOp
     target: Target
@@ -98,11 +99,11 @@ class Facts:
     stores: list[Access]
     loads: list[Access]
     groups: list[Group] = field(default_factory=list[Group])
-    work: int = 0  # elementwise ops per element; a dear one counts as several
+    work: int = 0  # elementwise ops per element; an expensive one counts as several
     lanes: int = 1
-    kept: list[str] = field(default_factory=list[str])  # loops for each iteration of which all rows are kept
+    kept: list[str] = field(default_factory=list[str])  # loops whose iterations each have their own row buffers
     keeping: set[str] = field(default_factory=set[str])  # ... or some
-    filling: list[str] = field(default_factory=list[str])  # loops that fill kept rows, the innermost of each
+    filling: list[str] = field(default_factory=list[str])  # loops that write row buffers, the innermost of each
     symbolic: set[str] = field(default_factory=set[str])  # loops whose sizes, here the greatest, are known at launch
 
     def iterations(self, loops: Iterable[str]) -> int:
@@ -110,7 +111,7 @@ class Facts:
         return prod(max(1, self.sizes[name]) for name in loops)
 
     def masks_are_dear(self, loop: str) -> bool:
-        """Whether some lanes of a loop are narrower than what masks are cheap for."""
+        """True if some lanes of a loop are narrower than the target's masks support fast."""
         return any(a.moves(loop) and a.size_bytes < self.target.masked_bytes for a in (*self.loads, *self.stores))
 
     @cached_property
@@ -120,14 +121,14 @@ class Facts:
 
     @cached_property
     def sum(self) -> UOp | None:
-        """The sum that a kernel of one result and fixed sizes is; None where it has another reduction, or none."""
+        """The reduction of a kernel with one result and fixed sizes; None if it has several reductions or none."""
         found = [node for node in self.ast.toposort() if node.op is Ops.REDUCE]
         is_one = len(found) == len(self.stores) == 1 and not self.symbolic
         return found[0] if is_one and found[0].arg == (Ops.ADD, 1) else None
 
     def operands(self, total: UOp) -> tuple[Access, ...]:
-        """What a sum over one loop multiplies, if both are converted from loads that change with the loop, at plain
-        places or in blocks."""
+        """Return the factors of a reduction over one loop, if both are converted from loads that depend on the loop,
+        with affine or blockwise affine indices."""
         loops, loads = names_of(closed_ranges(total)), {a.node: a for a in self.loads if a.is_in_blocks}
         if total.arg != (Ops.ADD, 1) or total.src[0].op is not Ops.MUL or len(loops) != 1:
             return ()
@@ -187,7 +188,7 @@ def _access(place: UOp, node: UOp, sizes: dict[str, int]) -> Access:
         else:
             steps.update(dict.fromkeys(names_of(atom.ranges)))
     for name in names_of(place.gate.ranges if place.gate is not None else ()):
-        steps.setdefault(name, 0)  # read where the gate holds: changes with it, at no step of its own
+        steps.setdefault(name, 0)  # depends on the loop through its gate only, with no stride
     is_plain = place.gate is None and all(atom.op is Ops.RANGE for atom in terms)
     dtype, count = place.dtype.scalar, int(memory_of(place).arg[1])
     if None not in steps.values():
@@ -198,7 +199,7 @@ def _access(place: UOp, node: UOp, sizes: dict[str, int]) -> Access:
 
 
 def _is_digit(atom: UOp) -> bool:
-    """Whether it is a loop, or a digit of one: what divisions by constants leave of it."""
+    """True if it is a loop, or a quotient or remainder of one by a constant."""
     while atom.op in (Ops.FLOORDIV, Ops.MOD) and atom.src[1].is_const:
         atom = atom.src[0]
     return atom.op is Ops.RANGE
@@ -215,16 +216,15 @@ def _add_group(facts: Facts, node: UOp, loads: dict[UOp, Access]) -> None:
 
 
 def even_part(count: int, most: int) -> int:
-    """Rows or vectors of a tile, at most so many: empty places of the last tile against what a tile costs by itself, as
-    much as one row; of equals the larger tile."""
+    """Return the tile size up to `most` that minimizes padding plus one row of overhead per tile. Ties: the larger."""
     return min(range(1, most + 1), key=lambda n: (-(-count // n) * (n + 1), -n))
 
 
 def divisors(size: int, most: int) -> list[int]:
-    """Tiles of at most so many that leave nothing over."""
+    """Return the tile sizes up to `most` that divide `size`."""
     return [n for n in range(1, min(size, most) + 1) if size % n == 0]
 
 
 def outgrows_caches(size_bytes: int, target: Target) -> bool:
-    """Whether a result is so large that whoever reads it next finds little of it in the caches."""
+    """True if a result is so large that its next reader finds little of it in the caches."""
     return size_bytes > 8 * target.l2_bytes

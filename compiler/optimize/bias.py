@@ -1,9 +1,9 @@
-"""Sums of products of bytes with another sign than the target multiplies: b + 128 instead of b, and a correction.
+"""Products of bytes with a different signedness than the target's instruction: b + 128 instead of b, and a correction.
 
-An instruction for unsigned by signed bytes (lower/find_dots.py) does other pairs as well: sum(a*b) is sum(a*(b + 128))
-less 128 * sum(a). The sums of a change with the loops of a alone and are kept, so that they are taken once; b + 128 is
-b with its highest bit flipped, which costs nothing where b is copied anyway. Sums wrap, so every step is exact. Used by
-the action `bias`. Tests: tests/compiler/optimize/test_bias.py.
+An instruction for unsigned by signed bytes (lower/find_dots.py) supports other pairs as well: sum(a*b) equals sum(a*(b
++ 128)) - 128 * sum(a). The sums of a depend on the loops of a alone and are stored, so they are computed once. b + 128
+is b with its highest bit flipped, which costs nothing where b is copied anyway. Sums wrap, so every step is exact. Used
+by the action `bias`. Tests: tests/compiler/optimize/test_bias.py.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ __all__ = ["biased"]
 
 
 def biased(total: UOp, slot: int, rows: Sequence[UOp], mark: str) -> tuple[UOp, dict[str, str]]:
-    """The same sum of products with the bytes of a buffer moved, and the loops of the other bytes' sums, which are kept
-    over the rows.
+    """Return the same sum of products with the bytes of a buffer offset, and the loops of the other operand's sums,
+    which are stored over the rows.
 
     Raises:
-        ValueError: it is no sum of products of bytes, or the other bytes do not change with all rows.
+        ValueError: not a sum of products of bytes, or the other operand does not depend on all rows.
     """
     product, loops = total.src[0], closed_ranges(total)
     mine = [s for s in product.src if _slot(s) == slot]
-    if len(mine) > 1:  # a matrix by itself
+    if len(mine) > 1:  # several loads of one matrix
         mine = [s for s in mine if s.ranges.isdisjoint(rows)]
     if product.op is not Ops.MUL or total.arg != (Ops.ADD, 1) or len(mine) != 1 or total.dtype is not dtypes.int32:
         raise ValueError(f"buffer {slot} is not the byte operand of an int32 product")

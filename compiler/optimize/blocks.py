@@ -1,8 +1,9 @@
-"""The schedule of sums over blocks: short sums of products of bytes, scaled and added up, as quantized weights ask for.
+"""The schedule of reductions over weight blocks: short sums of products of bytes, scaled and added, for quantized
+weights.
 
-Lanes are outputs whose words lie side by side in one operand, so that no sum goes across lanes. The short sum is copied
-out whole and becomes a chain of dot products (lower/find_dots.py); of the loops over blocks those stay that a body has
-no room for. The other operand is the same in all lanes; the outputs that it steps with are a register tile. Why:
+Lanes are outputs whose words are contiguous in one operand, so there is no horizontal reduction. The short sum is fully
+unrolled and becomes a chain of dot products (lower/find_dots.py); loops over blocks remain if they do not fit the body.
+The other operand is uniform over the lanes; the outputs that it depends on are a register tile. Why:
 docs/topics/quantized-products.md. Tests: tests/compiler/optimize/test_blocks.py.
 """
 
@@ -22,17 +23,17 @@ __all__ = ["block_schedule", "is_nested"]
 
 _WORD = 4  # bytes of each lane that one instruction takes
 _DOTS = 16  # of them in one body
-_PARTS = 4  # sums side by side of a body that is half as long, or shorter
+_PARTS = 4  # interleaved reductions in a body that is at most half as long
 _TILE = 8  # rows of a register tile
 _HIGH = 4  # rows of a tile of many, each of which has an address
-_WIDE = 3  # vectors of such a tile, or fewer: registers hold its sums twice
-_LEAST_TILES = 4  # that read the codes again, from which on they are unpacked once
-_STREAMS = 4  # that memory is read in: parts of the matrix, far from each other
+_WIDE = 3  # most vectors of such a tile: registers contain its sums twice
+_LEAST_TILES = 4  # reading the quants again, from which on they are unpacked once
+_STREAMS = 4  # access streams of memory: slices of the matrix at a large distance
 _AHEAD = 2048  # bytes
 
 
 def is_nested(total: UOp) -> bool:
-    """Whether a sum adds up what rests on other sums in its own loops."""
+    """True if the reduction's operand contains another reduction."""
     loops = set(closed_ranges(total))
     return any(n.op is Ops.REDUCE and not loops.isdisjoint(n.ranges) for n in total.src[0].toposort())
 
@@ -47,7 +48,7 @@ def block_schedule(facts: Facts) -> Schedule | None:
     for column in (name for name in facts.sizes if name in facts.outputs and facts.sizes[name] % lanes == 0):
         schedule = Schedule(facts.ast)
         (own,) = schedule.cut("vectorize", column, lanes)
-        wide = analyze(schedule.ast, facts.target)  # what lies side by side may be a digit of a loop
+        wide = analyze(schedule.ast, facts.target)  # adjacent elements may be a quotient or remainder of a loop
         matrices = [m for total in _sums(schedule.ast)[1] if (m := _matrix(total, wide, own)) is not None]
         if wide.stores[0].step(own) == 1 and len(matrices) == len(short):
             _tiled(schedule, wide, matrices, (column, own))
@@ -56,7 +57,7 @@ def block_schedule(facts: Facts) -> Schedule | None:
 
 
 def _sums(ast: UOp) -> tuple[list[UOp], list[UOp]]:
-    """Those that rest on others, and the others."""
+    """Return nested reductions, then innermost ones."""
     sums = [node for node in ast.toposort() if node.op is Ops.REDUCE]
     nested = [total for total in sums if is_nested(total)]
     return nested, [total for total in sums if total not in nested]
@@ -77,24 +78,25 @@ def _tiled(schedule: Schedule, facts: Facts, matrices: list[UOp], columns: tuple
     words = _words(facts, matrices, lanes)
     steps = {name: max((a.step(name) or 0 for a in words), default=0) for name in around}
     shared = {name: sum(name in names_of(place.ranges) for place in places) for name in around}
-    for name in sorted(around, key=lambda n: (shared[n], steps[n])):  # most shared first, then what lies together
+    # loops shared by most loads first, then adjacent data
+    for name in sorted(around, key=lambda n: (shared[n], steps[n])):
         if body * sizes[name] <= _DOTS:
             copied[name] = None
             body *= sizes[name]
     for name in copied:
         schedule.add("unroll", name, sizes[name])
     vectors = 1 if rows else gcd(sizes.get(column, 1), max(1, LINE_BYTES // facts.target.vector_bytes))
-    schedule.cut("unroll", column, vectors)  # else half of each line is read, and the other half on another way
+    schedule.cut("unroll", column, vectors)  # else half of each cache line is read in a separate pass
     if rows:
         schedule.cut("unroll", rows[-1], even_part(sizes[rows[-1]], _TILE))
         schedule.order((*beside, *rows))
-    has_room = not rows or facts.target.vector_registers >= 32  # what is loaded early waits in a register
+    has_room = not rows or facts.target.vector_registers >= 32  # values loaded early occupy a register
     walked = [name for name in around if name not in copied]
     if walked and not rows and body * 2 <= _DOTS and facts.target.vector_registers >= 32:
         schedule.cut("rfactor", walked[-1], gcd(sizes[walked[-1]], _PARTS))
     _walk_by_turns(schedule, nested, words)
     if facts.target.reads_ahead and has_room and _are_runs(words, walked):
-        schedule.add("inorder")  # it leaves alone what is small, as prefetches do
+        schedule.add("inorder")  # it ignores small buffers, like prefetches
     elif not rows:
         most = (_STREAMS if facts.target.vector_registers >= 32 else _STREAMS // 2) // len(matrices) // vectors
         for name in sorted(beside, key=lambda n: sizes[n])[-1:] if most else ():
@@ -104,7 +106,8 @@ def _tiled(schedule: Schedule, facts: Facts, matrices: list[UOp], columns: tuple
 
 
 def _walk_by_turns(schedule: Schedule, nested: list[UOp], words: list[Access]) -> None:
-    """Where the block of other outputs follows each block, sums go on in memory, if threads keep a loop outside."""
+    """If blocks of several outputs alternate in memory, keep partial sums in the output buffer, provided a loop is
+    left for threads."""
     for name in dict.fromkeys(names_of(total.src[1:2])[0] for total in nested):
         block = min((a.step(name) or 0 for a in words), default=0)
         inside = [loop for loop in schedule.loops if all(0 < (a.step(loop) or 0) < block for a in words)]
@@ -115,21 +118,21 @@ def _walk_by_turns(schedule: Schedule, nested: list[UOp], words: list[Access]) -
 
 
 def _words(facts: Facts, matrices: list[UOp], lanes: str) -> list[Access]:
-    """The loads of the matrices that take words side by side."""
+    """Return the loads of the matrices that read contiguous words."""
     order = {n for m in matrices for n in m.toposort()}
     return [a for a in facts.loads if a.node in order and not _looks_up(a) and a.step(lanes) == _WORD]
 
 
 def _are_runs(words: list[Access], walked: list[str]) -> bool:
-    """Whether the words of each matrix lie in the order in which these loops walk, not in parts side by side."""
+    """True if these loops read the words of each matrix sequentially, not as interleaved slices."""
     return len({(a.memory, *(a.step(name) for name in walked)) for a in words}) == len({a.memory for a in words})
 
 
 def _many_rows(
     schedule: Schedule, facts: Facts, matrix: UOp, loops: tuple[list[str], list[str], list[str]], lanes: str
 ) -> None:
-    """One block's short sums of a tile of rows at a time; where enough tiles read them again, the codes of all blocks
-    are unpacked once, and so are their scales: what is made of the matrix alone is staged."""
+    """Compute the short sums of one block for a tile of rows at a time. If enough tiles reuse them, unpack the
+    quants and scales of all blocks once: values that depend on the matrix alone are staged."""
     (beside, rows, words), sizes = loops, facts.sizes
     blocks = names_of(closed_ranges(_sums(schedule.ast)[0][0]))
     order = set(matrix.toposort())
@@ -148,7 +151,7 @@ def _many_rows(
     codes = [name for name in blocks if name in names_of(matrix.ranges)]
     copies = schedule.add("stage", slot, *codes, *side, *inner[:-1], lanes, inner[-1])
     walked = [name for name in codes if all(name in names_of(place.ranges) for place in places)]
-    for name in [n for n in codes if n not in walked]:  # a byte is read once for all its codes
+    for name in [n for n in codes if n not in walked]:  # a byte is read once for all its quants
         schedule.cut("unroll", copies[name], sizes[name])
     loads = [n for n in schedule.ast.toposort() if n.op is Ops.LOAD and n.src[0].src[0].op is Ops.PARAM]
     scales = [names_of(u.ranges) for u in unpacked(schedule.ast, [n for n in loads if n.src[0].src[0].arg[0] == slot])]
@@ -157,12 +160,12 @@ def _many_rows(
         if found:
             schedule.add("stage", slot, *found, *side, lanes)
     for name in walked[:1]:
-        schedule.add("prefetch", wide * (reads[0].step(beside[-1]) or 0), copies[name])  # the next panel
+        schedule.add("prefetch", wide * (reads[0].step(beside[-1]) or 0), copies[name])  # the next packed panel
 
 
 def _matrix(total: UOp, facts: Facts, lanes: str) -> UOp | None:
-    """The operand that lies word by word along the lanes while the other is the same in all of them, if there is one
-    in a sum of products of bytes."""
+    """Return the operand of a byte product whose words are contiguous along the lanes, if the other operand is
+    uniform."""
     value = total.src[0]
     if total.arg != (Ops.ADD, 1) or total.dtype is not dtypes.int32 or value.op is not Ops.MUL:
         return None
@@ -178,5 +181,5 @@ def _matrix(total: UOp, facts: Facts, lanes: str) -> UOp | None:
 
 
 def _looks_up(a: Access) -> bool:
-    """Whether a load's place was loaded itself: an entry of a table."""
+    """True if a load's index is itself loaded: a table lookup."""
     return any(n.op is Ops.LOAD for n in a.node.src[0].src[1].toposort())

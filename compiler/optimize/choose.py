@@ -1,7 +1,7 @@
-"""THE LIST of strategies: who makes the schedule of a kernel. Read from top to bottom; the first that fits decides.
+"""THE LIST of strategies: the first one that matches makes the schedule of a kernel.
 
-A strategy reads the Facts of a kernel and gives a Schedule, or None where the kernel is something else. None of them
-asks what a kernel computes. Tests: tests/compiler/optimize/test_choose.py.
+A strategy reads the Facts of a kernel and returns a Schedule, or None for kernels of a different kind. None of them
+depends on what a kernel computes. Tests: tests/compiler/optimize/test_choose.py.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ __all__ = ["STRATEGIES", "Strategy", "choose"]
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """One way to cut the loops of a kernel, and of which kernels and targets it is asked."""
+    """A strategy: one way to transform the loops of a kernel, and the kernels and targets it applies to."""
 
     schedule: Callable[[Facts], Schedule | None]
     is_asked: Callable[[Facts], bool]
     why: str
-    by_rows: bool = False  # a thread has whole rows: what is kept of one is made once
+    by_rows: bool = False  # a thread has whole rows: values per row are computed once
 
 
 def _has_lanes(facts: Facts) -> bool:

@@ -1,8 +1,8 @@
-"""The schedule of a sum of products of narrow values, for a target with a dot product instruction for them.
+"""The schedule of a product of narrow values, for targets with a dot product instruction.
 
-Neighbouring terms of the sum, four of bytes or two of bfloat16, become one instruction (lower/find_dots.py), which asks
-for them side by side: the reduce loop is copied out by so many, and innermost where an operand is packed. Nothing here
-asks what a kernel computes beyond that one sum. Why: docs/topics/dot-products.md. Tests:
+Adjacent reduction elements, four bytes or two bfloat16, become one instruction (lower/find_dots.py), which needs them
+contiguous: the reduce loop is unrolled by that count, and is innermost where an operand is packed. Nothing here depends
+on the meaning of a kernel beyond that one reduction. Why: docs/topics/dot-products.md. Tests:
 tests/compiler/optimize/test_dots.py.
 """
 
@@ -22,11 +22,11 @@ _SMALL_BLOCK = (2, 4)
 _TURNED_ROWS = 4  # of a tile where rows are packed: lanes of the copy
 _LEAST_BLOCKS = 4  # of panels, which threads share
 _PACKED_ROWS = 4  # tiles that read a panel again, from which on packing pays
-_FEW_ROWS = 8  # that read a matrix from memory as it lies; their sums are one tile
-_ALONG = 4  # rows and columns whose terms are lanes, each
-_LONG = 4  # vectors of terms, from which on folding their sums is little beside them
-_TURNED = (1, 2, 4, 8, 16)  # words of a column that turn in registers
-_AHEAD = 4096  # bytes to prefetch ahead
+_FEW_ROWS = 8  # most rows that read a matrix in its current layout; their sums are one tile
+_ALONG = 4  # rows and columns, each, whose reduction elements are lanes
+_LONG = 4  # vectors of reduction elements from which on their horizontal reduction is cheap in comparison
+_TURNED = (1, 2, 4, 8, 16)  # words of a column that are transposed in registers
+_AHEAD = 4096  # prefetch distance in bytes
 
 
 def dot_schedule(facts: Facts) -> Schedule | None:
@@ -55,10 +55,11 @@ def _of_bytes(facts: Facts, product: Product) -> Schedule | None:
 
 
 def _of_floats(facts: Facts, product: Product) -> Schedule | None:
-    """The same of pairs of bfloat16; None where conversion to float32 is faster, or terms are no pairs."""
+    """Return the schedule for pairs of bfloat16; None if conversion to float32 is faster, or elements do not form
+    pairs."""
     schedule, inner, count = Schedule(facts.ast), product.inner, facts.sizes.get(product.rows, 1)
     if facts.sizes[inner] % terms_of_a_dot(product.left.dtype):
-        return None  # outside of the sum a factor may be nan
+        return None  # outside the reduction a factor may be nan
     is_left_along, is_right_along = (a.step(inner) == 1 for a in (product.left, product.right))
     is_streamed = facts.target.is_streamed(product.right.memory_bytes)
     tile = _tile(facts, product) if is_left_along else (_BLOCK[0], _TURNED_ROWS)
@@ -74,7 +75,7 @@ def _of_floats(facts: Facts, product: Product) -> Schedule | None:
 
 
 def _along_in_tiles(schedule: Schedule, facts: Facts, product: Product) -> Schedule | None:
-    """Few rows by a transposed matrix, if their terms fill vectors, and enough of them."""
+    """Schedule few rows by a transposed matrix, if their reduction elements fill enough vectors."""
     inner, rows, columns = product.inner, product.rows, product.columns or facts.outputs[-1]
     vector = facts.target.vector_bytes // product.left.size_bytes
     if facts.sizes[inner] % vector or facts.sizes[inner] < _LONG * vector:
@@ -89,7 +90,7 @@ def _along_in_tiles(schedule: Schedule, facts: Facts, product: Product) -> Sched
 
 
 def _along(schedule: Schedule, facts: Facts, product: Product) -> None:
-    """The terms, which are neighbours in both operands, are lanes."""
+    """Make the reduction elements, which are adjacent in both operands, the lanes."""
     schedule.cut("unroll", product.inner, terms_of_a_dot(product.left.dtype))
     schedule.cut("vectorize", product.inner, facts.target.vector_bytes // product.dtype.size_bytes)
 
@@ -101,7 +102,7 @@ def _tile(facts: Facts, product: Product) -> tuple[int, int]:
 
 
 def _is_read_again(facts: Facts, product: Product, tile: tuple[int, int]) -> bool:
-    """Whether enough tiles of rows read a panel."""
+    """True if enough tiles of rows reuse a packed panel."""
     return facts.sizes.get(product.rows, 1) >= _PACKED_ROWS * tile[1]
 
 
@@ -138,8 +139,9 @@ def _tiled(schedule: Schedule, facts: Facts, product: Product, block: tuple[int,
 
 
 def _pack_panel(schedule: Schedule, product: Product, loops: list[str], size: int, width: tuple[int, int]) -> None:
-    """Columns side by side over these loops, of which the last two are terms and columns: whole registers, woven into
-    each other, or turned as words where neighbours are terms. `width`: in columns, and in lanes of a sum."""
+    """Pack columns over these loops, of which the last two are the reduction and the columns: whole registers,
+    interleaved, or transposed as words if reduction elements are adjacent. `width`: in columns, and in lanes of
+    the accumulator."""
     right, terms, (wide, lanes) = product.right, terms_of_a_dot(product.left.dtype), width
     inner, panel = loops[-2:]
     (near,) = schedule.copies(inner)
@@ -153,8 +155,8 @@ def _pack_panel(schedule: Schedule, product: Product, loops: list[str], size: in
 
 
 def _pack_rows(schedule: Schedule, facts: Facts, product: Product, walked: tuple[list[str], int]) -> None:
-    """Rows whose terms are no neighbours, tile by tile, for all panels of a block. `walked`: the loop over panels that
-    lie beside each other, and how often it is walked."""
+    """Pack rows whose reduction elements are not adjacent, tile by tile, for all panels of a block. `walked`: the
+    loop over panels of a block, and its number of iterations."""
     rows, columns, inner, left = product.rows, product.columns, product.inner, product.left
     (side, panels), tiles = walked, -(-facts.sizes[rows] // _TURNED_ROWS)
     wide, high = blocks(facts.sizes[columns], panels, facts.sizes[rows], left.memory_bytes, facts.target)
@@ -168,7 +170,7 @@ def _pack_rows(schedule: Schedule, facts: Facts, product: Product, walked: tuple
 
 
 def _beside(count: int, size_bytes: int, target: Target) -> int:
-    """Of so many panels those that a tile of rows goes by one after the other: rows come from far less often. What L1
-    holds stays there by itself."""
+    """Return how many panels a tile of rows is multiplied with consecutively. Rows come from L3 less often then;
+    data in L1 stay there."""
     most = 1 if size_bytes <= target.l1_bytes else min(target.l2_bytes // 2 // size_bytes, count // _LEAST_BLOCKS)
     return max(divisors(count, max(1, most)))

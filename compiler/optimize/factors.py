@@ -1,8 +1,8 @@
-"""Factors of a sum's terms that do not change with its loops, multiplied once, after the sum: s1 * x1 + s1 * x2 as
-s1 * (x1 + x2). A sum of several kinds of terms becomes several sums, each with its own factors.
+"""Hoisted scales: factors that are invariant in the loops of a reduction are multiplied once, after it: s1 * x1 + s1 *
+x2 becomes s1 * (x1 + x2). A reduction of several kinds of terms becomes several, each with its own factors.
 
-For an action, which no search tries: such a sum rounds otherwise, as in any other order, and may be too large for its
-type where the terms with their factors are not.
+Only for an explicit action; no search tries it: such a sum rounds differently, as in any other order, and may
+overflow where the scaled terms do not.
 Tests: tests/compiler/optimize/test_factors.py.
 """
 
@@ -18,10 +18,10 @@ __all__ = ["factored"]
 
 
 def factored(ast: UOp) -> UOp:
-    """The kernel with all such factors behind its sums of floats.
+    """Return the kernel with all such factors moved behind its float sums.
 
     Raises:
-        ValueError: there are none.
+        ValueError: there are no such factors.
     """
     new = rebuilt(ast, lambda _, node: _behind(node) if _is_sum(node) else node)
     if new is ast:
@@ -44,7 +44,7 @@ def _behind(total: UOp) -> UOp:
 
 
 def _parts(u: UOp, op: Op) -> Iterator[UOp]:
-    """What a chain of one op is made of."""
+    """Return the operands of a chain of one op."""
     if u.op is op:
         for s in u.src:
             yield from _parts(s, op)

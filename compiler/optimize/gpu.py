@@ -1,13 +1,14 @@
-"""Choose the actions for a kernel on a device with work-items: what is a group, what its items share, what each keeps.
+"""Schedules for devices with work-items: what a work-group computes, what its work-items share, what each of them
+stores.
 
-Three shapes, told apart by how loads step with loops, never by what a kernel computes:
-- a product: two output loops that each leave some load alone make a tile; the operands of a block of terms are shared
-  by a group, places that windows read more than once only once, and an item keeps a square of results;
-- sums: the items of a group add up one row together, neighbours reading neighbours; or some columns side by side;
-- everything else: an item for each few elements, and blocks turned in shared memory where reading and writing run
-  along different loops.
+Three cases, told apart by access strides, never by what a kernel computes:
+- a product: two output loops, each invariant for some load, make a tile. A work-group shares the operands of a block of
+  the reduction (elements of overlapping windows only once), and a work-item computes a square of results;
+- reductions: the work-items of a group reduce one row together with coalesced loads, or several columns at once;
+- all others: a work-item for every few elements; blocks are transposed in shared memory if reads and writes are
+  contiguous along different loops.
 
-No GPU was at hand: the constants are from what others have published (docs/topics/opencl.md). Tests:
+No GPU was available: the constants come from published work (docs/topics/opencl.md). Tests:
 tests/compiler/optimize/test_gpu.py.
 """
 
@@ -26,18 +27,19 @@ from .units import find_unit
 __all__ = ["gpu_schedule"]
 
 _TILES: Final = ((16, 8), (16, 4), (8, 4), (8, 2))  # items along each side of a tile, results along each side
-_STEPS: Final = ((4, 2, 2, 8), (2, 2, 2, 4), (2, 1, 2, 1))  # of a matrix unit: at once and in turn, down and across
+# steps of a matrix unit: at once and in sequence, down and across
+_STEPS: Final = ((4, 2, 2, 8), (2, 2, 2, 4), (2, 1, 2, 1))
 _GROUPS: Final = 128  # that keep a device busy; a smaller tile is taken rather than fewer
 _TERMS: Final = (16, 8, 32, 4)  # of a block that a group shares
-_TURNED: Final = (32, 8)  # a block that is turned: its side, and items along one of them
-_MANY: Final = 1 << 15  # results that give every item one of its own
-_SHORT: Final = 32  # terms that one item adds up
-_SIDE: Final = 32  # columns side by side, as many as items that run in step
-_ROWS: Final = 8  # rows that an item keeps when a matrix is read once
+_TURNED: Final = (32, 8)  # a transposed block: its side, and the work-items along one side
+_MANY: Final = 1 << 15  # results from which on every work-item has its own
+_SHORT: Final = 32  # reduction elements of one work-item
+_SIDE: Final = 32  # adjacent columns, as many as work-items that run in lockstep
+_ROWS: Final = 8  # rows of a work-item when a matrix is read once
 
 
 def _lanes(facts: Facts, loop: str, accesses: list[Access]) -> int:
-    """Values that an item moves at once along a loop: as many as a register has where they lie side by side."""
+    """Return the vector width of a work-item along a loop: a full register if its values are contiguous."""
     is_whole = loop not in facts.symbolic and facts.sizes[loop] % facts.lanes == 0
     steps = {a.step(loop) for a in accesses} - {0}
     return facts.lanes if is_whole and steps == {1} else 1
@@ -115,7 +117,7 @@ def _unit(schedule: Schedule, facts: Facts) -> bool:
 
 
 def _product(schedule: Schedule, facts: Facts, main: Group) -> bool:
-    """A tile of results for a group; False where there is no pair of loops that reuse what is loaded."""
+    """Tile the results for a work-group; return False if no pair of loops reuses loads."""
     fixed = [n for n in facts.outputs if n in main.around and n not in facts.symbolic]
     loops = [n for n in fixed if facts.sizes[n] >= prod(_TILES[-1])]
     pair = next(((row, column) for column in reversed(loops) for row in loops if row != column
@@ -134,7 +136,8 @@ def _product(schedule: Schedule, facts: Facts, main: Group) -> bool:
     if not tiles:
         return False
     items, results = next((t for t in tiles if groups(t) >= _GROUPS), tiles[min(len(tiles) - 1, 1)])
-    terms = max(main.loops, key=lambda n: facts.sizes[n])  # of a window: the channels, cut into blocks of whole windows
+    # of a window: the channels, split into blocks of whole windows
+    terms = max(main.loops, key=lambda n: facts.sizes[n])
     window = [n for n in main.loops if n != terms]
     block = _block(facts, main, terms, items * results * facts.iterations(window))
     right = [a for a in main.operand(column, row) if a.step(column) != 0]
@@ -157,7 +160,8 @@ def _product(schedule: Schedule, facts: Facts, main: Group) -> bool:
 
 
 def _block(facts: Facts, main: Group, terms: str, side: int) -> int:
-    """How many terms a group holds of both operands at a time; 0: their places are not plain, or there is no room."""
+    """Return the reduction elements of both operands in shared memory at a time; 0: indices are not affine, or no
+    room."""
     if any(n in facts.symbolic or a.step(n) is None for n in main.loops for a in main.loads):
         return 0
     size = facts.sizes[terms]
@@ -166,7 +170,7 @@ def _block(facts: Facts, main: Group, terms: str, side: int) -> int:
     return next((n for n in room if size % n == 0 and n <= max(_TERMS)), room[0] if room else 0)
 
 
-# --- sums -------------------------------------------------------------------------------------------------------------
+# --- reductions -------------------------------------------------------------------------------------------------------
 def _sums(schedule: Schedule, facts: Facts, main: Group | None, spread: list[str]) -> None:
     items = facts.target.group_items
     if main is not None and len(facts.groups) == 1 and not facts.keeping:
@@ -174,7 +178,7 @@ def _sums(schedule: Schedule, facts: Facts, main: Group | None, spread: list[str
         largest = max(main.loads, key=lambda a: facts.iterations(list(a.steps)), default=None)
         nearest = next((n for n in reversed(spread) if largest and largest.step(n) == 1), None)
         if facts.iterations(main.loops) <= _SHORT:
-            return  # an item adds up all by itself
+            return  # one work-item computes the whole reduction
         if nearest is not None:
             rows = [n for n in spread if n != nearest and any(n not in a.steps for a in main.loads)]
             if rows:
@@ -187,11 +191,12 @@ def _sums(schedule: Schedule, facts: Facts, main: Group | None, spread: list[str
 
 
 def _together(schedule: Schedule, facts: Facts, spread: list[str]) -> None:
-    """A group for each row: its items share the sums over it, fill what is kept of it, and write its results."""
+    """Use a work-group per row: its work-items share the reductions over it, fill its row buffers, and write its
+    results."""
     items = facts.target.group_items
     kept = sum(n.arg[1] * n.dtype.size_bytes for n in schedule.ast.toposort() if n.op is Ops.LOCAL)
     if kept > facts.target.local_bytes // 2:
-        return  # each item keeps rows of its own, in memory that is not shared
+        return  # each work-item has its own row buffers, in private memory
     longest = max([facts.iterations(g.loops) for g in facts.groups], default=1)
     while items > _SHORT and items * facts.lanes > longest:
         items //= 2

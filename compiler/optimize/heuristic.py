@@ -1,9 +1,8 @@
-"""Schedules from the steps of loops alone: which loop becomes lanes, which ones a register tile, what is packed.
+"""Schedules from access strides alone: which loop becomes lanes, which ones a register tile, which operand is packed.
 
-Nothing here asks what a kernel computes. It looks at how each load and store steps with each loop: a load that does
-not change with a loop is reused by a tile over it; a loop that steps by 1 can become lanes. From these two facts
-follow the register tile of a matrix product and of a convolution, the partial sums of a row reduction and the plain
-streams of elementwise work. Why: docs/topics/matrix-products.md. Tests:
+Nothing here depends on what a kernel computes. A load that is invariant in a loop is reused by a tile over it; a loop
+with unit stride can become lanes. These two facts give the register tile of a matrix product or a convolution, the
+partial sums of a row reduction, and the access streams of elementwise work. Why: docs/topics/matrix-products.md. Tests:
 tests/compiler/optimize/test_heuristic.py.
 """
 
@@ -26,38 +25,39 @@ from .windows import along_windows, overlapping
 
 __all__ = ["few_rows_schedule", "loops_schedule", "running_schedule", "scatter_schedule"]
 
-_STREAM_TILE = 4  # vectors per iteration of a light elementwise loop
+_STREAM_TILE = 4  # vectors per iteration of a cheap elementwise loop
 _SHORT_ROWS = 16  # that are less than a vector each, in an iteration
 _LIGHT = 24  # elementwise ops; above, an iteration has enough to do
 _MAX_BODY = 96  # values of a tile times its unrolled reduce iterations
-_BLOCKS_ACROSS = 4  # blocks of a transpose side by side
-_MOST_ACROSS = 24  # rows that are turned together
-_WOVEN = 4  # places; neighbours in vectors that lie no farther apart are picked from whole ones
-_AHEAD = 2048  # bytes to prefetch ahead
+_BLOCKS_ACROSS = 4  # adjacent blocks of a transpose
+_MOST_ACROSS = 24  # most rows that are transposed together
+_WOVEN = 4  # elements: vectors with at most this stride are loaded whole and their lanes selected
+_AHEAD = 2048  # prefetch distance in bytes
 _STREAMS = 4  # that memory is read in
 _WASTE = 1.5  # of a product's vector of which no lane is used, in units of a fourth of a gather
 _FOLD_COST = 40.0  # of folding a vector, in units of a fourth of a gather
-_IN_REGISTERS = 8  # rows whose sums are one tile
+_IN_REGISTERS = 8  # rows whose accumulators are one tile
 _FEW_ROWS = 128  # of a product; more compute several times as long as reading takes, in any order
-_EACH_BLOCK = 8  # elementwise ops; what is made of a sum that goes on in the output is made anew for each of its blocks
-_SHORT_BLOCK = 32  # rows; the sums of fewer are soon there again, so that blocks of terms can be shorter
+_EACH_BLOCK = 8  # elementwise ops; with accumulation in the output, the epilogue runs once per block
+_SHORT_BLOCK = 32  # rows; fewer rows return to their accumulators soon, so blocks of the reduction can be shorter
 _PAGE = 4096  # bytes of each row of a matrix that are read before the next rows are
 _PACKING_COST = 2.5  # of gathering a value into a panel, in uses of it from there
-_TURNING_COST = 1.5  # and where blocks of them turn in registers
+_TURNING_COST = 1.5  # and if their blocks are transposed in registers
 _CONVERTING_COST = 0.25  # of a narrower operand of a product value by value, in fourths of a gather
-_BRIEF = 16  # terms of sums between results that follow each other as in a stream
-_PLACED = 2  # vectors of places that are compared, in the time in which a term is added to the one that it names
-_LEAST_EVEN = 4  # lanes that need no masks, where these are dear
-_SIDE_BY_SIDE = 4  # vectors of a term; more take too long to fill, since places are filled from one to the next
+_BRIEF = 16  # reduction elements per result, below which results are like an access stream
+_PLACED = 2  # vectors of indices compared in the time of one indexed addition
+_LEAST_EVEN = 4  # minimum lanes without masks on targets with slow masks
+# vectors of a term; more take too long to initialize, as output elements are filled one after another
+_SIDE_BY_SIDE = 4
 
 
 def loops_schedule(facts: Facts) -> Schedule:
-    """The schedule of a kernel that is nothing in particular: a stream, or reductions and what is made of them."""
+    """Return the default schedule: an access stream, or reductions and their epilogues."""
     schedule, main = Schedule(facts.ast), facts.main
     lane_loop = _lane_loop(facts, main)
     is_large = outgrows_caches(facts.stores[0].memory_bytes, facts.target)
     if facts.filling and is_large and not facts.target.has_fast_streams:
-        schedule.tries("inplace", facts.filling[-1])  # fetched while there is something to compute
+        schedule.tries("inplace", facts.filling[-1])  # its prefetch overlaps with computation
     passes_along_rows(schedule, facts)
     if main is None:
         _stream(schedule, facts, lane_loop)
@@ -68,8 +68,8 @@ def loops_schedule(facts: Facts) -> Schedule:
 
 
 def scatter_schedule(facts: Facts) -> Schedule | None:
-    """Terms that name their places go there, in lanes and copies as far as they lie side by side at a place; where they
-    are single numbers, the lanes are places that are filled."""
+    """Scatter terms to the indices that they contain: in lanes and unrolled if they are contiguous there; single
+    terms are scattered as scalars, and the lanes initialize the output."""
     store, schedule, total = facts.stores[0], Schedule(facts.ast), facts.ast.src[0].src[1]
     if total.op is not Ops.REDUCE or total.src[0].op is not Ops.WHERE:  # most kernels: nothing has to be tried
         return None
@@ -87,13 +87,14 @@ def scatter_schedule(facts: Facts) -> Schedule | None:
 
 # --- choosing
 def _cost(accesses: list[Access], loop: str) -> float:
-    """How many of these would be gathered if the loop became lanes; every second place is two loads and a shuffle."""
+    """Return how many accesses would be gathers if the loop became lanes; stride 2 counts as two loads and a
+    shuffle."""
     near = {0: 0.0, 1: 0.0} | {step: 0.125 * step for step in range(2, _WOVEN + 1)}
     return sum(near.get(-1 if (step := a.step(loop)) is None else step, 1.0) for a in accesses)
 
 
 def _packed_cost(facts: Facts, main: Group, loop: str) -> float:
-    """The same for a reduction: what is gathered once into a panel and read again by many rows costs little."""
+    """Return the same cost for a reduction, where a gather into a panel that many rows reuse is cheap."""
     total, is_alone = 0.0, sum(a.moves(loop) for a in main.loads) == 1
     turned = _copies_across(facts, main.terms)[0] if _rows_turn(facts, main, loop) else 1.0
     for a in main.loads:
@@ -104,19 +105,19 @@ def _packed_cost(facts: Facts, main: Group, loop: str) -> float:
 
 
 def _uses(facts: Facts, a: Access, loop: str) -> int:
-    """How often a value is read, by iterations of the other output loops that it does not change with."""
+    """Return how often a value is read: the iterations of other output loops that its index is invariant in."""
     return facts.iterations([name for name in facts.outputs if name != loop and name not in a.steps])
 
 
 def _panel_turns(facts: Facts, main: Group, a: Access, loop: str) -> bool:
-    """Whether the kernel is one sum whose panel turns in registers and is used often: its terms are neighbours, in rows
-    that lie in many places."""
+    """True if the kernel is one reduction whose panel is transposed in registers and reused often: its elements are
+    adjacent, in rows at a large stride."""
     is_one = len(facts.groups) == 1 and main.around.issuperset(facts.outputs) and a.step(main.terms) == 1
     return is_one and _uses(facts, a, loop) >= facts.lanes // 2 and (a.step(loop) or 0) * a.size_bytes % SAME_PLACE > 0
 
 
 def _lane_loop(facts: Facts, main: Group | None) -> str | None:
-    """The loop whose iterations lie side by side in the most places that matter."""
+    """Return the loop with unit stride in most of the accesses that matter."""
     scores: dict[str, float] = {}
     candidates = [*facts.outputs, *(main.loops if main else [])]
     for place, name in enumerate(candidates):
@@ -125,19 +126,19 @@ def _lane_loop(facts: Facts, main: Group | None) -> str | None:
         if size < 2 or name in facts.keeping or (not facts.target.has_masks and size < facts.lanes):
             continue
         if is_output and main is not None and name not in main.around:
-            continue  # the reduction stands outside this loop: its lanes would be idle
+            continue  # the reduction is outside this loop: its lanes would be idle
         touched = main.loads if main else [*facts.loads, *facts.stores]
         is_near = any(a.step(name) in range(1, _WOVEN + 1) for a in (*touched, *facts.stores))
         is_near = is_near or (main is not None and any(_panel_turns(facts, main, a, name) for a in main.loads))
         is_loaded = main is not None and any(a.moves(loop) for a in main.loads for loop in main.loops)
         if not is_near and main is not None and (is_output or is_loaded):
-            continue  # of what is computed any loop can become lanes, and of what is gathered everywhere
+            continue  # computed values allow any loop as lanes, and gathers happen anyway
         waste = -(-size // facts.lanes) * facts.lanes / size
         score = 4.0 * (_packed_cost(facts, main, name) if main else waste * _cost(touched, name))
         score += (waste - 1) * (_WASTE if main and is_output and len(main.loads) > 1 else 2) - place * 0.01
-        if main is not None:  # what is done once for each result is little of a long sum
+        if main is not None:  # work per result is little compared to a long reduction
             once, widest = _FOLD_COST / facts.iterations(main.loops), max((a.size_bytes for a in main.loads), default=0)
-            if is_output:  # its lanes are multiplied by single values, and each is converted by itself
+            if is_output:  # its lanes are multiplied by scalars, each converted separately
                 score += _CONVERTING_COST * sum(a.size_bytes < widest and not a.moves(name) for a in main.loads)
             score += min(2.0, once) * _cost(facts.stores, name) if is_output else 0.25 + once
         scores[name] = score
@@ -145,8 +146,8 @@ def _lane_loop(facts: Facts, main: Group | None) -> str | None:
 
 
 def _rows_turn(facts: Facts, main: Group, rows: str) -> bool:
-    """Whether short rows are copied out whole, and turn in registers to be lanes: each vector of terms would be folded
-    for its row alone, and masked at its end unless rows fill vectors."""
+    """True if short rows are unrolled completely and transposed in registers into lanes: otherwise each row needs a
+    horizontal reduction, and a mask unless it fills vectors."""
     terms, loads = main.terms, [a for a in main.loads if a.steps.keys() - {main.terms}]
     is_short = bool(facts.sizes.get(terms, 0) % facts.lanes) and facts.sizes[terms] <= _MOST_ACROSS
     is_fixed = terms not in facts.symbolic and rows in facts.outputs and bool(loads)
@@ -189,8 +190,8 @@ def _stream(schedule: Schedule, facts: Facts, lane_loop: str | None) -> None:
 
 
 def _weaves_words(schedule: Schedule, facts: Facts) -> bool:
-    """Whether words of bytes are looked up in tables that caches hold: lanes are words side by side. Their bytes, and
-    the words around them, which are made of the same bytes, are copied out: one lookup serves them all."""
+    """Unroll table lookups of bytes so that lanes are words; return True if this applies. The bytes of a word, and
+    words from the same bytes, are unrolled: one lookup serves them all. The tables must fit the caches."""
     if len(facts.outputs) < 3:
         return False
     (words, lanes, places), store = facts.outputs[-3:], facts.stores[0]
@@ -206,15 +207,15 @@ def _weaves_words(schedule: Schedule, facts: Facts) -> bool:
 
 
 def _is_crossed(facts: Facts, name: str) -> bool:
-    """Whether both iterations of a loop of two read the same places, each in its own order."""
+    """True if both iterations of a loop of two access the same elements, each in its own order."""
     steps = {a.step(name) or 0 for a in facts.loads}
     return facts.sizes[name] == 2 and any(step and -step in steps for step in steps)
 
 
 def _across(facts: Facts, lane_loop: str) -> tuple[str, str | None]:
-    """The loop of the lanes, and one that is copied out since over it lies side by side what those would gather or
-    scatter: short rows, a transpose. Either can be the lanes, which may end with a mask; copies with masks do not turn.
-    """
+    """Return the loop of the lanes, and a loop to unroll because accesses that lanes would gather or scatter are
+    contiguous over it: short rows, a transpose. Either can be the lanes, which may end with a mask; unrolled
+    instances with masks cannot be transposed."""
     for name in reversed(facts.outputs):
         steps = {a.step(lane_loop) for a in (*facts.loads, *facts.stores) if a.step(name) == 1}
         if name != lane_loop and facts.sizes[name] > 1 and not steps <= {None, 0, 1}:
@@ -224,14 +225,15 @@ def _across(facts: Facts, lane_loop: str) -> tuple[str, str | None]:
 
 
 def _copies_across(facts: Facts, name: str) -> tuple[float, int]:
-    """Accesses of a lane for an iteration of the loop, a fraction where blocks turn; the copies that make them few."""
+    """Return the accesses of a lane per iteration of the loop, a fraction if blocks are transposed, and the
+    instances to unroll."""
     size, lanes = facts.sizes[name], facts.lanes
     count = size if size <= _MOST_ACROSS and name not in facts.symbolic else lanes
     return (0.0 if count <= _WOVEN else (count // lanes + (count % lanes >> 2).bit_count() + count % 4) / count), count
 
 
 def _turn(schedule: Schedule, facts: Facts, lane_loop: str, across: str, width: int) -> None:
-    """Square blocks, which turn in registers; a few side by side fill whole lines on both sides."""
+    """Transpose square blocks in registers; a few adjacent ones fill whole cache lines on both sides."""
     schedule.cut("unroll", across, _copies_across(facts, across)[1])
     if facts.sizes[lane_loop] >= 2 * _BLOCKS_ACROSS * width:
         inside = schedule.cut("split", lane_loop, _BLOCKS_ACROSS)
@@ -240,9 +242,9 @@ def _turn(schedule: Schedule, facts: Facts, lane_loop: str, across: str, width: 
 
 
 def _around_caches(schedule: Schedule, facts: Facts, lane_loop: str) -> None:
-    """Results far larger than the caches are written around them. Where that is slow not by a kernel of several passes:
-    the last one would wait for all of that writing, while other stores go on during the next passes. Results of long
-    sums of their own are prefetched, or go on block by block (packing.py)."""
+    """Write results far larger than the caches with non-temporal stores. If these are slow, not in kernels of
+    several passes: their last pass would wait for the writes, while normal stores overlap with the next passes.
+    Results of long reductions are prefetched, or accumulated block by block (packing.py)."""
     terms = sum(facts.iterations(group.loops) for group in facts.groups)
     is_one_pass = not facts.filling and terms <= _BRIEF
     is_last_pass = not any(lane_loop in group.around for group in facts.groups)
@@ -273,7 +275,7 @@ def _reduction(schedule: Schedule, facts: Facts, main: Group, lane_loop: str | N
         if group is not main and not is_around and lanes not in group.around:
             _other_group(schedule, facts, group)
     outer = [name for name in facts.outputs if all(name not in g.around for g in facts.groups)]
-    if outer:  # loops inside which a finished reduction is used: a stream of their own
+    if outer:  # loops inside which a finished reduction is used: a separate stream
         if lanes not in facts.outputs:
             inner = replace(facts, outputs=outer, loads=[a for a in facts.loads if a not in main.loads])
             _stream(schedule, inner, _lane_loop(inner, None))
@@ -289,8 +291,8 @@ def _reduction(schedule: Schedule, facts: Facts, main: Group, lane_loop: str | N
 
 
 def running_schedule(facts: Facts) -> Schedule | None:
-    """Short sums over the same terms, of which an output loop chooses (running sums), are made side by side. The lanes
-    are what lies beside the places, or rows of them, which turn in registers: two vectors at most."""
+    """Compute short reductions over the same terms, selected by an output loop (prefix sums), together. Lanes are
+    adjacent elements next to the scanned axis, or rows transposed in registers: at most two vectors."""
     main, store = facts.main, facts.stores[0]
     if main is None or not main.terms or len(facts.groups) > 1:
         return None
@@ -313,7 +315,7 @@ def running_schedule(facts: Facts) -> Schedule | None:
 
 
 def _large_outside(schedule: Schedule, facts: Facts, main: Group, tiles: dict[str, int], width: int) -> None:
-    """Of two operands that no cache holds together the large one is read once, and the other, in blocks, from L2."""
+    """Read the larger of two operands that together exceed the caches once, and the other, in blocks, from L2."""
     loads = {name: [a for a in main.loads if name in a.steps] for name, count in tiles.items() if count > 1}
     if len(loads) != 2 or any(len(found) != 1 for found in loads.values()) or not main.terms:
         return
@@ -329,16 +331,16 @@ def _large_outside(schedule: Schedule, facts: Facts, main: Group, tiles: dict[st
 
 
 def _is_read_once(facts: Facts, main: Group, tiles: dict[str, int]) -> bool:
-    """Whether a sum goes once over more than L1 holds (L2 holds what others read meanwhile): over what changes with
-    every loop that no tile holds all of."""
+    """True if a reduction reads data larger than L1 once (data that others reuse meanwhile is in L2): its loads
+    depend on every loop that is not completely inside a tile."""
     moving = {name for name in facts.outputs if tiles.get(name) != facts.sizes[name]}
     sizes = {a.memory: a.memory_bytes for a in main.loads if moving <= a.steps.keys()}
     return sum(sizes.values()) > facts.target.l1_bytes
 
 
 def _streams(facts: Facts, main: Group, lane_loop: str | None) -> dict[str, int]:
-    """Rows that are read once come faster from memory in a few streams, each through a part of them: what is asked for
-    ahead at the end of a row is the begin of the stream's next one."""
+    """Read rows without reuse in a few access streams, each over its own slice: memory is faster then. The prefetch
+    at the end of a row is for the stream's next row."""
     reused = {n for n in facts.outputs if facts.sizes[n] > 1 and any(n not in a.steps for a in main.loads)}
     names = [n for n in facts.outputs if n not in facts.symbolic]
     name = max(names, key=lambda n: (n in reused, facts.sizes[n]), default="")
@@ -353,8 +355,8 @@ def _streams(facts: Facts, main: Group, lane_loop: str | None) -> dict[str, int]
 
 
 def _pieces(facts: Facts, main: Group, lane_loop: str | None) -> dict[str, int]:
-    """Rows whose terms, each read for one row, lie in pieces between those of others (sums over images, for each
-    channel): neighbours are read together, as they lie. A piece that L1 does not hold is as good as a row."""
+    """Find rows without reuse that are in pieces between those of other rows (reductions over images per channel):
+    adjacent rows are read together, in memory order. A piece larger than L1 counts as a row."""
     loads = [a for a in main.loads if a.moves(lane_loop or "")]
     is_plain = len(facts.groups) == 1 and facts.work <= _LIGHT and all(a.moves(n) for a in loads for n in facts.outputs)
     if lane_loop is None or lane_loop not in main.loops[1:] or not is_plain or not loads:
@@ -369,11 +371,11 @@ def _pieces(facts: Facts, main: Group, lane_loop: str | None) -> dict[str, int]:
 
 
 def few_rows_schedule(facts: Facts) -> Schedule | None:
-    """A product of few rows with a matrix that no cache holds: the matrix is read once, in the order in which it lies.
-    None where the kernel is something else.
+    """Schedule a product of few rows with a matrix that exceeds the caches: the matrix is read once, in memory order.
+    None for other kernels.
 
-    Blocks of its rows are the outer loop, and the sums go on in the output, of which L2 holds a page's width; what is
-    needed in the next block is asked for in this one.
+    Blocks of its rows are the outer loop. Partial sums are in the output, of which a page's width fits L2. Data of the
+    next block are prefetched in this one.
     """
     main, schedule = facts.main, Schedule(facts.ast)
     if main is None or not main.terms or len(facts.groups) > 1:
@@ -407,14 +409,14 @@ def few_rows_schedule(facts: Facts) -> Schedule | None:
     pages = schedule.cut("split", lane_loop, inside)
     schedule.order((lane_loop, terms, *pages, *rows))
     _stage_few(schedule, main, lane_loop, rows, walked)
-    # with one there is nothing to compute meanwhile, and its eight streams come by themselves
+    # one row leaves no computation to overlap with, and its eight streams are prefetched by hardware
     if rows and not (is_one and facts.target.reads_ahead):
         schedule.add("prefetch", block * together * step * matrix.size_bytes)
     return schedule
 
 
 def _stage_few(schedule: Schedule, main: Group, lane_loop: str, rows: list[str], walked: str) -> None:
-    """Both operands of a block of terms side by side: their rows may lie pages apart, in few places of a cache."""
+    """Pack both operands of a block of the reduction: their rows may be pages apart, in the same cache sets."""
     loads = [a for a in main.loads if a.node.op is Ops.LOAD and not a.is_gated]
     left = [a for a in loads if lane_loop not in a.steps and all(a.step(name) for name in rows)]
     if not rows or len(main.loads) != 2 or len(left) != 1:
@@ -427,7 +429,7 @@ def _stage_few(schedule: Schedule, main: Group, lane_loop: str, rows: list[str],
 
 
 def _register_tile(facts: Facts, main: Group, lane_loop: str | None, width: int) -> dict[str, int]:
-    """Output loops copied out so that what is loaded once serves several accumulators."""
+    """Choose output loops to unroll so that each load serves several accumulators."""
     many = facts.target.vector_registers >= 32
     reusing = [
         name for name in reversed(facts.outputs)
@@ -469,7 +471,7 @@ def _best_pair(facts: Facts, main: Group, names: list[str], lane_loop: str | Non
 
 
 def _reduce_loops(schedule: Schedule, facts: Facts, main: Group, lane_loop: str | None, width: int, sums: int) -> None:
-    """Short reduce loops are copied out; long ones get a longer body, and more accumulators where there are few."""
+    """Unroll short reduce loops; give long ones a longer body, and more accumulators if there are few."""
     body = sums
     for name in reversed(main.loops):
         size = facts.sizes[name]
@@ -488,7 +490,7 @@ def _reduce_loops(schedule: Schedule, facts: Facts, main: Group, lane_loop: str 
 
 
 def _other_group(schedule: Schedule, facts: Facts, group: Group) -> None:
-    """A further reduction of the kernel, over loops of its own."""
+    """Schedule a further reduction of the kernel, over its own loops."""
     name = group.loops[-1]
     width = _width(facts, name)
     is_side_by_side = any(a.step(name) == 1 for a in group.loads) and not _cost(group.loads, name)

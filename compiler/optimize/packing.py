@@ -1,11 +1,10 @@
-"""Panels: what many register tiles read again is copied side by side first, in pieces that the caches hold.
+"""Packed panels: an operand that many register tiles reuse is first copied contiguously, in blocks that fit the caches.
 
-Nothing here asks what a kernel computes. One operand changes with the lanes and not with the rows of a tile: a panel of
-it, the lanes of one tile and all terms of the sum, is read by every tile of rows. Another changes with the rows and not
-with the lanes, and is read again by every panel. Each is packed where enough tiles read it again, and reading it as it
-lies is dear: lanes far apart, a pitch that maps rows to the same places of a cache, or values that are converted each
-time they are read. Why: docs/topics/matrix-products.md. Tests:
-tests/compiler/optimize/test_packing.py.
+Nothing here depends on what a kernel computes. One operand depends on the lanes but not on the rows of a tile: its
+panel, the lanes of one tile and the whole reduction, is read by every tile of rows. The other depends on the rows but
+not on the lanes, and is read again by every panel. Each is packed if enough tiles reuse it and reading it in place is
+slow: lanes with a large stride, a row stride that causes cache-set conflicts, or values that are converted at each
+read. Why: docs/topics/matrix-products.md. Tests: tests/compiler/optimize/test_packing.py.
 """
 
 from __future__ import annotations
@@ -23,23 +22,24 @@ from .staging import SAME_PLACE, walked_together
 
 __all__ = ["SMALL_REDUCE", "ask_by_tiles", "blocks", "in_blocks", "pack"]
 
-SMALL_REDUCE = 8  # a reduce loop up to this size is copied out whole
-_BLOCK_ROWS = 16  # of a transposed operand that are packed together, and turned in registers
-_VALUE_BYTES = 4  # of a packed value, as it is computed with
-_WIDE = 512  # lanes of a block of panels, for each of which the rows are packed anew
-_HIGH = 256  # rows of a block, for each of which panels are packed anew
+SMALL_REDUCE = 8  # a reduce loop up to this size is unrolled completely
+_BLOCK_ROWS = 16  # of a transposed operand that are packed together, and transposed in registers
+_VALUE_BYTES = 4  # of a packed value, in the dtype of the computation
+_WIDE = 512  # lanes of a block of panels; the rows are packed again for each
+_HIGH = 256  # rows of a block; panels are packed again for each
 _MOST_BLOCKS = 16
-_MOST_ROWS = 16  # times L2: a block of packed rows; it is read in the order in which it lies
-_FAR = 8  # times L2: what no cache holds; a panel that leaves room for the next takes such a part of it
-_SHORT, _LONG = 64, 512  # terms of a sum that hides what is asked for; of one that is long beside its stores
+_MOST_ROWS = 16  # times L2: a block of packed rows; it is read sequentially
+_FAR = 8  # times L2: data that exceed the caches; a panel takes this fraction of L2, to leave room for the next one
+# reduction elements that hide a prefetch; elements of a reduction that is long compared to its stores
+_SHORT, _LONG = 64, 512
 _ENOUGH_ROWS = 6  # of a tile: two multiplications a cycle then want a third of a line from L2
-_ROWS_AHEAD = 16  # of the matrix, that are asked for: what they are worked on for is how long L3 takes
+_ROWS_AHEAD = 16  # prefetch distance in rows of the matrix: their computation takes as long as an L3 access
 _LEAST_TILES = 4  # that read a packed row again, from which on packing pays
 
 
 def pack(schedule: Schedule, facts: Facts, main: Group, lanes: str, width: int) -> None:
-    """The order of the loops of a register tile with these lanes, and what is staged; nothing where operands are best
-    read as they lie."""
+    """Set the loop order of a register tile with these lanes, and stage operands; nothing if operands are best read
+    in place."""
     others = [name for name in facts.outputs if name != lanes and schedule.together(name) > 1]
     if lanes not in facts.outputs or not main.terms or not others:
         return
@@ -68,8 +68,8 @@ def pack(schedule: Schedule, facts: Facts, main: Group, lanes: str, width: int) 
 
 @dataclass(slots=True)
 class _Packing:
-    """A register tile over two output loops and a sum: the operand of its lanes, and that of its rows if it is dear to
-    read as it lies."""
+    """A register tile over two output loops and a reduction: the operand of its lanes, and the operand of its rows
+    if it is slow to read in place."""
 
     schedule: Schedule
     facts: Facts
@@ -78,7 +78,7 @@ class _Packing:
     terms: str
     width: int  # of a vector
     panel: Access
-    parts: list[str]  # of the columns, as the heads are: a loop of the tile over some lanes of each
+    parts: list[str]  # of the columns, when they are heads: a loop of the tile over some lanes of each
     left: Access | None = None
 
     def tiles(self, loop: str) -> int:
@@ -87,22 +87,23 @@ class _Packing:
 
     @property
     def columns(self) -> int:
-        """Values of a panel for each term."""
+        """The values of a panel per reduction element."""
         return prod(map(self.schedule.together, (*self.parts, self.lanes)))
 
     @property
     def walked(self) -> list[str]:
-        """The loop over terms, unless all of it is copied out."""
+        """The loops over reduction elements, unless all are unrolled."""
         return [self.terms] if self.schedule.together(self.terms) < self.facts.sizes[self.terms] else []
 
     @property
     def is_side_by_side(self) -> bool:
-        """Whether a vector of the panel is one load."""
+        """True if a vector of the panel is one load."""
         return self.panel.step(self.lanes) == 1 and not _is_converted(self.panel)
 
     def least_readers(self) -> float:
-        """Tiles of rows from which on copying a panel pays. Lanes far apart are gathered by each of them, and a copy of
-        terms that are neighbours is turned in registers; rows of a large matrix lie in as many pages, and not near."""
+        """The tiles of rows from which on packing a panel pays. Lanes at a large stride are gathered by each tile,
+        and a copy of adjacent reduction elements is transposed in registers; rows of a large matrix are in as
+        many pages, not in L1."""
         if self.panel.step(self.lanes) != 1:
             return 1 if self.panel.step(self.terms) == 1 else 2
         size_bytes = self.facts.sizes[self.lanes] * self.facts.sizes[self.terms] * self.panel.size_bytes
@@ -110,7 +111,7 @@ class _Packing:
         return min(most, max(2.0, 2 / (size_bytes / self.facts.target.l2_bytes)))
 
     def is_dear_by_rows(self, left: Access) -> bool:
-        """Whether reading the operand of the rows as it lies is dear, and enough panels read it again."""
+        """True if reading the operand of the rows in place is slow, and enough panels reuse it."""
         pitch, step = left.step(self.rows), left.step(self.terms)
         if left.is_gated or left.memory.op is not Ops.PARAM or pitch is None or step is None:
             return False
@@ -120,15 +121,15 @@ class _Packing:
         return is_dear and is_read_again and not walked_together(left.node, (self.rows, self.terms))
 
     def is_for_all(self, left: Access) -> bool:
-        """Whether other output loops use the same rows again: packed once, they serve all products of a batch."""
+        """True if other output loops reuse the same rows: packed once, they serve all products of a batch."""
         others = [name for name in self.facts.outputs if name not in (self.lanes, self.rows)]
         batch = [name for name in others if self.facts.sizes[name] > 1]
         return bool(batch) and not any(name in left.steps for name in batch)
 
     def reads_from_l2(self) -> bool:
-        """Whether tiles read the operand of the lanes from L2 as fast as copied panels: half of L2 holds it, it lies in
-        whole lines, and the rows of a tile are enough work for each line. Then it is asked for some rows ahead, the
-        larger operand is read once, and dear rows are packed tile by tile."""
+        """True if tiles read the operand of the lanes from L2 as fast as packed panels: it fits half of L2, has
+        whole cache lines, and the rows of a tile are enough work for each line. It is then prefetched some rows
+        ahead, the larger operand is read once, and slow rows are packed tile by tile."""
         facts, lanes, rows, left = self.facts, self.lanes, self.rows, self.left
         pitch = (self.panel.step(self.terms) or 0) * self.panel.size_bytes if self.is_side_by_side else 0
         is_in_l2 = 2 * _VALUE_BYTES * facts.sizes[lanes] * facts.sizes[self.terms] <= facts.target.l2_bytes
@@ -143,7 +144,8 @@ class _Packing:
         return True
 
     def in_blocks(self, *, packs_panel: bool) -> None:
-        """Blocks of panels, and of rows if they are packed; terms in blocks if a panel of all would fill the cache."""
+        """Block the panels, and the rows if they are packed; block the reduction if a whole panel would fill the
+        cache."""
         schedule, facts, lanes, rows = self.schedule, self.facts, self.lanes, self.rows
         count, panels = self.terms_of_a_block(), self.tiles(lanes)
         wide, high, deep = 1, 1, count or facts.sizes[self.terms]
@@ -154,14 +156,15 @@ class _Packing:
         inner, walked = [*inside[lanes], *inside[rows]], self.walked
         if count:
             walked = [schedule.add("accumulate", self.terms, count // schedule.together(self.terms))[self.terms]]
-            inner.insert(0 if lanes in outer or rows in outer else 1, self.terms)  # threads share the outermost loop
+            # the outermost loop is parallelized over threads
+            inner.insert(0 if lanes in outer or rows in outer else 1, self.terms)
         schedule.order((*outer, *inner))
         if packs_panel:
             self.stage_panel(walked, deep)
         self.stage_rows(walked, inside[rows])
 
     def terms_of_a_block(self) -> int:
-        """Terms of a block of the sum; 0 for all of them at once."""
+        """Return the reduction elements of a block; 0 for all of them at once."""
         size, together = self.facts.sizes[self.terms], self.schedule.together(self.terms)
         count = self.facts.target.l2_bytes // 2 // (self.columns * _VALUE_BYTES)
         if size <= count:
@@ -171,8 +174,9 @@ class _Packing:
         return each * together if is_possible else 0
 
     def stage_panel(self, walked: Sequence[str], deep: int) -> None:
-        """The operand of the lanes; where it is transposed, in blocks that turn in registers. In memory that no cache
-        holds what lies behind a panel is asked for while that panel is used (lower/insert_prefetches.py)."""
+        """Stage the operand of the lanes; if it is transposed, in blocks that are transposed in registers. From
+        memory that exceeds the caches, the next panel is prefetched while this one is used
+        (lower/insert_prefetches.py)."""
         schedule, panel, l2_bytes = self.schedule, self.panel, self.facts.target.l2_bytes
         columns = self.columns * panel.size_bytes
         copied = [inner for name in (self.terms, *self.parts, self.lanes) for inner in schedule.copies(name)]
@@ -184,7 +188,8 @@ class _Packing:
                 schedule.add("prefetch", columns, copies[loop])
 
     def stage_rows(self, walked: Sequence[str], rows: Sequence[str]) -> None:
-        """The operand of the rows by vectors: in the order of use, or as it lies if its terms are neighbours."""
+        """Stage the operand of the rows by vectors: in the order of use, or in memory order if its reduction
+        elements are adjacent."""
         schedule, left = self.schedule, self.left
         inner, copied = schedule.copies(self.terms), schedule.copies(self.rows)
         if left is not None and left.step(self.terms) == 1:
@@ -204,8 +209,8 @@ def _is_converted(a: Access) -> bool:
 
 
 def ask_by_tiles(schedule: Schedule, facts: Facts, main: Group, lanes: str) -> None:
-    """While a register tile is computed: the lines that it will store to, and the rows of the next one if they are read
-    once, as they lie, from memory that no cache holds (lower/insert_prefetches.py)."""
+    """Prefetch during a register tile: the cache lines it will store to, and the rows of the next tile if they are
+    read once, in place, from memory that exceeds the caches (lower/insert_prefetches.py)."""
     rows = next((name for name in reversed(schedule.loops) if name != lanes and schedule.together(name) > 1), None)
     (store, *others), terms = facts.stores, main.terms
     if rows is None or not terms or len(facts.groups) != 1 or facts.sizes[terms] < _SHORT:
@@ -223,9 +228,10 @@ def ask_by_tiles(schedule: Schedule, facts: Facts, main: Group, lanes: str) -> N
 def in_blocks(
     schedule: Schedule, facts: Facts, walked: Mapping[str, tuple[int, int]]
 ) -> tuple[list[str], dict[str, list[str]]]:
-    """Panels and tiles of rows are walked in blocks: the output loops around a block, and what each loop is inside.
+    """Iterate over panels and tiles of rows in blocks: return the output loops around a block, and each loop's inner
+    part.
 
-    `walked`: of each loop how many panels or tiles it has, and how many blocks of them there are.
+    `walked`: for each loop the number of panels or tiles, and the number of blocks of them.
     """
     outer, inside = [name for name in facts.outputs if name not in walked], dict[str, list[str]]()
     for name, (count, number) in walked.items():
@@ -237,10 +243,11 @@ def in_blocks(
 
 
 def blocks(columns: int, panels: int, rows: int, size_bytes: int, target: Target) -> tuple[int, int]:
-    """Blocks of panels and of rows. What is packed for one of them is packed anew for another: few, shared by threads.
+    """Return the number of blocks of panels and of rows. Data packed for one block are packed again for the next: few
+    blocks, shared by threads.
 
-    `columns` are in `panels` panels; all `rows` packed take `size_bytes`. They may outgrow L2, since every panel reads
-    them from one end to the other.
+    `columns` are in `panels` panels; all `rows` packed take `size_bytes`. They may exceed L2, since every panel reads
+    them sequentially.
     """
     count = -(-size_bytes // (_MOST_ROWS * target.l2_bytes))
     if panels >= 2 * _LEAST_TILES:

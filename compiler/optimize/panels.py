@@ -1,8 +1,8 @@
-"""The schedule of a product with a matrix that lies in panels: some rows side by side, and one panel after the other.
+"""The schedule of a product with a matrix stored in panels: interleaved rows, one panel after another.
 
-The rows of a panel are lanes: no sum is folded, and what the other operand gives is one value for all of them. Panels
-far from each other are read side by side, as many as a register tile has room for; nothing has to be packed. Why:
-docs/topics/quantized-layouts.md. Tests: tests/compiler/optimize/test_panels.py.
+The rows of a panel are lanes: there is no horizontal reduction, and the other operand is uniform over the lanes.
+Several panels at a large distance are read together, as many as a register tile has room for; nothing has to be packed.
+Why: docs/topics/quantized-layouts.md. Tests: tests/compiler/optimize/test_panels.py.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ __all__ = ["panels_schedule"]
 
 _STREAMS = 4  # that memory is read in; with 16 registers:
 _FEW_STREAMS = 2
-_WIDEST = 2  # vectors of a panel; a wider one is a matrix of its own
+_WIDEST = 2  # vectors of a panel; a wider one is a separate matrix
 _LEAST_TILES = 4  # of rows, from which on converting a panel once pays where it takes registers
-_SUM_BYTES = 4  # of a value as it is summed; narrower ones are converted
-_LEAST_TERMS = 64  # of shorter sums the results take as long, and they lie far apart
+_SUM_BYTES = 4  # of a value in the accumulator; narrower ones are converted
+_LEAST_TERMS = 64  # for shorter reductions storing the results takes as long, as they are at a large stride
 _AHEAD = 2048  # bytes
 
 
@@ -34,7 +34,7 @@ def panels_schedule(facts: Facts) -> Schedule | None:
     for side in sorted({_side(facts, main, a) for a in main.loads} - {0}) if is_long else ():
         for column in (name for name in facts.outputs if facts.stores[0].step(name) == 1):
             schedule, lanes = Schedule(facts.ast), column
-            if facts.sizes[column] > side and facts.sizes[column] % side == 0:  # panels are digits of the loop
+            if facts.sizes[column] > side and facts.sizes[column] % side == 0:  # panels are quotients of the loop
                 (lanes,) = schedule.cut("split", column, side)
             cut = analyze(schedule.ast, facts.target)
             for panels in cut.outputs:
@@ -80,12 +80,12 @@ def _tiled(schedule: Schedule, facts: Facts, main: Group, loops: tuple[str, str]
         if a.size_bytes < _SUM_BYTES:
             schedule.add("stage", a.slot, walked, *copied)
     if tiles == 1 and not facts.target.reads_ahead:
-        schedule.add("prefetch", _AHEAD)  # which leaves alone what caches hold
+        schedule.add("prefetch", _AHEAD)  # it ignores data that fit the caches
 
 
 def _matrices(facts: Facts, main: Group, lanes: str, panels: str) -> list[Access]:
-    """Loads of a sum that step through panels, whose rows are the one loop, one after the other by the other loop; none
-    where something else changes with these loops, or rows are no panel."""
+    """Return the loads of a reduction that iterate over panels: one loop over their rows, the other over panels.
+    None if another load depends on these loops, or the rows do not form a panel."""
     size = facts.sizes[lanes]
     if size % facts.lanes or size > _WIDEST * facts.lanes or lanes == panels:
         return []

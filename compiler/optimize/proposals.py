@@ -1,8 +1,7 @@
-"""What could be written after each verb: the arguments a search may try on a kernel, and those of a schedule made to
-fit again.
+"""The arguments that a search may try for each action kind, and arguments refitted to a changed schedule.
 
-A proposal need not be legal (apply_actions decides) nor good (measuring decides); it should be worth a try. Each
-function stands in the row of its verb in actions.py. Tests: tests/compiler/optimize/test_proposals.py.
+A candidate need not be legal (apply_actions decides) nor good (measurement decides); it should be worth a try. The row
+of each action in actions.py names its functions. Tests: tests/compiler/optimize/test_proposals.py.
 """
 
 from __future__ import annotations
@@ -73,13 +72,13 @@ def vectors(ast: UOp, target: Target) -> Iterable[Args]:
 
 
 def scatters(ast: UOp, target: Target) -> Iterable[Args]:
-    """Each sum to the places of each loop; the items of a group would wait for one another."""
+    """Each reduction with each loop that it can scatter to; work-items would need a barrier."""
     sums, outputs = ([str(r.arg[0]) for r in _loops(ast, kind)] for kind in (AxisKind.REDUCE, AxisKind.LOOP))
     return [(terms, place) for terms in sums for place in outputs] if not target.group_items else []
 
 
 def accumulations(ast: UOp, target: Target) -> Iterable[Args]:
-    """Long sums in parts that fit a cache."""
+    """Long reductions in blocks that fit a cache."""
     return _parts(ast, _TERMS, AxisKind.REDUCE)
 
 
@@ -99,7 +98,7 @@ def grids(ast: UOp, target: Target) -> Iterable[Args]:
 
 
 def orders(ast: UOp, target: Target) -> Iterable[Args]:
-    """One loop moved to another place."""
+    """One loop moved to a different position."""
     order = order_of(ast)
     found: dict[Args, None] = {}
     for name in order if 2 <= len(order) <= _ORDERED else ():
@@ -117,7 +116,7 @@ def tiles(ast: UOp, target: Target) -> Iterable[Args]:
 
 
 def stages(ast: UOp, target: Target) -> Iterable[Args]:
-    """What a buffer gives to the inner loops, and the same over a block of an output loop as well."""
+    """A buffer over the inner loops, and also over a block of an output loop."""
     found: dict[Args, None] = {}
     for node in ast.toposort():
         if node.op is not Ops.LOAD or node.src[0].src[0].op is not Ops.PARAM:
@@ -135,30 +134,30 @@ def stages(ast: UOp, target: Target) -> Iterable[Args]:
 
 
 def _stage_order(loop: UOp) -> tuple[int, str]:
-    """Lanes last: they lie side by side in the copy."""
+    """Lanes last: they are contiguous in the copy."""
     return _COPIED.get(AxisKind(loop.arg[1]), 0), str(loop.arg[0])
 
 
 def rows(ast: UOp, target: Target) -> Iterable[Args]:
-    """Each row that is kept."""
+    """Each row buffer."""
     return [(str(n.src[-1].arg[0]),) for n in ast.toposort() if n.op is Ops.AFTER and n.src[0].op is Ops.LOCAL]
 
 
 def inner(ast: UOp, target: Target) -> Iterable[Args]:
-    """Each loop of a sum but its innermost."""
+    """Each loop of a reduction except its innermost."""
     sums = [closed_ranges(node) for node in ast.toposort() if node.op is Ops.REDUCE]
     return [(str(loop.arg[0]),) for loops in sums for loop in loops[:-1]] if len(sums) == 1 else []
 
 
 def biases(ast: UOp, target: Target) -> Iterable[Args]:
-    """Each buffer of bytes, with each output loop that it does not change with."""
+    """Each buffer of bytes, with each output loop that it is invariant in."""
     loads = [n for n in ast.toposort() if n.op is Ops.LOAD and n.dtype in BYTES and n.src[0].src[0].op is Ops.PARAM]
     loops = _loops(ast, AxisKind.LOOP)
     return [(str(n.src[0].src[0].arg[0]), str(r.arg[0])) for n in loads for r in loops if r not in n.ranges]
 
 
 def nothing(ast: UOp, target: Target) -> Iterable[Args]:
-    """For what a search leaves alone."""
+    """No candidates: a search does not try this action."""
     return []
 
 
@@ -168,8 +167,8 @@ def once(ast: UOp, target: Target) -> Iterable[Args]:
 
 
 def streams(ast: UOp, target: Target) -> Iterable[Args]:
-    """Once, for results that no cache holds. A search times a kernel alone: that the next kernel has to fetch from
-    memory what could have been in a cache is not in its figures."""
+    """Once, for results that exceed the caches. A search times a kernel alone: it does not see that the next kernel
+    must load from memory what could have been in a cache."""
     places = [store.src[0] for store in ast.src]
     largest = max(int(memory_of(place).arg[1]) * place.dtype.scalar.size_bytes for place in places)
     return once(ast, target) if outgrows_caches(largest, target) else []
@@ -187,7 +186,7 @@ def in_order(ast: UOp, target: Target) -> Iterable[Args]:
 
 # --- after an earlier action was changed or dropped -------------------------------------------------------------------
 def fit_order(ast: UOp, args: Args) -> Args | None:
-    """The loops that are left in the order they had; new ones stand where they stand by themselves."""
+    """The remaining loops in their old order; new ones at their default positions."""
     kept = [name for name in args if name in order_of(ast)]
     for place, name in enumerate(order_of(ast)):
         if name not in kept:
@@ -201,12 +200,12 @@ def fit_thread(ast: UOp, args: Args) -> Args | None:
 
 
 def fit_grid(ast: UOp, args: Args) -> Args | None:
-    """Those of its loops that are left."""
+    """The remaining loops of the grid."""
     return tuple(name for name in args if name in order_of(ast)) or None
 
 
 def fit_stage(ast: UOp, args: Args) -> Args | None:
-    """Over those of its loops that are left."""
+    """The remaining loops of the stage."""
     names = loops_of(ast)
     kept = tuple(name for name in args[1:] if name in names)
     return (args[0], *kept) if kept else None

@@ -1,11 +1,11 @@
-"""Schedules of kernels that keep rows of intermediate values for themselves: softmax, attention.
+"""Schedules of kernels with row buffers for intermediate values: softmax, attention.
 
-Such a kernel works on one row after another, in several passes. Two shapes of it are known:
-- along the row: each pass takes its lanes from its own loop, as if it stood alone (`passes_along_rows`);
-- across rows: where passes are products that use each loaded value for many rows, the lanes are rows: every pass is
-  then elementwise over the lanes, no sum is ever folded, and what the rows share is one scalar (`rows_schedule`).
+Such a kernel processes one row after another, in several passes. There are two shapes:
+- along the row: each pass takes its lanes from its own loop, as if it were alone (`passes_along_rows`);
+- across rows: if passes are products that use each loaded value for many rows, the lanes are rows. Every pass is then
+  elementwise over the lanes, without horizontal reductions, and data shared by rows are scalars (`rows_schedule`).
 
-Nothing here asks what a kernel computes. Tests: tests/compiler/optimize/test_rows.py.
+Nothing here depends on what a kernel computes. Tests: tests/compiler/optimize/test_rows.py.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ __all__ = ["ask_for_next_row", "passes_along_rows", "products_across", "rows_sch
 
 _ROW_VECTORS = 2  # vectors of rows worked on together
 _TILE = 8  # results of a product for each of them
-_TERMS = 4  # terms of a product that are added before the loop goes round
-_CACHED = 2  # times the L2 cache: of less memory the next row is near
-_LONG_ROW = 16  # vectors; the loop over a shorter row may be copied out whole, and has nothing to wait for
-_SPREAD = 2  # iterations of a pass that is no product, taken together
+_TERMS = 4  # unrolled reduction elements of a product
+_CACHED = 2  # times the L2 cache: with less memory the next row is already cached
+_LONG_ROW = 16  # vectors; the loop over a shorter row may be unrolled completely, and has no latency to hide
+_SPREAD = 2  # unrolled iterations of a pass that is not a product
 
 
 @dataclass(slots=True)
 class _Pass:
-    """A REDUCE or AFTER: its loops, the loops around it, and what it loads itself inside its loops: not what earlier
-    passes left in memory or in a sum."""
+    """A REDUCE or AFTER: its loops, the loops around it, and its loads inside its loops, except results of earlier
+    passes."""
 
     node: UOp
     loops: list[str]
@@ -39,7 +39,7 @@ class _Pass:
     loads: list[Access]
 
     def shared(self, loop: str) -> bool:
-        """Whether some loads change with the loop and others serve all its iterations."""
+        """True if some loads depend on the loop and others are invariant in it."""
         changing = [a.moves(loop) for a in self.loads]
         return any(changing) and not all(changing)
 
@@ -60,7 +60,7 @@ def passes_along_rows(schedule: Schedule, facts: Facts) -> None:
 
 
 def ask_for_next_row(schedule: Schedule, facts: Facts) -> None:
-    """Where several passes read a row, the first waits for memory: the last one asks for the next row meanwhile."""
+    """If several passes read a row, the first waits for memory: let the last one prefetch the next row."""
     order = facts.ast.toposort()
     place = {name: number for number, node in enumerate(order) for name in names_of(closed_ranges(node))}
     passes: dict[UOp, dict[str, Access]] = {}
@@ -83,8 +83,8 @@ def ask_for_next_row(schedule: Schedule, facts: Facts) -> None:
 
 
 def products_across(facts: Facts, lanes: int) -> tuple[str, list[_Pass], list[tuple[_Pass, str]]]:
-    """Of a kernel whose rows can be lanes: the loop over them, all passes, and those that are products, with the loop
-    over results that share what is loaded for a row. No products where it is something else."""
+    """For a kernel whose rows can be lanes, return the loop over them, all passes, and the products with the loop
+    over results that share the data of a row. Return no products for other kernels."""
     passes, fixed = _passes(facts) if lanes > 1 else [], facts.kept
     products = [(one, loop) for one in passes if (loop := _product_loop(one, fixed)) is not None]
     wide = [name for name in reversed(fixed) if facts.sizes[name] >= lanes]
@@ -122,7 +122,7 @@ def rows_schedule(facts: Facts) -> Schedule | None:
 
 
 def _transposed(one: _Pass, rows: str, tile: str, lanes: list[str]) -> list[tuple[str, ...]]:
-    """What the lanes of a product would gather in each iteration is laid side by side first."""
+    """Return the stages that pack what the lanes of a product would gather in each iteration."""
     gathered = [a for a in one.loads if a.step(rows) not in (0, 1) and not a.moves(tile) and a.memory.op is Ops.PARAM]
     return [(slot, *one.loops, *lanes) for slot in sorted({a.slot for a in gathered})]
 
@@ -146,6 +146,6 @@ def _pass(facts: Facts, node: UOp, closed: tuple[UOp, ...]) -> _Pass:
 
 
 def _product_loop(one: _Pass, fixed: list[str]) -> str | None:
-    """The loop over results of a product which share what is loaded for the row."""
+    """Return the loop over results of a product that share the data of a row."""
     around = sorted(one.around - set(fixed)) if one.node.op is Ops.REDUCE else []
     return next((name for name in around if one.shared(name)), None)

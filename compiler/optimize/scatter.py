@@ -1,10 +1,10 @@
-"""Sums at computed places: each term goes straight to the place that it names, instead of every place asking for it.
+"""Reductions at computed indices: each term is added at the index that it contains, instead of each output testing all
+terms.
 
-A sum over where(place == f(n), x(n), neutral), for all places of an output loop, compares every place with every n. The
-other way round, the output is filled with the neutral element, and a loop over n, one iteration after the other, folds
-x(n) into place f(n). What memory holds when an iteration begins is a CARRY, so that nobody takes the iterations in
-another order, or several at once. Used by the action `scatter`. Why: docs/topics/scatter-sort-scan.md. Tests:
-tests/compiler/optimize/test_scatter.py.
+A reduction over where(index == f(n), x(n), neutral), for all indices of an output loop, compares every index with every
+n. Instead, the output is initialized with the neutral element, and a sequential loop over n combines x(n) into element
+f(n). Memory at the start of an iteration is a CARRY, so that no pass reorders the iterations or runs several at once.
+Used by the action `scatter`. Why: docs/topics/scatter-sort-scan.md. Tests: tests/compiler/optimize/test_scatter.py.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ __all__ = ["scattered"]
 
 
 def scattered(ast: UOp, terms: UOp, place: UOp, name: str) -> UOp:
-    """The kernel with the terms of its sum folded into the places that they name; `name` is the loop that fills these.
+    """Scatter the terms of the kernel's reduction to the indices that they contain; `name` is the loop that initializes
+    them.
 
     Raises:
-        ValueError: the sum is another one.
+        ValueError: the reduction has a different form.
     """
     to, total = ast.src[0].src
     if len(ast.src) > 1 or total.op is not Ops.REDUCE or total.arg[1] != 1 or closed_ranges(total) != (terms,):
@@ -36,7 +37,8 @@ def scattered(ast: UOp, terms: UOp, place: UOp, name: str) -> UOp:
     asked, number = next(iter(named.items()))
     at, size = number.cast(dtypes.index), place.src[0]
     inside = at.cast(dtypes.uint64) < size.cast(dtypes.uint64)  # a negative one is too large as uint64
-    table, near = {place: at}, {place: inside.where(at, at.like(0))}  # what else is asked may be asked of a place only
+    # other conditions may only be evaluated at a valid index
+    table, near = {place: at}, {place: inside.where(at, at.like(0))}
     for part in (*to.src[2:], *(substitute(part, near) for part in gate if part is not asked)):
         inside = inside & part
     fill = make_range(name, place.src[0], AxisKind.REDUCE)
@@ -45,7 +47,7 @@ def scattered(ast: UOp, terms: UOp, place: UOp, name: str) -> UOp:
     held = UOp(Ops.CARRY, to.dtype, (filled, terms))
     there = UOp(Ops.INDEX, to.dtype, (held, substitute(to.src[1], table), inside))
     old = UOp(Ops.INDEX, to.dtype, (held, substitute(to.src[1], near), *to.src[2:])) if size.bounds[0] > 0 else there
-    so_far = UOp(Ops.LOAD, to.dtype, (old,)).alu(op, term)  # of another place where the term goes nowhere
+    so_far = UOp(Ops.LOAD, to.dtype, (old,)).alu(op, term)  # of a different element if the term is not stored
     loop = terms.replace(arg=(terms.arg[0], AxisKind.LOOP))
     ast = ast.replace(src=(substitute(UOp(Ops.STORE, dtypes.void, (there, so_far)), {terms: loop}),))
     rest = [other for other in order_of(ast) if other != place.arg[0]]
@@ -53,7 +55,7 @@ def scattered(ast: UOp, terms: UOp, place: UOp, name: str) -> UOp:
 
 
 def _named(part: UOp, terms: UOp, place: UOp) -> UOp | None:
-    """The number that a condition compares the place with."""
+    """Return the value that a condition compares the index with."""
     if part.op is not Ops.EQ:
         return None
     for own, number in (part.src, part.src[::-1]):

@@ -1,7 +1,7 @@
-"""class Schedule: a schedule under construction: the actions so far, and the kernel that they make.
+"""class Schedule: a schedule under construction: the actions so far, and the kernel after them.
 
-Each action is applied as it is added, so that the loops it makes are known by the names they really have: whoever packs
-an operand or orders loops asks for them, and nobody spells a name. Tests: tests/compiler/optimize/test_schedule.py.
+Each action is applied as it is added, so its new loops are known by their real names: code that packs an operand or
+orders loops queries them and never spells a name. Tests: tests/compiler/optimize/test_schedule.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .actions import CUTS, Action, apply_action
 
 __all__ = ["Schedule"]
 
-_COPIED = ("unroll", "interleave", "rfactor", "vectorize")  # lanes are named last: they lie side by side in a copy
+_COPIED = ("unroll", "interleave", "rfactor", "vectorize")  # lanes are named last: they are contiguous in a copy
 
 
 class Schedule:
@@ -25,7 +25,7 @@ class Schedule:
     def __init__(self, ast: UOp) -> None:
         self.ast = ast
         self.actions: list[Action] = []
-        self._cuts: dict[str, list[tuple[str, str, int]]] = {}  # of each loop: verb, the inner loop, the amount
+        self._cuts: dict[str, list[tuple[str, str, int]]] = {}  # per loop: action kind, the inner loop, the amount
 
     @property
     def loops(self) -> tuple[str, ...]:
@@ -33,7 +33,7 @@ class Schedule:
         return order_of(self.ast)
 
     def add(self, verb: str, *args: object) -> Mapping[str, str]:
-        """One more action: the loops that it makes, each by the loop that it is made of.
+        """Add an action. Return its new loops, each by the loop that it comes from.
 
         Raises:
             CompileError: it does not fit.
@@ -44,7 +44,7 @@ class Schedule:
         return made
 
     def cut(self, verb: str, loop: str, amount: int) -> list[str]:
-        """`add` of a verb that cuts a loop: the inner loop; none where the amount is 1, which leaves all as it is."""
+        """Add an action that splits a loop and return the inner loop; nothing happens for an amount of 1."""
         if amount == 1:
             return []
         inner = self.add(verb, loop, amount)[loop]
@@ -52,7 +52,7 @@ class Schedule:
         return [inner]
 
     def tries(self, verb: str, *args: object) -> bool:
-        """Whether it fits; then it is added. An amount of 1 does by itself."""
+        """Add the action if it fits; return True if it does. An amount of 1 always fits."""
         try:
             if verb in CUTS:
                 self.cut(verb, str(args[0]), int(str(args[1])))
@@ -63,13 +63,13 @@ class Schedule:
         return True
 
     def order(self, names: Iterable[str]) -> None:
-        """The output loops in this order; of the names those that no cut has used up."""
+        """Order the output loops; names of loops that no longer exist are ignored."""
         self.add("order", *(name for name in names if name in self.loops))
 
     def copies(self, loop: str) -> list[str]:
-        """What of a loop is copied out and its lanes, as `stage` takes them."""
+        """Return the unrolled loops and lanes of a loop, as `stage` takes them."""
         return [inner for wanted in _COPIED for verb, inner, _ in self._cuts.get(loop, []) if verb == wanted]
 
     def together(self, loop: str) -> int:
-        """Iterations of a loop that are copied out or lanes."""
+        """Return the iterations of a loop that are unrolled or lanes."""
         return prod(amount for verb, _, amount in self._cuts.get(loop, []) if verb in _COPIED)

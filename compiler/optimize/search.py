@@ -1,8 +1,8 @@
-"""The neighbours of a schedule: what differs from it by one action. Pure: who measures them is runtime/tune.py.
+"""The neighbours of a schedule: schedules that differ by one action. Pure: runtime/tune.py measures them.
 
-An action is dropped, written with another amount, or added; those after it are made to fit again. What each verb
-proposes stands in its row in actions.py, so that a new verb is searched over without a change here.
-Tests: tests/compiler/optimize/test_search.py.
+An action is dropped, given a different amount, or added; later actions are refitted. The candidates of each action are
+in its row in actions.py, so that a new action is searched without a change here. Tests:
+tests/compiler/optimize/test_search.py.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .actions import VERBS, Action, apply_actions
 
 __all__ = ["body_size", "is_reasonable", "neighbours", "optimized"]
 
-LARGEST_BODY: Final = 1000  # operations after loops are copied out; more of them compile for seconds
+LARGEST_BODY: Final = 1000  # operations after unrolling; more of them compile for seconds
 
 
 def optimized(ast: UOp, actions: Sequence[Action]) -> UOp | None:
-    """The kernel cut by these actions; None where one does not fit. Schedules that do the same give the same node."""
+    """Apply the actions to the kernel; None if one does not fit. Equivalent schedules give the same node."""
     try:
         return _bare(apply_actions(ast, actions))
     except KernmillError:
@@ -30,7 +30,7 @@ def optimized(ast: UOp, actions: Sequence[Action]) -> UOp | None:
 
 
 def body_size(ast: UOp, target: Target) -> tuple[int, int]:
-    """About how many operations are left when loops are copied out, and how many registers accumulators take."""
+    """Estimate the operations after unrolling, and the registers of the accumulators."""
     total = accumulators = 0
     for node in ast.toposort():
         value = node.src[1] if node.op is Ops.STORE else node
@@ -56,7 +56,7 @@ def _copies(loops: Iterable[UOp], lanes: int) -> int:
 
 
 def is_reasonable(ast: UOp, target: Target) -> bool:
-    """Whether it is worth a measurement: it compiles soon, and its accumulators stay in registers or nearly so."""
+    """True if it is worth a measurement: it compiles soon, and its accumulators almost fit the registers."""
     size, accumulators = body_size(ast, target)
     return size <= LARGEST_BODY and accumulators <= max(8, target.vector_registers)
 
@@ -64,9 +64,9 @@ def is_reasonable(ast: UOp, target: Target) -> bool:
 def neighbours(
     ast: UOp, actions: Sequence[Action], target: Target, rng: random.Random
 ) -> Iterator[tuple[list[Action], UOp]]:
-    """Legal schedules one step from `actions`, each with the kernel it makes of `ast`; in an order drawn from `rng`.
+    """Yield legal schedules one step from `actions`, each with its kernel, in an order drawn from `rng`.
 
-    Each is tried when it is asked for: to look at the first few costs little.
+    Each is tried when it is requested: the first few are cheap.
     """
     steps = list(_steps(ast, actions, target))
     rng.shuffle(steps)
@@ -97,12 +97,12 @@ def _steps(ast: UOp, actions: Sequence[Action], target: Target) -> Iterator[list
 
 
 def _differs_once(args: Sequence[str], others: Sequence[str]) -> bool:
-    """Whether they are the same but for one word."""
+    """True if they differ in exactly one word."""
     return len(args) == len(others) and sum(a != b for a, b in zip(args, others, strict=True)) == 1
 
 
 def _fitted(ast: UOp, actions: Sequence[Action]) -> tuple[list[Action], UOp] | None:
-    """The schedule with the arguments of its actions made to fit what those before them left; and what it makes."""
+    """Refit the arguments of the actions to what earlier actions left; return the schedule and its kernel."""
     done: list[Action] = []
     for action in actions:
         args = VERBS[action.verb].fit(ast, action.args)

@@ -1,9 +1,9 @@
-"""Memory of the kernel's own for what is loaded over some loops: one element for each place, not for each iteration.
-Or the other way: a row that the kernel would keep in memory of its own, in its output.
+"""Kernel-local buffers for values loaded over some loops: one element per index, not per iteration. Also the opposite:
+a row buffer of the kernel in its output.
 
-A window that slides over rows reads a place once for each of its positions: i + k, for neighbours i and the window's k.
-Loops that move along one line of the buffer, and through the same gates, become one axis of the copy; the gates are
-asked while copying, and readers of the copy have none. Used by the actions `stage` and `inplace`. Tests:
+A window that slides over rows reads an element once for each of its positions: i + k, for neighbours i and the window's
+k. Loops that move along one line of the buffer, and through the same gates, become one axis of the copy. The gates are
+evaluated while copying, and readers of the copy have none. Used by the actions `stage` and `inplace`. Tests:
 tests/compiler/optimize/test_staging.py.
 """
 
@@ -31,14 +31,14 @@ from ..kernel import gated, iterations, step_of
 
 __all__ = ["BANK_BYTES", "SAME_PLACE", "in_output", "staged", "unpacked", "walked_together"]
 
-SAME_PLACE = 1024  # bytes; rows that lie multiples of it apart share few places of a cache
+SAME_PLACE = 1024  # bytes; rows at a multiple of this stride have cache-set conflicts
 _LINE = 64  # bytes by which they are moved apart
-BANK_BYTES = 16  # bytes left free so that neighbours of a column lie in other banks
+BANK_BYTES = 16  # bytes of padding so that elements of a column are in different banks
 
 
 @dataclass(slots=True)
 class _Axis:
-    """Loops that go over the same places, with their steps in units of the axis; the first step is 1 or -1."""
+    """Loops over the same elements, with their strides in units of the axis; the first stride is 1 or -1."""
 
     loops: list[UOp]
     steps: list[int]
@@ -60,11 +60,11 @@ class _Axis:
 def staged(
     value: UOp, loops: Sequence[UOp], name: str, mark: str, *, has_gaps: bool = True
 ) -> tuple[UOp, dict[str, str]]:
-    """The value, read from memory of the kernel's own that is filled by copies of the loops, named with the mark; and
-    the name of each loop's copy, which loops on the same axis share.
+    """Return the value, read from a kernel-local buffer that copies of the loops fill, named with the mark; and the
+    name of each loop's copy, which loops on the same axis share.
 
-    Work-items share that memory if one of the loops is theirs; where they read along a row and store along a column
-    there is room behind each column: they would all want the same bank. `has_gaps`: unless a matrix unit reads it.
+    Work-items share the buffer if one of the loops is local. If they read along a row and store along a column, each
+    column is padded against bank conflicts. `has_gaps`: padding is allowed (not if a matrix unit reads it).
     """
     is_load, is_shared = value.op is Ops.LOAD, any(loop.arg[1] == AxisKind.LOCAL for loop in loops)
     value = _by_neighbours(value, loops) if is_load else value
@@ -76,7 +76,7 @@ def staged(
     made: dict[str, str] = {}
     kinds = _copy_kinds([(axis.loops, min(apart[loop] for loop in axis.loops)) for axis in axes])
     place, here = index_const(0), index_const(0)
-    size = 1  # elements from one place on the axis to the next
+    size = 1  # elements from one index on the axis to the next
     for axis, kind in zip(reversed(axes), reversed(kinds), strict=True):
         first = min(axis.loops, key=loops.index)
         count = first.src[0] if len(axis.loops) == 1 else index_const(axis.size)
@@ -96,13 +96,14 @@ def staged(
     table |= {node: node for node in value.toposort() if node.ranges.isdisjoint(loops)}  # they may be closed there
     store = UOp(Ops.STORE, dtypes.void, (UOp(Ops.INDEX, value.dtype, (memory, place)), substitute(value, table)))
     in_order = list(copies)[::-1]
-    walked = sorted(in_order, key=lambda copy: -copies[copy])  # as the operand lies, neighbours last
+    walked = sorted(in_order, key=lambda copy: -copies[copy])  # in memory order, adjacent elements last
     filled = UOp(Ops.AFTER, value.dtype, (memory, store, *walked), 1)
     return UOp(Ops.LOAD, value.dtype, (UOp(Ops.INDEX, value.dtype, (filled, here)),)), made
 
 
 def unpacked(ast: UOp, loads: Sequence[UOp]) -> list[UOp]:
-    """What is made of the loads alone, before it becomes longer: numbers unpacked from bytes, or the loads."""
+    """Return the values computed from the loads alone, before they get wider: numbers unpacked from bytes, or the
+    loads."""
     order = ast.toposort()
     made = {load: load.ranges for load in loads}  # and the loops of the loads behind
     for node in order:
@@ -117,7 +118,7 @@ def unpacked(ast: UOp, loads: Sequence[UOp]) -> list[UOp]:
 
 
 def _is_plain(u: UOp) -> bool:
-    """Whether it is made of constants and loops, or is memory."""
+    """True if it consists of constants and loops, or is memory."""
     return all(n.op.is_elementwise or n.op in (Ops.CONST, Ops.RANGE, Ops.PARAM) for n in u.toposort())
 
 
@@ -128,10 +129,11 @@ def _unlengthened(u: UOp) -> UOp:
 
 
 def in_output(ast: UOp, loop: UOp) -> UOp:
-    """The kernel with the row that the loop fills in the output: an element lies where what is made of it will lie.
+    """Move the row that the loop writes into the output: an element is stored where the result that is computed from it
+    will be.
 
     Raises:
-        ValueError: the output reads other elements of the row than the one it replaces, or holds another dtype.
+        ValueError: the output reads other elements of the row than the one it replaces, or has a different dtype.
     """
     order, store = ast.toposort(), ast.src[0]
     row = next((node for node in order if node.op is Ops.AFTER and loop in closed_ranges(node)), None)
@@ -155,16 +157,16 @@ def in_output(ast: UOp, loop: UOp) -> UOp:
     put = UOp(Ops.STORE, dtypes.void, (place.replace(src=(memory, moved(loop))), value))
     there = row.replace(src=(memory, put, *closed_ranges(row)))
     table = {n: n.replace(src=(there, moved(n.src[1]), *n.src[2:])) for n in reads}
-    table[place] = place.replace(src=(there, place.src[1]))  # after the row, also where nothing of that is read
+    table[place] = place.replace(src=(there, place.src[1]))  # after the row, even if none of it is read there
     return simplify(substitute(ast, table))
 
 
 def _by_neighbours(load: UOp, loops: Sequence[UOp]) -> UOp:
-    """Where loops copy neighbours up to a last one, a gate for vectors of them in place of an end for each of them."""
+    """Replace the end of each element by one gate per vector, if loops copy adjacent elements up to a last one."""
     place = load.src[0]
     for atom in linear(place.src[1])[0]:
         is_end = atom.op is Ops.MIN and all(part.op in (Ops.RANGE, Ops.MIN) for part in linear(atom.src[0])[0])
-        if is_end and not atom.ranges.isdisjoint(loops):  # of other clamps what lies behind the last is the last one
+        if is_end and not atom.ranges.isdisjoint(loops):  # with other clamps, elements past the end repeat the last one
             index, last = atom.src
             open_place = place.replace(src=(place.src[0], substitute(place.src[1], {atom: index}), *place.src[2:]))
             return load.replace(src=(gated(open_place, index < last + 1),))
@@ -172,17 +174,16 @@ def _by_neighbours(load: UOp, loops: Sequence[UOp]) -> UOp:
 
 
 def walked_together(load: UOp, names: Sequence[str]) -> list[list[str]]:
-    """Those of the loops that share an axis of the copy: what one reads in its next iteration, another has read."""
+    """Return the groups of loops that share an axis of the copy: one loop's next element was read by another."""
     loops = sorted((r for r in load.ranges if r.arg[0] in names), key=lambda r: names.index(r.arg[0]))
     return [[str(loop.arg[0]) for loop in axis.loops] for axis in _axes(load, loops) if len(axis.loops) > 1]
 
 
 def _copy_kinds(axes: Sequence[tuple[list[UOp], int]]) -> list[AxisKind]:
-    """Of loops that share an axis, with the distance of neighbours: that of the loop, but what is copied out around a
-    loop that walks nearer places is a loop too. Copies of it would only be more code.
-    """
+    """Return the kinds of loops that share an axis, given the distance of neighbours: the loop's own kind, except
+    that an unrolled loop around a loop of smaller stride becomes a plain loop. Unrolling it would only add code."""
     kinds = [AxisKind(loops[0].arg[1]) if len(loops) == 1 else AxisKind.REDUCE for loops, _ in axes]
-    for number, (loops, _) in enumerate(axes):  # what work-items fill together is theirs
+    for number, (loops, _) in enumerate(axes):  # work-items fill a buffer together
         kinds[number] = AxisKind.LOCAL if any(r.arg[1] == AxisKind.LOCAL for r in loops) else kinds[number]
     kept = (AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.LOCAL)
     nearest = min((apart for kind, (_, apart) in zip(kinds, axes, strict=True) if kind not in kept), default=0)
@@ -222,7 +223,7 @@ def _axes(load: UOp, loops: Sequence[UOp]) -> list[_Axis]:
 
 
 def _forms(place: UOp) -> list[UOp]:
-    """The sums that decide what is read: the place, and both sides of every comparison of its gate."""
+    """Return the expressions that decide what is read: the index, and both sides of every comparison of its gate."""
     forms, gates = [place.src[1]], list(place.src[2:])
     while gates:
         gate = gates.pop()
@@ -234,7 +235,8 @@ def _forms(place: UOp) -> list[UOp]:
 
 
 def _way(loop: UOp, forms: Sequence[UOp]) -> tuple[int, tuple[int, ...]] | None:
-    """How far and in which direction an iteration of the loop moves all sums; None where one is no plain sum of it."""
+    """Return how far and in which direction an iteration of the loop moves all expressions; None if one is not
+    affine in it."""
     steps: list[int] = []
     for form in forms:
         terms, _ = linear(form)

@@ -1,4 +1,4 @@
-"""How large a register tile is: vectors and rows of it, and how many sums hide what an addition takes.
+"""The size of a register tile: its vectors and rows, and the accumulators that hide the latency of an addition.
 
 Why: docs/topics/matrix-products.md. Tests: tests/compiler/optimize/test_tiles.py.
 """
@@ -12,19 +12,19 @@ __all__ = ["accumulators", "best_block", "tile_of"]
 _BLOCKS = ((4, 6), (3, 8), (2, 8), (1, 8))  # vectors and rows of a tile that 32 registers hold
 _SMALL_BLOCKS = ((2, 4), (1, 4))  # and 16
 _LOAD_COST = 0.3  # of a vector or a broadcast value, in multiplications that might have been done
-_TILE_COST = 2.0  # of going on, by iteration of the reduce loop
+_TILE_COST = 2.0  # loop overhead per iteration of the reduce loop
 
 
 def tile_of(size: int, most: int) -> int:
-    """A tile of at most `most` and of half of that at least: empty places of the last one against one part in 25 for
-    each row that it is smaller, since all that a tile reads besides serves fewer rows. `even_part` trades otherwise."""
+    """Return a tile size from `most` / 2 to `most`: padding of the last tile against 1/25 for each row below `most`,
+    since other loads of a tile serve fewer rows. `even_part` weighs differently."""
     if size <= most or most < 2:
         return max(1, min(size, most))
     return max(range(max(2, most // 2), most + 1), key=lambda t: size / -(-size // t) / t * (1 - 0.04 * (most - t)))
 
 
 def best_block(blocks: int, rows: int, many: bool) -> tuple[int, int]:
-    """Vectors and rows of a register tile: the shape that keeps the most multipliers busy, given the sizes."""
+    """Return vectors and rows of a register tile: the shape that keeps the most multipliers busy, given the sizes."""
 
     def worth(block: tuple[int, int]) -> float:
         columns, most = block
@@ -38,6 +38,6 @@ def best_block(blocks: int, rows: int, many: bool) -> tuple[int, int]:
 
 
 def accumulators(blocks: int, sums: int = 1) -> int:
-    """Sums of a loop's own that hide how long one addition takes."""
+    """Return the accumulators of a loop that hide the latency of one addition."""
     fitting = (g for g in (4, 2) if sums * g <= 8 and blocks >= 2 * g)
     return next((g for g in fitting if blocks % g == 0 or blocks > 8 * g), 1)

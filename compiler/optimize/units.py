@@ -1,9 +1,9 @@
-"""The schedule of a sum of products for a target with a matrix unit.
+"""The schedule of a product for a target with a matrix unit.
 
-Blocks of results are computed by the unit, two by two, and put in memory; rows of lanes read them from there, do what
-is left to do and store them, with masks at the ends. Both operands are packed as the unit wants them
-(lower/find_mmas.py) unless they lie so: panels of the columns, as many as half of L2 holds, for all tiles of rows, the
-rows for all panels of a block. Nothing here asks what a kernel computes beyond that one sum.
+The unit computes blocks of results, two by two, into memory; row loops with lanes read them from there, run the
+epilogue and store, with masks at the ends. Both operands are packed as the unit needs them (lower/find_mmas.py)
+unless they are already: panels of the columns, up to half of L2, for all tiles of rows, and the rows for all panels
+of a block. Nothing here depends on the meaning of a kernel beyond that one reduction.
 Why: docs/topics/matrix-units.md. Tests: tests/compiler/optimize/test_units.py.
 """
 
@@ -24,16 +24,16 @@ from .staging import walked_together
 
 __all__ = ["find_unit", "unit_rows_schedule", "unit_schedule"]
 
-_FEW_ROWS = 48  # a product of up to so many waits for memory
+_FEW_ROWS = 48  # rows up to which a product is bound by memory
 _READ = 4  # rows of results that are read together
-_BESIDE = 4  # panels, at least, that lie in half of L2 together: rows come from L3 once for all of them
-_SIDE = 2  # blocks of results side by side, and one below the other
+_BESIDE = 4  # least panels in half of L2 together: rows come from L3 once for all of them
+_SIDE = 2  # adjacent blocks of results, in each direction
 _Loops: TypeAlias = tuple[str, ...]
 _Steps: TypeAlias = tuple[str, str, str, Mapping[str, str]]
 
 
 def find_unit(facts: Facts) -> tuple[Product, Unit] | None:
-    """The product that a kernel is and what of the target does it; None without either, or where little is gained."""
+    """Return the product that a kernel is and the matrix unit for it; None without either, or if the gain is small."""
     product = facts.product if facts.target.units else None
     if product is None or not product.rows:
         return None
@@ -46,7 +46,7 @@ def find_unit(facts: Facts) -> tuple[Product, Unit] | None:
     size_bytes = facts.sizes[product.inner] * facts.sizes[product.columns] * right.size_bytes
     is_in_order = facts.target.is_streamed(size_bytes) and right.step(product.columns) == 1
     if is_in_order and facts.sizes[product.rows] <= _FEW_ROWS:
-        return None  # it is read in the order in which it lies, not by panels
+        return None  # it is read in memory order, not by panels
     return product, unit
 
 
@@ -68,7 +68,7 @@ def _tiled(facts: Facts, whole: Product, unit: Unit) -> Schedule:
     across, down = blocks(sizes[columns], panels, sizes[rows], rows_bytes, target)
     outer, inside = in_blocks(schedule, facts, {columns: (panels, across), rows: (tiles, down)})
     each, panel_bytes = -(-panels // across), _SIDE * unit.n * depth * unit.b.size_bytes
-    several = -(-each // -(-2 * each * panel_bytes // target.l2_bytes))  # lie in half of L2 together
+    several = -(-each // -(-2 * each * panel_bytes // target.l2_bytes))  # that fit half of L2 together
     several = several if 2 * rows_bytes > target.l2_bytes else 1
     beside = schedule.cut("split", inside[columns][-1], several)
     schedule.cut("vectorize", column, min(unit.n, target.lanes(unit.c)))
@@ -93,7 +93,7 @@ def _pack(
     *,
     is_left: bool = False,
 ) -> None:
-    """An operand block by block, packed over these loops unless it lies in memory so."""
+    """Read an operand block by block, packed over these loops unless it is stored so already."""
     deep, near, side = block
     wanted = {side: unit.k, deep: unit.group} if is_left else {deep: unit.n * unit.group, side: unit.group}
     order = schedule.ast.toposort()
@@ -109,8 +109,8 @@ def _pack(
 
 
 def _cut_terms(schedule: Schedule, facts: Facts, product: Product, unit: Unit) -> tuple[Product, int]:
-    """A long sum in blocks of whole steps, so that half of L2 holds several panels of them beside each other, and how
-    many terms one has. Rows that have to be packed are packed for all terms at once."""
+    """Block a long reduction in whole steps, so that half of L2 holds several panels of a block; return the elements
+    of a block. Rows that must be packed are packed for the whole reduction at once."""
     size, panel = facts.sizes[product.inner], _SIDE * unit.n * unit.b.size_bytes
     panels = min(_BESIDE, -(-facts.sizes[product.columns] // (_SIDE * unit.n)))
     least = -(-2 * size * panel * panels // facts.target.l2_bytes)
@@ -121,7 +121,8 @@ def _cut_terms(schedule: Schedule, facts: Facts, product: Product, unit: Unit) -
 
 
 def _steps(schedule: Schedule, found: tuple[Product, Unit], column: str, high: int) -> _Steps:
-    """The loops of a step of the unit: a row, groups of terms, the terms of one; and those that fill its results."""
+    """Split the loops for a step of the unit: a row, groups of reduction elements, the elements of one; and those of
+    its results."""
     product, unit = found
     cuts = ((product.rows, unit.m), (product.inner, unit.k))
     row, deep = (schedule.add("split", name, amount)[name] for name, amount in cuts)
@@ -130,11 +131,11 @@ def _steps(schedule: Schedule, found: tuple[Product, Unit], column: str, high: i
     return row, deep, near, schedule.add("tensorize", row, column)
 
 
-# --- products between passes over kept rows
+# --- products between passes over row buffers
 def unit_rows_schedule(facts: Facts) -> Schedule | None:
-    """The schedule of a kernel that keeps rows and whose products are all for the unit; None where it is something
-    else. The rows are lanes (rows.py), and so columns of blocks of results: a row that was kept is an operand as it
-    lies, if its neighbours are woven."""
+    """Schedule a kernel with row buffers whose products all use the matrix unit; None for other kernels. The rows
+    are lanes (rows.py), and also columns of blocks of results: a row buffer is an operand without packing, if its
+    neighbours are interleaved."""
     rows, _, products = products_across(facts, facts.lanes if facts.target.units and not facts.symbolic else 0)
     found = [_of_rows(facts, one.node, (loop, rows)) for one, loop in products]
     if not found or None in found:
@@ -162,8 +163,8 @@ def unit_rows_schedule(facts: Facts) -> Schedule | None:
 
 
 def _of_rows(facts: Facts, total: UOp, loops: tuple[str, str]) -> tuple[Product, Unit] | None:
-    """A product over whole blocks of results and of more terms than one step has: its operands would be held in tiles
-    for all results."""
+    """Return the product if it has whole blocks of results and more reduction elements than one step: its operands
+    would be in tiles for all results."""
     found = sorted(facts.operands(total), key=lambda a: loops[0] not in a.steps)
     if not found or loops[0] in found[1].steps or found[0].memory.op is not Ops.PARAM:
         return None
@@ -174,7 +175,7 @@ def _of_rows(facts: Facts, total: UOp, loops: tuple[str, str]) -> tuple[Product,
 
 
 def _unit_of(facts: Facts, product: Product) -> Unit | None:
-    """What of the target multiplies such types, if copies of both operands would lie as it wants them."""
+    """Return the matrix unit that multiplies these dtypes, if copies of both operands would have its layout."""
     pairs = ((product.rows, product.left), (product.columns, product.right))
     if any(walked_together(operand.node, (name, product.inner)) for name, operand in pairs):
         return None
@@ -185,8 +186,8 @@ def _unit_of(facts: Facts, product: Product) -> Unit | None:
 def _copy(
     schedule: Schedule, is_along: bool, loops: tuple[str, str, str], unit: Unit, *, is_left: bool = False
 ) -> None:
-    """How an operand is packed: as it lies where that is how the unit wants it, else turned or woven in registers;
-    `side` is empty where its loop has the lanes already."""
+    """Return how an operand is packed: in memory order if that is the unit's layout, else transposed or interleaved
+    in registers; `side` is empty if its loop already has the lanes."""
     deep, near, side = loops
     schedule.cut("unroll", near, unit.group)
     if is_left and is_along:

@@ -1,13 +1,13 @@
-"""Schedules of sums of products in which one operand is read through a sliding window.
+"""Schedules of products with one operand read through a sliding window.
 
-What is asked for are facts of loops. Reduce loops move along the same line of one operand as output loops do
-(staging.py): it is copied once into rows without gates, and then read as scalars. The other operand does not change
-with those output loops, and has a loop of its own that becomes the lanes: it is packed into a panel. What is left is
-the register tile of a matrix product, whose rows share what they read with their neighbours. A sum too long for a
-panel goes on in the output, block by block; then rows that have their terms side by side need no window. A loop of the
-sum beside the window along which places lie side by side is the innermost one. Where the lanes lie in what the window
-slides over, a square of places shares what their windows overlap (`overlapping`); where it slides along them, rows
-do (`along_windows`). Why: docs/topics/convolutions.md, docs/topics/reductions.md. Tests:
+They are recognized by facts about loops. Reduce loops move along the same line of one operand as output loops do
+(staging.py): that operand is copied once into rows without gates, and then read as scalars. The other operand is
+invariant in those output loops, and has its own loop that becomes the lanes: it is packed into a panel. The rest is the
+register tile of a matrix product, whose rows share elements with their neighbours. A reduction too long for a panel
+accumulates in the output, block by block; then rows with contiguous reduction elements need no window. A reduce loop
+next to the window with contiguous elements is innermost. If the lanes are inside the operand of the window, a square of
+outputs shares the overlap of their windows (`overlapping`); if the window slides along the lanes, rows do
+(`along_windows`). Why: docs/topics/convolutions.md, docs/topics/reductions.md. Tests:
 tests/compiler/optimize/test_windows.py.
 """
 
@@ -28,30 +28,31 @@ from .tiles import tile_of
 
 __all__ = ["along_windows", "overlapping", "window_schedule"]
 
-_GATED = 8.0  # instructions of a load behind a mask of its own
+_GATED = 8.0  # instructions of a load with its own mask
 _TURN = 4.0  # cycles to store a vector of a tile across the lanes
-_SCATTER = 20.0  # and where too few rows lie beside each other
-_AROUND = 20.0  # cycles of a tile before and after its sums
+_SCATTER = 20.0  # and if too few rows are adjacent
+_AROUND = 20.0  # cycles of a tile before and after its reduction
 _ISSUED = 3.6  # instructions a cycle
-_LONGEST = 7  # a window that is copied out
+_LONGEST = 7  # longest window that is unrolled
 _MOST_ROWS = 16  # of one copy
 _MOST_VECTORS = 4  # of a tile
-_TOGETHER = 8  # so many vectors are packed at once for a block of a long sum
-_TURNED = 16  # terms that are packed together
+_TOGETHER = 8  # vectors that are packed at once for a block of a long reduction
+_TURNED = 16  # reduction elements that are packed together
 _PARTS = 4  # that threads share,
-_OUTPUTS = 72  # and so many outputs for each lane in one
-_MOST_TAPS = 16  # of windows that are copied out whole
-_READERS = 8  # of a panel, from which on packing it pays where rows lie as they are
+_OUTPUTS = 72  # outputs per lane in one block
+_MOST_TAPS = 16  # of windows that are unrolled completely
+_READERS = 8  # of a panel, from which on packing it pays although rows are read in place
 _SMALL = 16  # taps of windows for which copies do not always pay
 _PER_COPY = 8  # products for each vector that is copied, from which on they do
 _FULL = 0.95  # of the lanes are used
-_LEFT_OVER = 0.9  # of its speed is left to a tile of which places are left over: they are masked
-_OVERLAP = 0.75  # of the places are read where windows that overlap are computed together; less is worth little
+_LEFT_OVER = 0.9  # fraction of its speed for a tile with remaining elements: they are masked
+# fraction of elements that is read if overlapping windows are computed together; above it the gain is small
+_OVERLAP = 0.75
 
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """Vectors, places along and rows of a register tile, and the taps that are copied out (1: none are)."""
+    """The vectors, positions along the line and rows of a register tile, and its unrolled taps (1: none)."""
 
     vectors: int
     along: int
@@ -66,15 +67,15 @@ class _Tile:
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """The loops of such a sum, by the part they play, and what follows from their sizes."""
+    """The loops of such a reduction by their role, and what follows from their sizes."""
 
     facts: Facts
-    moving: Access  # what the window slides over
+    moving: Access  # the operand of the window
     panel: Access
     lanes: str
     lines: list[tuple[str, str]]  # output loops, and the reduce loop that moves on the same line
     terms: list[str]  # all reduce loops
-    is_copied: bool = True  # False: rows of its own, whose terms are neighbours, are read as they lie
+    is_copied: bool = True  # False: rows with adjacent reduction elements, read in place
 
     @property
     def along(self) -> str:
@@ -93,21 +94,21 @@ class _Window:
 
     @property
     def nearest(self) -> str | None:
-        """The reduce loop beside the window over whose iterations places lie side by side, as with channels last."""
+        """The reduce loop next to the window with contiguous elements, as with channels last."""
         beside = [name for name in self.terms if name not in chain(*self.lines) and self.is_copied]
         sizes, lanes = self.facts.sizes, self.facts.lanes
         return next((n for n in beside if self.moving.step(n) == 1 and 2 * sizes[n] >= lanes), None)
 
     @property
     def fills_lanes(self) -> bool:
-        """Whether places along the line lie side by side and fill vectors but for a place or two."""
+        """True if positions along the line are contiguous and fill vectors except for one or two lanes."""
         return (
             abs(self.moving.step(self.along) or 0) == 1
             and _used(self.facts.sizes[self.along], self.facts.lanes) > _FULL
         )
 
     def rows_of_a_copy(self) -> int:
-        """How many iterations of `down` share one copy; 1 without such a loop, 0 where a copy is too large."""
+        """Return the iterations of `down` that share one copy; 1 without such a loop, 0 if a copy is too large."""
         facts, moving, l2_bytes = self.facts, self.moving, self.facts.target.l2_bytes
         own = [name for name in self.terms if name in moving.steps and name not in dict(self.lines[:2]).values()]
         row = facts.iterations(own) * moving.size_bytes * _places(facts, moving, self.lines[0], facts.sizes[self.along])
@@ -121,8 +122,7 @@ class _Window:
         return 0
 
     def tiles(self, rows: int) -> Iterator[_Tile]:
-        """Tiles that the registers hold; no rows are left over, no vectors, and no places where these would be lanes as
-        well."""
+        """Yield tiles that fit the registers, without remaining rows, vectors, or positions that would be lanes."""
         sizes, window = self.facts.sizes, self.facts.sizes[self.taps]
         several = divisors(-(-sizes[self.lanes] // self.facts.lanes), _MOST_VECTORS)
         several = several if self.is_copied else several[-1:]  # read from memory: best read once
@@ -135,11 +135,11 @@ class _Window:
                     yield tile
 
     def speed(self, tile: _Tile) -> float:
-        """Useful multiply-adds of vectors a cycle: a tile waits for its multipliers, for the chain of its sums, for its
-        loads, or for all of its instructions; then it is stored."""
+        """Return useful vector multiply-adds per cycle: a tile is bound by multipliers, by the latency of its sums,
+        by its loads, or by its instructions; then it is stored."""
         facts, store = self.facts, self.facts.stores[0]
         step, tap = (self.moving.step(name) or 0 for name in self.lines[0])
-        places = {step * n + tap * k for n in range(tile.along) for k in range(tile.taps)}  # that neighbours share
+        places = {step * n + tap * k for n in range(tile.along) for k in range(tile.taps)}  # shared by neighbours
         products, loads = tile.sums * tile.taps, tile.vectors * tile.taps + tile.rows * len(places)
         cycles = max(products / 2, 4.0 * tile.taps, loads / 2, (products + loads + 5) / _ISSUED)
         turned = 0 if store.step(self.along) != 1 else tile.along - tile.along % 4
@@ -159,15 +159,17 @@ class _Window:
         return self.facts.iterations(others) * -(-self.facts.sizes[self.along] // tile.along)
 
     def pays(self, tile: _Tile) -> bool:
-        """Whether these lanes pay for rows that are read as they lie: they fill vectors, as terms that both operands
-        have side by side do not; the sum is long beside turning its results, and enough tiles read a panel."""
+        """True if these lanes pay although rows are read in place: they fill vectors, unlike reduction elements that
+        are contiguous in both operands; the reduction is long compared to transposing its results, and enough
+        tiles reuse a panel."""
         facts, last = self.facts, self.terms[-1]
         are_lanes = self.panel.step(last) == 1 and facts.sizes[last] % facts.lanes == 0
         is_long = facts.stores[0].step(self.lanes) == 1 or facts.iterations(self.terms) >= 2 * facts.lanes
         return facts.sizes[self.lanes] >= facts.lanes and not are_lanes and is_long and self.readers(tile) >= _READERS
 
     def speed_along(self) -> float:
-        """Of a tile whose lanes are places along the line, with what is read at every step of the sum."""
+        """Return the speed of a tile whose lanes are positions along the line, with its loads at every step of the
+        reduction."""
         facts, size = self.facts, self.facts.sizes[self.along]
         blocks = -(-size // facts.lanes)
         vectors, rows = min(4, blocks), min(6, facts.sizes[self.lanes])
@@ -178,7 +180,7 @@ class _Window:
 
 
 def _used(size: int, each: int) -> float:
-    """The part of blocks of a loop that its iterations fill."""
+    """Return the fraction of blocks of a loop that its iterations fill."""
     return size / (-(-size // each) * each)
 
 
@@ -189,7 +191,7 @@ def window_schedule(facts: Facts) -> Schedule | None:
         return None
     schedule = Schedule(facts.ast)
     near = window.nearest
-    is_moved = near is not None and schedule.tries("inner", near)  # what lies side by side is read from one line
+    is_moved = near is not None and schedule.tries("inner", near)  # contiguous data is read from one line
     blocks, shared = _in_blocks(schedule, window)
     if blocks or is_moved:
         window = _find(analyze(schedule.ast, facts.target), window.lanes)
@@ -197,8 +199,8 @@ def window_schedule(facts: Facts) -> Schedule | None:
 
 
 def _tiled(schedule: Schedule, window: _Window, blocks: Sequence[str], shared: Sequence[str]) -> bool:
-    """Copies, register tile and order of a sum, which goes on in the output over the loops `blocks`; those of `shared`
-    stand outside of them. Whether it is worth that."""
+    """Build copies, register tile and order of a reduction that accumulates in the output over the loops `blocks`;
+    the `shared` loops are outside of them. Return True if it pays."""
     facts, lanes, sizes = window.facts, window.lanes, window.facts.sizes
     rows = window.rows_of_a_copy() if window.is_copied else 1
     vectors, room = -(-sizes[lanes] // facts.lanes), facts.target.l2_bytes // 2
@@ -233,9 +235,10 @@ def _tiled(schedule: Schedule, window: _Window, blocks: Sequence[str], shared: S
 
 
 def _in_blocks(schedule: Schedule, window: _Window) -> tuple[list[str], list[str]]:
-    """A sum whose panel no cache holds goes on in the output, block by block of its terms: the loops over them.
+    """Accumulate a reduction whose panel exceeds the caches in the output, block by block: return the loops over
+    blocks.
 
-    Threads share a loop outside: that of the lanes, or parts of another one where all lanes are packed at once.
+    Threads share an outer loop: that of the lanes, or slices of a different one if all lanes are packed at once.
     """
     facts = window.facts
     vectors = -(-facts.sizes[window.lanes] // facts.lanes)
@@ -256,7 +259,7 @@ def _in_blocks(schedule: Schedule, window: _Window) -> tuple[list[str], list[str
     rest = [name for name in facts.outputs if name != window.lanes]
     if together == vectors and rest:
         widest = max(rest, key=lambda name: facts.sizes[name])
-        enough = facts.iterations(rest) // _OUTPUTS  # each part packs anew
+        enough = facts.iterations(rest) // _OUTPUTS  # each slice packs again
         parts = max(divisors(facts.sizes[widest], max(1, min(_PARTS, enough))))
         if parts > 1:
             schedule.cut("split", widest, facts.sizes[widest] // parts)
@@ -299,14 +302,14 @@ def _lines(facts: Facts, moving: Access, without: Collection[str] = ()) -> list[
 
 
 def _places(facts: Facts, moving: Access, line: tuple[str, str], count: int) -> int:
-    """Places on a line that `count` iterations of its output loop go over."""
+    """Return the elements on a line that `count` iterations of its output loop cover."""
     step, tap = (abs(moving.step(name) or 1) for name in line)
     unit = math.gcd(step, tap)
     return 1 + (step * (count - 1) + tap * (facts.sizes[line[1]] - 1)) // unit
 
 
 def _stage_rows(schedule: Schedule, window: _Window, inside: Sequence[str]) -> None:
-    """The rows that a block of the output needs, without gates and side by side."""
+    """Stage the rows that a block of the output needs, contiguous and without gates."""
     line, near = dict(window.lines[:2]), window.nearest
     first = [name for name in window.terms if name in window.moving.steps and name not in (*line.values(), near)]
     down = [] if window.down is None else [*inside, line[window.down]]
@@ -317,7 +320,8 @@ def _stage_rows(schedule: Schedule, window: _Window, inside: Sequence[str]) -> N
 
 
 def _stage_panel(schedule: Schedule, window: _Window, *, is_whole: bool) -> None:
-    """The operand of the lanes, for one tile or for all; where its terms are neighbours, in blocks that turn."""
+    """Stage the operand of the lanes, for one tile or for all; if its reduction elements are adjacent, transpose it
+    in blocks."""
     lanes, last, sizes = window.lanes, window.terms[-1], window.facts.sizes
     whole = [lanes] if is_whole else []
     copies = schedule.add("stage", window.panel.slot, *whole, *window.terms, *schedule.copies(lanes))
@@ -327,15 +331,15 @@ def _stage_panel(schedule: Schedule, window: _Window, *, is_whole: bool) -> None
 
 
 def _ask_ahead(schedule: Schedule, window: _Window, rows: int) -> None:
-    """The next copy's rows are asked for while this one is made."""
+    """Prefetch the rows of the next copy while this one is made."""
     step = abs(window.moving.step(window.down) or 0) if window.down is not None else 0
     if step and window.moving.memory_bytes > window.facts.target.l2_bytes:
         schedule.add("prefetch", rows * step * window.moving.size_bytes)
 
 
 def overlapping(schedule: Schedule, facts: Facts, main: Group, lanes: str, width: int) -> bool:
-    """Windows beside the lanes (each channel its own, pools): small ones are copied out, and the tile is that of the
-    places whose windows overlap most. Whether the kernel is one."""
+    """Schedule windows next to the lanes (depthwise convolutions, pools): small ones are unrolled, and the tile has
+    the positions whose windows overlap most. Return True if the kernel is one."""
     moving = next((a for a in main.loads if a.step(lanes) == 1 and len(_lines(facts, a)) == len(main.loops)), None)
     if moving is None or facts.symbolic or len(facts.groups) > 1 or not main.around.issuperset(facts.outputs):
         return False
@@ -344,7 +348,7 @@ def overlapping(schedule: Schedule, facts: Facts, main: Group, lanes: str, width
         lines.pop()
 
     def reads(tile: Sequence[int]) -> float:
-        """Places that are read for each result."""
+        """Return the elements that are read per result."""
         found = zip(lines, tile, [facts.sizes[name] for name, _ in lines], strict=True)
         return math.prod(_places(facts, moving, line, n) * -(-size // n) / size for line, n, size in found)
 
@@ -365,8 +369,8 @@ def overlapping(schedule: Schedule, facts: Facts, main: Group, lanes: str, width
 
 
 def along_windows(schedule: Schedule, facts: Facts, main: Group, lanes: str, width: int) -> bool:
-    """Windows along the lanes: a row that is read serves all windows of a tile that it lies in. What has gates is
-    copied first. Whether the kernel is one, and that pays."""
+    """Schedule windows along the lanes: a row serves all windows of a tile that contain it. Gated data are copied
+    first. Return True if the kernel is one, and it pays."""
     found = _sliding(facts, main, lanes) if facts.target.has_masks else None
     if found is None:
         return False
@@ -390,19 +394,19 @@ def along_windows(schedule: Schedule, facts: Facts, main: Group, lanes: str, wid
 
 
 def _sliding(facts: Facts, main: Group, lanes: str) -> tuple[Access, list[tuple[str, str]]] | None:
-    """What a window slides over along the lanes, and its lines, where nothing else is in the sum (each channel its own,
+    """Return the operand of a window along the lanes, and its lines, if the reduction has nothing else (depthwise,
     channels first)."""
     found = [(a, lines) for a in main.loads if (lines := _lines(facts, a)) and lines[0][0] == lanes]
     are_two = len({load.memory for load in main.loads}) == len(main.loads) == 2  # of one buffer a copy would hold both
     is_one = facts.sum is not None and are_two and bool(found) and len(found[0][1]) == len(main.loops) > 1
     is_inside = main.around.issuperset(facts.outputs)
     waits = facts.iterations(main.loops) <= _SMALL and outgrows_caches(facts.stores[0].memory_bytes, facts.target)
-    return found[0] if is_one and is_inside and not waits else None  # who waits for memory asks for rows by tiles
+    return found[0] if is_one and is_inside and not waits else None  # kernels bound by memory prefetch rows by tiles
 
 
 def _rows_together(facts: Facts, moving: Access, lines: Sequence[tuple[str, str]], row: int, blocks: int) -> int:
-    """Iterations of the next line that share a copy of rows of so many places: those that a fourth of L2 holds; 0 where
-    no copy pays."""
+    """Return the iterations of the next line that share a copy of rows: those that fit a fourth of L2; 0 if no copy
+    pays."""
     size, taps = facts.sizes[lines[1][0]], facts.iterations([tap for _, tap in lines])
     others = facts.iterations([name for name, _ in lines[2:]])  # are copied one by one
     copied = {n: others * _places(facts, moving, lines[1], n) for n in divisors(size, size)}

@@ -1,4 +1,4 @@
-"""Laws: rules that are true of any graph. What depends on a stage or a target belongs to compiler/lower/.
+"""Laws: rules that are true of any graph. Rules that depend on a stage or a target belong to compiler/lower/.
 
 `simplify` applies all of them; its results are remembered on the nodes.
 """
@@ -17,5 +17,5 @@ ALGEBRA = GENERIC + LOGIC + INTEGER + DIVMOD
 
 
 def simplify(root: UOp) -> UOp:
-    """The same value, by the laws of this folder."""
+    """Return the value of `root`, simplified by the laws of this folder."""
     return rewrite(root, ALGEBRA, on_nodes=True) if root._simple is MISSING else root._simple or root

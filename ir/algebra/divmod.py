@@ -1,8 +1,8 @@
-"""Laws of floor division and remainder of index expressions: what reshapes turn into.
+"""Laws of floor division and remainder of index expressions, which reshapes produce.
 
 When: in every call of `simplify`. Why here: a reshape followed by its inverse must vanish, or fusion pays for it.
 Assumes: floor semantics (the remainder has the sign of the divisor), a constant divisor > 0 unless said.
-Guarantees: terms that the divisor divides are taken out; a remainder of something already in range is gone.
+Guarantees: terms that the divisor divides are taken out; remainders of values in range are removed.
 Mathematics: x = c*q + r gives x//c = q + r//c and x%c = r%c. Cases: 1 in range, 2 split off multiples, 3 common factor,
 4 nested, 5 a symbolic divisor. Tests: tests/laws/test_rules.py, tests/laws/test_index.py.
 """
@@ -23,7 +23,7 @@ c, d = const_var("c"), const_var("d")
 
 
 def _split(x: UOp, divisor: UOp) -> tuple[UOp, UOp] | None:
-    """Case 2: x as c*q + r with as much as possible in q; r keeps constants in 0..c-1. None when nothing moves."""
+    """Case 2: split x into c*q + r with as much as possible in q; r keeps constants in 0..c-1. None if q would be 0."""
     c = int(divisor.arg)
     if c <= 1:
         return None
@@ -36,7 +36,7 @@ def _split(x: UOp, divisor: UOp) -> tuple[UOp, UOp] | None:
 
 
 def _split_coefficients(terms: dict[UOp, int], offset: int, x: UOp, c: int) -> tuple[UOp, UOp] | None:
-    """Coefficients above c (or below 0) leave their multiples of c to q, when that puts r into 0..c-1."""
+    """Move multiples of c from coefficients above c (or below 0) to q, if that puts r into 0..c-1."""
     moved = {atom: k // c for atom, k in terms.items() if not 0 < k < c}
     if not moved:
         return None
@@ -78,7 +78,7 @@ def _common(x: UOp, divisor: UOp) -> tuple[UOp, UOp, int] | None:
 
 
 def _symbolic(x: UOp, y: UOp) -> tuple[UOp, UOp] | None:
-    """Case 5: terms that are products with the divisor y; the rest must be provably in 0..y-1."""
+    """Case 5: separate the terms that are multiples of the divisor y; the remainder must be provably in 0..y-1."""
     terms, offset = linear(x)
     whole: dict[UOp, int] = {}
     rest: dict[UOp, int] = {}

@@ -63,7 +63,7 @@ GENERIC = RuleSet(
         Rule("shift_right_zero", node(Ops.SHR, x, 0), x),
         Rule("pow_one", node(Ops.POW, x, 1), x),
         Rule("detach_detach", node(Ops.DETACH, node(Ops.DETACH, x, name="inner")), lambda inner: inner),
-        # bits that are taken out at one place and put in at another are moved once
+        # bits that are extracted at one position and inserted at another are shifted once
         Rule("shl_of_masked_shr", node(Ops.SHL, node(Ops.SHR, x, const_var("a")) & const_var("m"), const_var("b")),
              lambda x, a, m, b: (x << max(b.arg - a.arg, 0) >> max(a.arg - b.arg, 0)) & (m.arg << b.arg & x.dtype.max),
              when=lambda x, a, b: x.dtype.kind == "uint" and max(a.arg, b.arg) < x.dtype.bits),

@@ -1,4 +1,4 @@
-"""Laws of whole numbers that do not wrap (dtype index): sums in normal form.
+"""Laws of integers that do not wrap (dtype index): sums in normal form.
 
 When: in every call of `simplify`. Guarantees: an index sum is its normal form of linear.py, so equal sums are one node.
 Why index only: a sum of int32 wraps, and moving constants across a wrap is sound only modulo 2^32. Tests: tests/laws/.
@@ -24,7 +24,7 @@ def _collect(u: UOp) -> UOp | None:
 
 
 def _recombine(u: UOp) -> UOp | None:
-    """Quotient and remainder of one division, wherever they stand in a sum."""
+    """Combine quotient and remainder of one division, at any position of a sum."""
     terms, offset = linear(u)
     found = recombined(terms)
     return None if found is None else from_linear(found[0], offset + found[1], u.dtype)

@@ -13,8 +13,8 @@ _ARITHMETIC = _SUMS | {Ops.FLOORDIV, Ops.MOD, Ops.MAX, Ops.MIN}
 
 
 def linear(u: UOp) -> tuple[dict[UOp, int], int]:
-    """Coefficients per atom, and the constant; an atom is whatever is not +, -, or * by a constant. Kept: do not
-    change it."""
+    """Return the coefficient of each atom, and the constant. An atom is any node that is not +, -, or * by a
+    constant. The result is cached: do not change it."""
     if u._linear is not MISSING:
         found: tuple[dict[UOp, int], int] = u._linear
         return found
@@ -69,7 +69,8 @@ def order_key(atom: UOp) -> tuple[str, bytes]:
 
 
 def from_linear(terms: dict[UOp, int], offset: int, dtype: DType) -> UOp:
-    """The sum in its one normal form: atoms in order, the constant last. A sum of simple atoms is marked as simple."""
+    """Build the sum in its one normal form: atoms in order, the constant last. A sum of simple atoms is marked as
+    simple."""
     if not terms:
         return const(dtype, offset)
     atoms = sorted(terms, key=order_key) if len(terms) > 1 else list(terms)
@@ -99,7 +100,7 @@ def from_linear(terms: dict[UOp, int], offset: int, dtype: DType) -> UOp:
 
 
 def _settle(node: UOp) -> None:
-    """A sum of simple atoms in normal form is simple, unless it can have one value only."""
+    """Mark a sum of simple atoms in normal form as simple, unless it can have one value only."""
     for s in node.src:
         if s.op is Ops.CONST:
             s._simple = None
@@ -109,9 +110,9 @@ def _settle(node: UOp) -> None:
 
 
 def recombined(terms: dict[UOp, int]) -> tuple[dict[UOp, int], int] | None:
-    """Quotient and remainder of one division back together; None where no two belong together.
+    """Recombine quotient and remainder of one division; None if no two belong together.
 
-    x%c + c*(x//c) = x, and x%c + c*((w + x//c)%d) = (c*w + x)%(c*d): what a reshape splits, its inverse joins.
+    x%c + c*(x//c) = x, and x%c + c*((w + x//c)%d) = (c*w + x)%(c*d): this merges what a reshape has split.
     """
     for rest, k in terms.items():
         if rest.op is not Ops.MOD or not rest.src[1].is_const or rest.src[1].arg <= 1:
@@ -127,7 +128,7 @@ def recombined(terms: dict[UOp, int]) -> tuple[dict[UOp, int], int] | None:
 
 
 def _joined(other: UOp, x: UOp, c: int) -> UOp | None:
-    """(c*w + x) % (c*d) where other is (w + x//c) % d."""
+    """Return (c*w + x) % (c*d) if `other` is (w + x//c) % d."""
     if other.op is not Ops.MOD or not other.src[1].is_const or other.src[1].arg <= 0:
         return None
     inner, offset = linear(other.src[0])
@@ -143,7 +144,7 @@ def _joined(other: UOp, x: UOp, c: int) -> UOp | None:
 
 
 def _is_quotient(u: UOp, x: UOp, c: int) -> bool:
-    """u is x // c, also where x itself is z // b: then u is z // (b*c)."""
+    """True if u is x // c; if x itself is z // b, u may be z // (b*c)."""
     if u.op is not Ops.FLOORDIV or not u.src[1].is_const:
         return False
     if u.src[0] is x:

@@ -20,7 +20,7 @@ b, c = var("b", "bool"), const_var("c")
 
 
 def _are_places(u: UOp, x: UOp, y: UOp) -> bool:
-    """Whether both are index expressions that the dtype they are cast to can hold."""
+    """True if both are index expressions that fit the dtype they are cast to."""
     least, most = u.dtype.min, u.dtype.max
     return u.dtype.is_int and all(_is_index(s) and least <= s.bounds[0] and s.bounds[1] <= most for s in (x, y))
 
@@ -30,8 +30,8 @@ def _is_place(u: UOp, x: UOp, c: UOp) -> bool:
 
 
 def _smaller(x: UOp, limit: int) -> tuple[UOp, int] | None:
-    """y and n such that x < limit is y < n: a common factor goes, and so does what is less than it; the constant moves
-    to the right. None where there is nothing to do."""
+    """Return y and n such that x < limit equals y < n. It removes common factors and smaller terms, and moves the
+    constant to the right. None if nothing changes."""
     terms, offset = linear(x)
     for g in sorted({k for k in terms.values() if k > 1 and limit % k == 0}, reverse=True):
         least, most = span({atom: k for atom, k in terms.items() if k % g}, offset)
@@ -56,7 +56,7 @@ def _lt_divide_left(x: UOp, c: UOp) -> UOp | None:
 
 
 def _is_no_load(c: UOp) -> bool:
-    """What a load behind a closed gate gives: 0, and not -0.0, which equals it."""
+    """True for 0 but not -0.0: the value that a load gives whose gate is false."""
     return bool(c.arg == 0 and copysign(1.0, c.arg) > 0)
 
 
