@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,6 +35,7 @@ from bench.timing import call_sampler, calls_for, interleave
 from bench.tuned import Line, kernels_of, lines_of
 from bench.tuned import markdown as tuned_markdown
 from tests.conftest import why_missing
+from tools.results_page import results
 
 TINY = Setup(peers=("kernmill",), rounds=2, sample_s=0.0, tiny=True)
 FACTS = {**machine(), "rounds": 2, "jit": True}
@@ -431,6 +432,29 @@ def test_json_holds_every_sample() -> None:
     kept = json.loads(as_json(FACTS, OUTCOMES))
     assert [Outcome(**row) for row in kept["rows"]] == OUTCOMES
     assert kept["machine"]["versions"]["numpy"] == np.__version__
+
+
+# --- results ---------------------------------------------------------------------------------------------------------
+def test_every_kind_of_result_has_a_section(tmp_path: Path) -> None:
+    facts = {**machine(), "seconds": 1.0, "threads": "1", "when": "2026-01-02 03:04 UTC", "commit": "abc"}
+    kernels = [asdict(Line("row", "sum_8", 2e-6, 1e-6, 3, 0, "unroll i0 4"))]
+    table = {
+        "title": "T",
+        "about": "A.",
+        "machine": facts,
+        "columns": ["row", "torch: time, x"],
+        "rows": [["a", "2 us, **1.50** (1-2)"]],
+    }
+    (tmp_path / "a.json").write_text(as_json({**facts, "rounds": 2, "jit": True}, OUTCOMES))
+    (tmp_path / "b.json").write_text(json.dumps({"machine": facts, "kernels": kernels}))
+    (tmp_path / "c.json").write_text(json.dumps(table))
+    page = results(tmp_path)
+    assert [line for line in page.splitlines() if line.startswith("## ")] == [
+        "## T: c", "## `python -m bench.tuned`: b", "## `python -m bench`: a",
+    ]  # fmt: skip
+    assert "| a | 1.50 |" in page
+    assert "| row | sum_8 | 2.00 us | 1.00 us | 2.00 | 3 | `unroll i0 4` |" in page
+    assert "2026-01-02 03:04 UTC, commit abc" in page
 
 
 # --- command line ----------------------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ def test_prose_uses_the_words_of_the_field() -> None:
     Write the sentence otherwise. After a file was renamed, run `python -m tests.prose --shrink`.
     """
     over = {name: count for name, count in prose.counts().items() if count > prose.allowed().get(name, 0)}
-    assert over == {}
+    assert not over, f"{over}: python -m tests.prose FILE shows what to write instead"
 
 
 def test_an_allowance_is_used() -> None:

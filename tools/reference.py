@@ -145,11 +145,29 @@ def _errors() -> str:
     return "# Errors\n\n" + "\n".join(" ".join(row.split()) for row in rows) + "\n"
 
 
+_OPERATORS = """
+
+## Operators
+
+| written | meaning |
+| --- | --- |
+| `x + y`, `x - y`, `x * y`, `x / y`, `x // y`, `x % y`, `x ** y`, `-x`, `abs(x)` | arithmetic, with broadcasting |
+| `x @ y` | `x.matmul(y)` |
+| `x < y`, `x <= y`, `x == y`, `x != y`, `x > y`, `x >= y` | comparisons, of dtype bool |
+| `x & y`, `x \\| y`, `x ^ y`, `~x`, `x << y`, `x >> y` | logic and bits |
+| `x += y` and the like | write to `x`; its dtype stays |
+| `x[1, 2:5, ..., None]` | a view: ints, slices, `...` and None |
+| `x[index]` | rows or elements by a list or an int tensor, a copy |
+| `x[..] = y`, `x[mask] = y` | write a part, or the elements where a mask is true |
+| `len(x)`, `2 in x`, `float(x)`, `int(x)`, `bool(x)` | values of the host |
+"""
+
+
 def _index(pages: dict[str, str]) -> str:
     rows = [f"- [{text.partition(chr(10))[0].removeprefix('# ')}]({name})" for name, text in pages.items()]
     names = ", ".join(f"`{new}` is `{old}`" for new, old in sorted(synonyms.METHODS.items()))
-    return ("# API reference\n\nGenerated from docstrings; each example is run by the tests.\n\n" + "\n".join(rows)
-            + f"\n\n## Other names of methods\n\n{names}.\n")  # fmt: skip
+    intro = "# API reference\n\nGenerated from docstrings; each example is run by the tests.\n\n"
+    return intro + "\n".join(rows) + f"{_OPERATORS}\n\n## Other names of methods\n\n{names}.\n"
 
 
 def reference() -> dict[str, str]:
