@@ -286,7 +286,7 @@ class Device(ABC):
             raise failure(self, error, f"allocate of {size_bytes:,} bytes") from error
 
     def _release(self, block: Any) -> None:
-        """Give a block back; with a device that is lost, or is lost now, nobody is told: whoever uses it next is."""
+        """Give a block back. No error for a lost device, or for one that is lost now: its next use reports that."""
         if not self.lost:
             try:
                 self._finish_before_copy()
@@ -368,7 +368,7 @@ class Device(ABC):
 
     @cached_property
     def tag(self) -> str:
-        """What a stored binary depends on besides its source and kernmill: `cache_tag`, all of the Target, and the
+        """What a stored binary depends on in addition to its source and kernmill: `cache_tag`, all of the Target, and the
         files of the device and the renderer, if these come from elsewhere."""
         files = own_files((type(self), type(self.renderer)))
         return "\n".join([self.cache_tag(), target_text(self.target), *files])
@@ -377,7 +377,7 @@ class Device(ABC):
         """(default: nothing is pending) Return when all work is done."""
 
     def close(self) -> None:  # noqa: B027 - as above
-        """(default: nothing) Let go of the machine. Nothing else is called afterwards."""
+        """(default: nothing) Release what it holds of the machine. Nothing else is called afterwards."""
 
     def event(self) -> Event:
         """(default: an event that synchronizes fully) A new event."""
@@ -385,7 +385,7 @@ class Device(ABC):
 
 
 def failure(device: Device, error: Exception, what: str) -> Exception:
-    """The error to raise for one from a device's own code: ours as it is, else a DeviceError. After an OSError or
+    """The error to raise for one from a device's own code: ours unchanged, else a DeviceError. After an OSError or
     EOFError the device is lost: its tensors say so when they are used, and its name opens a new one."""
     if isinstance(error, KernmillError) or is_ours(device):
         return error
@@ -546,7 +546,7 @@ def get_device(name: str | None = None) -> Device:
 
 
 def close_device(name: str) -> None:
-    """Close a device, if it is open. Its tensors and captured functions are lost; the next use opens it anew."""
+    """Close a device, if it is open. Its tensors and captured functions are lost; the next use opens it again."""
     for device in {opened for key, opened in _open.items() if key[0] == canonical_name(name)}:
         _lose(device, f"{device.name}: it was closed.")
 
@@ -568,7 +568,7 @@ def _open_device(name: str) -> Device:
         raise DeviceError(f"device {name!r}: not found. Available: {names}. `kernmill info` describes them.")
     options = checked_options(name, cls.OPTIONS, _options.get(name, {}))
     device = asked(name, f"{cls.__qualname__}.__init__", cls, name, int(index or 0), *([options] if options else []))
-    if not is_ours(device):  # its faults are told now
+    if not is_ours(device):  # its faults are reported now
         asked(name, "renderer", lambda: (device.limits, device.tag))
     if debug() >= 1:
         print(f"opened {name}: {device.description}, target {device.target.name}", file=sys.stderr)

@@ -1,6 +1,6 @@
 """Opening a device: what its class has to give is checked first, and whatever it raises becomes a sentence.
 
-Also what stored binaries depend on besides the compiler: the device's Target, and the files of a device and a renderer
+Also what stored binaries depend on in addition to the compiler: the device's Target, and the files of a device and a renderer
 that come from outside of kernmill. Tests: tests/runtime/test_far_device.py.
 """
 
@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 
 def asked(name: str, what: str, ask: Callable[..., Result], *given: object) -> Result:
-    """The answer of a device's own code. What is no error of ours becomes a DeviceError that names the device."""
+    """The answer of a device's own code. Any foreign exception becomes a DeviceError that names the device."""
     try:
         return ask(*given)
     except KernmillError:
@@ -116,8 +116,10 @@ def _plain(value: Any) -> str:
 
 
 def own_files(classes: Iterable[type[Any]]) -> list[str]:
-    """Path, size and time of the files that the classes and their bases outside of kernmill are in, with all that is
-    loaded of their packages: an edited device or renderer does not find what the one before has stored."""
+    """Path, size and time of each file of the classes and their bases outside of kernmill, and of their packages.
+
+    So an edited device or renderer does not find what the one before has stored.
+    """
     loaded = dict(sys.modules)
     names = {base.__module__ for cls in classes for base in cls.__mro__ if not _is_ours(base.__module__)}
     found: set[str] = set()

@@ -112,7 +112,7 @@ def properties(name: str) -> None:
 
 
 def offsets(name: str) -> None:
-    """Two buffers in one block: copies and kernels find the one that is meant, and leave the other as it is."""
+    """Two buffers in one block: copies and kernels find the right one, and leave the other unchanged."""
     adder, step = Adder.of(name), max(get_device(name).limits.alignment, 4 * COUNT)
     step = -(-step // get_device(name).limits.alignment) * get_device(name).limits.alignment
     whole = allocate_buffer(name, dtypes.uint8, 3 * step)
@@ -218,8 +218,8 @@ def events(name: str) -> None:
     """After an event what was submitted before it is done, for the host and for another device."""
     adder = Adder.of(name)
     for other in ("", "PYTHON"):
-        x, out = filled(name, ramp(3)), filled(name, ramp(0))
-        adder.device.run([adder.on(out, x)] * QUEUED)
+        x, out, before = filled(name, ramp(3)), filled(name, ramp(0)), filled(name, ramp(0))
+        adder.device.run([*[adder.on(before, x)] * QUEUED, adder.on(out, x)])
         event = adder.device.event()
         event.record()
         if other:
