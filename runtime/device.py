@@ -368,8 +368,10 @@ class Device(ABC):
 
     @cached_property
     def tag(self) -> str:
-        """What a stored binary depends on in addition to its source and kernmill: `cache_tag`, all of the Target, and the
-        files of the device and the renderer, if these come from elsewhere."""
+        """What a stored binary depends on in addition to its source and kernmill.
+
+        That is `cache_tag`, all of the Target, and the files of the device and the renderer, if these come from elsewhere.
+        """
         files = own_files((type(self), type(self.renderer)))
         return "\n".join([self.cache_tag(), target_text(self.target), *files])
 

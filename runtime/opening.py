@@ -1,7 +1,7 @@
 """Opening a device: what its class has to give is checked first, and whatever it raises becomes a sentence.
 
-Also what stored binaries depend on in addition to the compiler: the device's Target, and the files of a device and a renderer
-that come from outside of kernmill. Tests: tests/runtime/test_far_device.py.
+Also what stored binaries depend on in addition to the compiler: the device's Target, and the files of a device and a
+renderer that come from outside of kernmill. Tests: tests/runtime/test_far_device.py.
 """
 
 from __future__ import annotations
