@@ -370,7 +370,7 @@ class Device(ABC):
     def tag(self) -> str:
         """What a stored binary depends on in addition to its source and kernmill.
 
-        That is `cache_tag`, all of the Target, and the files of the device and the renderer, if these come from elsewhere.
+        That is `cache_tag`, all of the Target, and the files of a device and a renderer from elsewhere.
         """
         files = own_files((type(self), type(self.renderer)))
         return "\n".join([self.cache_tag(), target_text(self.target), *files])
