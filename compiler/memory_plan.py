@@ -30,7 +30,7 @@ def outputs_of(item: Item) -> tuple[int, ...]:
 
 
 def plan_memory(plan: GraphPlan, alignments: Mapping[str, int] = _NO_ALIGNMENTS) -> MemoryPlan:
-    """Places for every buffer that is neither an input nor a result; `alignments`: bytes, by device."""
+    """Assign an offset to every buffer that is neither an input nor a result; `alignments`: bytes, by device."""
     alive = Alive(plan.items, plan.buffers, alignments)
     sizes = alive.sizes
     result = MemoryPlan(unplanned_bytes=sum(sizes.values()), lower_bound_bytes=alive.most_bytes)
@@ -60,7 +60,8 @@ class _Arena:
         """The lowest offset that is free during this life; it is taken."""
         last_size, last_offset, last_born, last_dies = self.last
         offset = first = 0
-        if size == last_size and born <= last_born and last_dies <= dies:  # what was no place then is none now
+        # an offset that was not free then is not free now
+        if size == last_size and born <= last_born and last_dies <= dies:
             offset = last_offset
             first = bisect_left(self.ranges, (offset - self.largest,))
         for n in range(first, len(self.ranges)):
@@ -85,7 +86,7 @@ def _meets(lives: list[tuple[int, int]], born: int, dies: int) -> bool:
 
 
 class Alive:
-    """Which items touch each intermediate, and the bytes of those that live at the worst moment."""
+    """The items that use each intermediate, and the bytes of those that are live at the peak."""
 
     def __init__(
         self, items: Sequence[Item], buffers: Sequence[BufferPlan], alignments: Mapping[str, int] = _NO_ALIGNMENTS
@@ -120,9 +121,9 @@ class Alive:
         return [(min(positions), size), (max(positions) + 1, -size)] if positions else []
 
     def moved(self, old: set[int], new: int, numbers: Iterable[int], kept: Container[int]) -> bool:
-        """The items at `old` become one at `new`, which touches of their buffers, `numbers`, those that are `kept`.
+        """Merge items `old` into one at `new` that uses only the buffers `kept` of `numbers`.
 
-        False, and nothing is changed, where that takes more bytes than before.
+        Return False and change nothing if that takes more bytes than before.
         """
         changes: dict[int, int] = {}
         touched: dict[int, set[int]] = {}

@@ -1,11 +1,11 @@
-"""class Capture: a recording sorted out: where a replay finds its buffers, what it makes, and what it changes.
+"""class Capture: analysis of a recording: where a replay finds its buffers, what it creates, and what it changes.
 
-Each buffer that a recording touches is one of these:
+Each buffer of a recording is one of these:
 
-- a source: it was there before, the memory of an argument, of a tensor at a guarded place, or of another one (`held`);
-- fresh: the recording wrote it, and the result or an effect shows it;
-- private: the recording wrote it, and a tensor that jit does not look into shows it: replays write to other memory;
-- what is left: an intermediate or a constant of this capture, which the replay keeps.
+- a source: it existed before, as the memory of an argument, of a tensor at a guarded location, or of another (`held`);
+- fresh: the recording wrote it, and the result or an effect exposes it;
+- private: the recording wrote it, and a tensor that jit does not inspect exposes it: replays write to other memory;
+- others: an intermediate or a constant of this capture, which the replay owns.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class OvertakenError(Exception):
 
 
 class Capture:
-    """One recording, and what was there before it: `known` tensors, `holders`, the walk of `guard`; `after`: since."""
+    """A recording and the state before it: `known` tensors, `holders`, the walk of `guard`; `after`: the walk since."""
 
     def __init__(self, recorded: Recording, known: Tensors, guard: Guard, after: Walk, holders: Holders) -> None:
         self._recorded, self._known, self._holders = recorded, known, holders
@@ -51,18 +51,19 @@ class Capture:
         self._made_number: dict[int, int] = {}
         self._kept: list[Any] = []  # so that none of these ids becomes another's
         self._effects = Effects()
-        self._constants = {id(buffer) for buffer in known.buffers.values()}  # or data: what a value may lie in
+        self._constants = {id(buffer) for buffer in known.buffers.values()}  # or data: the buffer of a value
         for key, buffer in self._touched.items():
             if key in self._owners:
                 self._sources[key] = buffer
             elif key not in self._written:
                 if buffer.is_borrowed:
                     self._constants.add(key)
-                buffer.is_borrowed = True  # a constant of this capture: nobody may change it any more
+                buffer.is_borrowed = True  # a constant of this capture: it must not be changed any more
 
     # --- sorting buffers
     def _others(self) -> list[Lazy]:
-        """Tensors in no argument and at no place whose memory the recording touched, or which hold what it wrote."""
+        """Return tensors in no argument and at no location whose memory the recording used, or which share what it
+        wrote."""
         known = self._known
         mine = {id(known.buffers.get(id(tensor))) for tensor in self._tensors}
         found = []
@@ -74,7 +75,7 @@ class Capture:
         return sorted(found, key=lambda t: id(known.buffers.get(id(t))) not in self._written)
 
     def _members(self) -> dict[int, list[int]]:
-        """By buffer that was there before: the tensors that held it."""
+        """Return the tensors that shared each buffer that existed before."""
         found: dict[int, list[int]] = {}
         reachable = len(self._tensors) - len(self._held)
         mine = {id(self._known.buffers.get(id(tensor))) for tensor in self._tensors[:reachable]}
@@ -97,7 +98,7 @@ class Capture:
         node = stored(tensor.uop)
         shape = tensor.uop.shape
         is_leaf = tensor.requires_grad
-        if node is None:  # made of constants
+        if node is None:  # computed from constants
             return Value("constant", 0, shape, tensor.uop, is_leaf)
         buffer = node.storage
         if id(buffer) in self._owners:
@@ -110,9 +111,9 @@ class Capture:
         buffer.is_borrowed = True
         return Value("constant", 0, shape, reshape(node, shape), is_leaf)
 
-    # --- what is made
+    # --- new values
     def _make(self, part: Any) -> int | None:
-        """The number of a part of a result among those that a replay makes; None: a container that is made anew."""
+        """Return the number of a part of a result among the values of a replay; None: a container that is rebuilt."""
         if id(part) not in self._made_number:
             value = self._part(part)
             if value is None:
@@ -132,7 +133,7 @@ class Capture:
         return None if holder is None else Value("holder", holder)
 
     def entry(self, result: Any, renewed: dict[int, list[UOp]]) -> Entry:
-        """What replays this. `renewed`: the nodes of buffers before the capture."""
+        """Make the entry that replays this. `renewed`: the nodes of buffers before the capture."""
         known = self._known
         of_result = rebuild(result, self._make)
         shown = len(self._made)
@@ -154,7 +155,7 @@ class Capture:
         fresh = [buffer for _, buffer, _ in self._fresh.values()]
         replay = Replay(self._recorded, [*self._sources.values(), *fresh, *replaced])
         for key in self._sources.keys() & self._written:
-            for node in renewed.get(key, ()):  # `take_over` would also forget who made what is there now
+            for node in renewed.get(key, ()):  # `take_over` would also forget the owner of the current memory
                 node.storage = STALE if node.op is Ops.BUFFER else None
         count = len(known.arguments)
         state = self._tensors[count:]
@@ -175,15 +176,15 @@ class Capture:
         return Entry(plan, self._guard, replay)
 
     def _found_again(self, key: int, buffer: Buffer) -> Source:
-        """A source; of tensors that share one which is written, those first that hold what is written."""
+        """Make a source. Of tensors that share a written buffer, those that still share it afterwards come first."""
         others = {number for number, _ in self._effects.rebound}
         members = sorted(self._owners[key], key=lambda member: self._number[id(self._tensors[member])] in others)
         staying = [m for m in members if self._number[id(self._tensors[m])] not in others]
         return Source(members, staying if key in self._written else [], key in self._written, buffer.device)
 
-    # --- what is changed
+    # --- effects
     def _note_arguments(self) -> None:
-        """Containers of arguments that hold other parts, and gradients of arguments."""
+        """Record containers of arguments with changed parts, and gradients of arguments."""
         for number, kind, before, after in self._holders.changed():
             self._refill(number, kind, before, after)
         for number, (tensor, grad) in enumerate(zip(self._known.arguments, self._known.grads, strict=True)):
@@ -199,7 +200,7 @@ class Capture:
         self._effects.refills.append(Refill(number, kind, parts))
 
     def _note_places(self) -> None:
-        """Places that hold another tensor than before, or one where there was none; containers of other keys."""
+        """Record locations with a different tensor than before, or with a new one; and containers with other keys."""
         before, after = self._guard.walk, self._after
         owners = before.owners | after.owners
         changed, whole = self._note_containers(owners)
@@ -223,7 +224,7 @@ class Capture:
             self._effects.places = self._compiled("put", "made, parts", "".join(lines))
 
     def _note_containers(self, owners: dict[str, str]) -> tuple[dict[str, None], list[str]]:
-        """Containers at places: those that are others now, and all whose parts need no look of their own."""
+        """Return the containers at locations that were replaced, and all whose parts need no separate check."""
         changed: dict[str, None] = {}
         whole: list[str] = []
         places: list[str] = []

@@ -1,7 +1,7 @@
-"""class Entry: one captured call, ready to be replayed: does this call match it, launch, and hand out the results.
+"""class Entry: one captured call, ready to be replayed: match a call, launch, and return the results.
 
-capture.py says what there is to do. fast_path.py writes the common cases of it as code for one entry; what that code
-does not know it leaves to `matches` and `run`, which know everything.
+capture.py determines what to do. fast_path.py compiles the common cases to code for one entry; other cases are left to
+`matches` and `run`, which are complete.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ __all__ = ["Effects", "Entry", "Fresh", "Plan", "Refill", "Source", "Value"]
 _SPARE = 2  # buffers that a result may use again when its tensor is gone
 _SMALL_SPARE, _SMALL_BYTES = 4, 1 << 16  # more of small ones
 _UNKNOWN = [-1]  # counts that nothing has
-_LONE = next(map(getrefcount, [object()]))  # of what one list has
+_LONE = next(map(getrefcount, [object()]))  # reference count of an object in one list
 _GRAD, _NONE = repeat("grad"), repeat(None)
 _uop_of = attrgetter("uop")
 
 
 class _Spare:
-    """Memory with a node for each shape. `counts`: how often these are referred to while nobody else has them.
+    """A reusable result buffer, with a node per shape. `counts`: reference counts when unused.
 
-    The memory itself is counted too: other nodes may stand for it, NumPy may see it, and a replay that writes it in
-    place takes it over, into a Buffer of its own.
+    The memory itself is counted too: other nodes or NumPy may refer to it, and a replay that writes it in place moves
+    it to a new Buffer.
     """
 
     __slots__ = ("buffer", "counted", "counts", "nodes")
@@ -55,7 +55,7 @@ class _Spare:
 
 
 class Fresh:
-    """Memory for one result, new each time, or used again when nothing can see what was in it."""
+    """Memory for one result: new each time, or reused if no reference can see its old contents."""
 
     def __init__(self, buffer: Buffer) -> None:
         self.device, self.dtype, self.numel = buffer.device, buffer.dtype, buffer.numel
@@ -63,17 +63,17 @@ class Fresh:
         self._spares: list[_Spare] = []
 
     def shape(self, shape: Any) -> int:
-        """The number of this shape among the nodes of what `take` gives."""
+        """Return the number of this shape among the nodes of what `take` returns."""
         if shape not in self.shapes:
             self.shapes.append(shape)
         return self.shapes.index(shape) + 1
 
     def take(self) -> _Spare:
         """Memory, with a node for each shape."""
-        spares = self._spares  # by turns: the last result often lives until the next one is there
+        spares = self._spares  # alternately: the last result often lives until the next one exists
         for place, spare in enumerate(spares):
             is_unused = [*map(getrefcount, spare.counted)] == spare.counts
-            if is_unused and spare.nodes[0].storage is spare.buffer:  # else a replay took its memory over
+            if is_unused and spare.nodes[0].storage is spare.buffer:  # else a replay has moved its memory
                 spares.append(spares.pop(place))
                 return spare
         spare = _Spare(self.device, self.dtype, self.numel, self.shapes)
@@ -83,8 +83,8 @@ class Fresh:
 
 
 class Source(NamedTuple):
-    """A buffer of the recording that was there before; `members`: the tensors that held it, by number; `staying`: those
-    of them that still hold it when it is written in place. They come first."""
+    """A buffer of the recording that existed before; `members`: the tensors that shared it, by number; `staying`:
+    those of them that still share it after a write in place. They come first."""
 
     members: list[int]
     staying: list[int]
@@ -93,8 +93,8 @@ class Source(NamedTuple):
 
 
 class Value(NamedTuple):
-    """What a replay makes: a tensor (over a fresh buffer, a source as it was before, a constant; or the same one as
-    before), a container of the arguments, or the number that a size is."""
+    """A value of a replay: a tensor (over a fresh buffer, a source as it was before, a constant; or the same tensor
+    as before), a container of the arguments, or the number of a symbolic size."""
 
     kind: str  # fresh, source, constant, same, holder, size
     which: int = 0
@@ -104,38 +104,38 @@ class Value(NamedTuple):
 
 
 class Refill(NamedTuple):
-    """A container that other parts are put into. `parts`: by key, the old key, or what makes one."""
+    """A mutable argument that a replay refills. `parts`: by key, the old key, or the function that makes a new part."""
 
-    holder: int  # of the arguments, then those that `Effects.find` gives
+    holder: int  # index into the arguments' containers, then those of `Effects.find`
     kind: Kind
     parts: Mapping[Any, tuple[Any, Callable[[Any], Any] | None]]
 
 
 @dataclass(slots=True)
 class Effects:
-    """What a replay does to tensors and places, besides its result."""
+    """The effects of a replay on tensors and locations, in addition to its result."""
 
     rebound: list[tuple[int, Value]] = field(default_factory=list)
     grads: list[tuple[int, Callable[[Any], Any]]] = field(default_factory=list)  # argument, value
     refills: list[Refill] = field(default_factory=list)
-    find: Callable[[], list[Any]] = list  # the containers at places that other parts are put into
+    find: Callable[[], list[Any]] = list  # returns the containers at locations that are refilled
     places: Callable[[Any, Any], None] | None = None
     parts: list[Callable[[Any], Any]] = field(default_factory=list)
-    known: list[tuple[int, int]] = field(default_factory=list)  # tensor at a guarded place, tensor made
+    known: list[tuple[int, int]] = field(default_factory=list)  # tensor at a guarded location, new tensor
     are_known: bool = True  # nothing is put anywhere else
 
     @property
     def change_arguments(self) -> bool:
-        """Whether containers become others, or gradients of arguments."""
+        """True if containers of arguments change, or gradients of arguments."""
         return bool(self.refills or self.grads)
 
 
 class Plan(NamedTuple):
-    """What a capture found. Tensors have numbers: the arguments, then the state.
+    """The result of a capture. Tensors have numbers: the arguments, then the state.
 
-    `state`: tensors at guarded places, then others that the recording touched (`held`). `constants`: what those without
-    memory were made of, by place in the state. `private`: what takes the place of buffers that a user's tensor kept.
-    The replay's moving buffers are those of sources, fresh ones, private ones.
+    `state`: tensors at guarded locations, then others that the recording used (`held`). `constants`: the nodes of those
+    without memory, by index in the state. `private`: replacements for buffers that a user's tensor owns. The replay's
+    moving buffers are those of sources, fresh ones, private ones.
     """
 
     arguments: list[Lazy]
@@ -161,7 +161,7 @@ class Entry:
         self.effects = plan.effects
         self.is_tensor = plan.is_tensor
         self.shows_holders = any(value.kind == "holder" for value in plan.made)
-        self.is_bound = False  # the addresses of the state stand in the replay
+        self.is_bound = False  # True if the addresses of the state are set in the replay
         self._known_at = -1  # how many changes of tensors there were when the state was as it had been
         self.call: Callable[[Any, Any], Any] | None = None  # see fast_path.py
         self.count = len(plan.arguments)
@@ -204,22 +204,22 @@ class Entry:
 
     @property
     def is_pure(self) -> bool:
-        """Whether a replay makes a result and changes nothing."""
+        """True if a replay makes a result and has no effects."""
         effects = self.effects
         return not (
             self._written or self._goes_on or effects.rebound or effects.change_arguments or effects.places is not None
         )
 
     def _find_owners(self) -> dict[int, int]:
-        """Gradients that replays put at guarded places: the place of each, and that of its tensor."""
+        """Return the gradients that replays assign at guarded locations: the index of each, and that of its tensor."""
         names = {name: place for place, name in enumerate(self.guard.places)}
         owners = {put: names.get(self.guard.places[put].removesuffix(".grad"), put) for put, _ in self.effects.known}
         return {put: owner for put, owner in owners.items() if put != owner}
 
     def _find_lasting(self) -> set[int] | None:
-        """Fresh memory of gradients that a replay may write where the last one put it, as long as nobody else has seen
-        it (`is_alone`). None: replays write to arguments, or do more than to write and to put; or Python runs without
-        its lock, so that a thread may have read a place and not counted yet what it found there."""
+        """Return fresh buffers of gradients that a replay may write where the last one put them, while no other
+        reference exists (`is_alone`). None if replays write to arguments or have further effects, or if Python
+        runs without its lock: a thread may then have read a location without having counted its reference."""
         effects, gradients = self.effects, self.owners
         put = [(self.made[number], place) for place, number in effects.known]
         found = {value.which for value, place in put if place in gradients}
@@ -248,8 +248,8 @@ class Entry:
         return now if all(self._resolve(slot, now) for slot in self._of_arguments) else None
 
     def knows(self, state: Sequence[Lazy]) -> bool:
-        """Whether these are the tensors of the last replay, in the same memory, or only read where they are now. Those
-        that are held may be left out."""
+        """True if these are the tensors of the last replay, in the same memory, or only moved ones that are read.
+        Held ones may be left out."""
         now = changes()
         if not all(map(is_, state, self._state)):
             return False
@@ -263,9 +263,9 @@ class Entry:
         return True
 
     def _follow(self, place: int) -> bool:
-        """Take note of other memory of one tensor of the state that is only read, as of a rate that is set before each
-        step; all else stays as it is known. False: this is no such tensor, or all is to be looked up."""
-        uop = self._state[place].uop  # once: another thread may give it another one meanwhile
+        """Record new memory of one tensor of the state that is only read, such as a rate that is set before each
+        step. False if it is not such a tensor, or the whole state must be checked."""
+        uop = self._state[place].uop  # once: another thread may replace it meanwhile
         slot, is_alone = self._slot_of.get(place + self.count, (None, False))
         if slot is None or not is_alone or not self.is_bound or self.sources[slot].is_written:
             return False
@@ -283,7 +283,7 @@ class Entry:
         self.numbers = {id(tensor): number for number, tensor in reversed(list(enumerate(state)))}
 
     def _are_twins(self) -> bool:
-        """Whether the same places of the state as in the capture hold the same tensor, and no others."""
+        """True if the same indices of the state as in the capture refer to the same tensor, and no others."""
         state = self._state
         return len(self.numbers) == self._distinct and all(state[place] is state[other] for place, other in self._twins)
 
@@ -297,7 +297,7 @@ class Entry:
         return all(buffer_of(now[member]) is buffer for member in members[1:])
 
     def lies(self, now: Sequence[Lazy], buffers: Sequence[Buffer]) -> bool:
-        """Note where the arguments of a call lie; False: a source is in two places."""
+        """Set the addresses of a call's arguments; False if a source has two different ones."""
         for slot, member in zip(self._alone, self._alone_members, strict=True):
             self._buffers[slot] = buffers[member]
         return all(self._resolve(slot, now) for slot in self._together)
@@ -311,11 +311,11 @@ class Entry:
         self._nodes: list[weakref.ref[UOp]] = []
         self._counts = _UNKNOWN if self._written else []  # how often these are referred to
         self._owned: list[int] = []
-        self._placed: list[Any] = []  # tensors at places, their nodes and memory
+        self._placed: list[Any] = []  # tensors at locations, their nodes and memory
         self._placed_counts = _UNKNOWN
 
     def _look_again(self, state: Sequence[Lazy]) -> bool:
-        """Tensors of the state were exchanged or have other memory: fitting ones are taken over."""
+        """Check a state whose tensors were replaced or moved; accept it if it fits."""
         for tensor, (shape, dtype) in zip(state, self._shapes, strict=True):
             if tensor.uop.shape != shape or tensor.dtype is not dtype:
                 return False
@@ -335,7 +335,7 @@ class Entry:
 
     # --- the replay
     def run(self, holders: Sequence[Any], now: list[Lazy], values: Mapping[str, int]) -> Any:
-        """Launch, and leave everything as plain execution would. `now`: what `matches` gave."""
+        """Launch, and leave the same state as plain execution. `now`: the result of `matches`."""
         for number in self._changed:
             if now[number]._link is not None:
                 check_replay(now[number], now)
@@ -352,7 +352,9 @@ class Entry:
             try:
                 self.replay.run(given, values, self._moving if self.is_bound else range(len(given)))
             except IndexRangeError:
-                if self.replay.checks_last:  # what was assigned is, as by plain execution; places keep what they had
+                # after a failed check, assigned tensors have their new values, as in plain execution; locations are
+                # unchanged
+                if self.replay.checks_last:
                     self._rebind(now, spares, old)
                 raise
             self.is_bound = True
@@ -363,9 +365,9 @@ class Entry:
 
     def _put(self, holders: Sequence[Any], now: list[Lazy], values: Mapping[str, int],
              spares: Sequence[_Spare], old: dict[int, UOp]) -> Any:  # fmt: skip
-        """What was made, to where it belongs."""
+        """Store the new values in their tensors and locations."""
         for slot in self._lent:
-            self._buffers[slot] = None  # the caller's: not kept alive from here
+            self._buffers[slot] = None  # the caller's: not kept alive by us
         made = [self.part(value, holders, now, values, spares, old) for value in self.made]
         effects = self.effects
         if effects.rebound:
@@ -382,8 +384,8 @@ class Entry:
         return self.result(made)
 
     def launch(self, given: Sequence[Buffer], *, is_timed: bool | None = None) -> None:
-        """As the replay's, where what lies at places is written (`lasting`): after a check that failed, who reads it is
-        told the same, as by an expression that cannot be computed."""
+        """Launch, and if a check fails, make later reads of the written locations (`lasting`) raise the same error,
+        like an expression that cannot be computed."""
         try:
             self.replay.launch(given, is_timed=is_timed)
         except IndexRangeError as error:
@@ -418,7 +420,7 @@ class Entry:
         return value.uop
 
     def _before(self, now: Sequence[Lazy]) -> dict[int, UOp]:
-        """The nodes of sources as they are before, for tensors that go on seeing them."""
+        """Return the nodes of sources before the launch, for tensors that still refer to the old values."""
         found: dict[int, UOp] = {}
         for value in self._goes_on:
             node = stored(now[self.sources[value.which].members[0]].uop)
@@ -427,7 +429,7 @@ class Entry:
         return found
 
     def _claim(self, now: Sequence[Lazy]) -> None:
-        """What the recording writes in place must be seen by its own tensor only."""
+        """Give what the recording writes in place to its own tensor alone."""
         written = self._written
         if self.owns() and [id(now[self.sources[slot].members[0]].uop) for slot in written] == self._owned:
             return
@@ -448,19 +450,20 @@ class Entry:
         self._counts = _UNKNOWN if is_shared else self._counted()
 
     def _counted(self) -> list[int]:
-        """How often what is written in place is referred to: the nodes of its tensors, and the memory, which NumPy's
-        views and other nodes that were found to be the same refer to."""
+        """Return the reference counts of what is written in place: nodes of its tensors, and memory, which NumPy
+        views and aliased nodes refer to."""
         memory = [self._buffers[slot] for slot in self._written]
         return [*map(getrefcount, [ref() for ref in self._nodes]), *map(getrefcount, memory)]
 
     def owns(self) -> bool:
-        """Whether nobody else sees what is written in place, as nobody did when it was claimed."""
+        """True if there is still no other reference to what is written in place."""
         return self._counted() == self._counts
 
     def is_alone(self, state: Sequence[Lazy]) -> bool:
-        """Whether nobody else sees what is written in place, nor the gradients that the last replay put at places.
+        """True if no other reference exists to in-place outputs or to gradients of the last replay.
 
-        They are taken out first: another thread has one by now, which is counted, or finds None until `put_back`.
+        The gradients are removed first: another thread either has one already, which is counted, or finds None until
+        `put_back`.
         """
         any(map(setattr, map(state.__getitem__, self.gradients), _GRAD, _NONE))
         return [*map(getrefcount, self._placed)] == self._placed_counts and self.owns()
@@ -471,7 +474,7 @@ class Entry:
         any(map(setattr, map(state.__getitem__, gradients), _GRAD, map(state.__getitem__, gradients.values())))
 
     def put(self, made: Sequence[Lazy]) -> None:
-        """All that was made to its places, the gradients among it as they were noted."""
+        """Assign all new values to their locations, including the recorded gradients."""
         try:
             assert self.effects.places is not None
             self.effects.places(made, self.effects.parts)
@@ -482,8 +485,8 @@ class Entry:
             raise
 
     def _note_placed(self, made: Sequence[Lazy], spares: Sequence[_Spare]) -> None:
-        """What the tensors at places are made of, and how often it is referred to while nobody else has any of it: by
-        us, the state and the state of a call. That is not counted here, where another thread may have one already."""
+        """Record storage and baseline reference counts of guarded tensors: references by us, by the state and by the
+        state of a call. The counts are computed, not measured: another thread may already have a reference."""
         places = Counter(number for place, number in self.effects.known if place in self.owners)
         tensors = [made[number] for number in places]
         parts = [
@@ -506,10 +509,10 @@ class Entry:
         changed = {id(now[number]) for number, _ in self.effects.rebound}
         for place, tensor in enumerate(self._state):
             if id(tensor) in changed:
-                self._uops[place] = _nothing  # its memory is another: look again
+                self._uops[place] = _nothing  # its memory has changed: check again
 
     def _learn(self, made: Sequence[Lazy]) -> None:
-        """Guarded places hold other tensors now, and we know which."""
+        """Record the new tensors of guarded locations."""
         self._known_at, self.is_bound = -1, False
         for place, number in self.effects.known:
             tensor = self._state[place] = made[number]
@@ -519,7 +522,7 @@ class Entry:
             if slot is not None and buffer is not None:
                 self._buffers[slot] = buffer
             elif slot is not None or place in self._constants:
-                self._uops[place] = _nothing  # one of several that share memory, or not realized: look again
+                self._uops[place] = _nothing  # one of several that share memory, or not realized: check again
         self._set_state(self._state)
         if not self._are_twins():
             self._forget()

@@ -1,10 +1,10 @@
 """The fast path of a captured call, as straight-line code: read the arguments, check, set addresses, launch, return.
 
-`write_fast_path` makes one function for one entry and calls of the same structure. A call that it was not written for
-gets MISS as an answer, before anything is done; then the slow path, `Entry.matches` and `Entry.run`, finds out what it
-is. An entry that writes in place, or puts tensors at places, is straight-line code to the end as long as nobody else
-sees those (`Entry.is_alone`). One that does more, such as to exchange tensors or to copy between devices, only reads
-its arguments so.
+`write_fast_path` makes one function for one entry and calls of the same structure. For other calls it returns MISS,
+before anything is done; then the slow path, `Entry.matches` and `Entry.run`, handles the call. An entry that writes in
+place, or assigns tensors to locations, is straight-line code to the end if no other references exist
+(`Entry.is_alone`). An entry with further effects, such as replacing tensors or copying between devices, uses it only to
+read its arguments.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["write_fast_path"]
 
 
 def write_fast_path(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[Any, Any], Any] | None:
-    """The function of an entry for calls like this one; None where there is none."""
+    """Return the function of an entry for calls like this one; None if there is none."""
     reading = None if entry.effects.change_arguments or entry.shows_holders else read_call(args, kwargs)
     if reading is None:
         return None
@@ -58,10 +58,10 @@ class _Writer:
         scope |= {"check": entry.guard.check, "entry": entry, "at": entry.replay.addresses, "bind": entry.replay.bind}
 
     def state(self, is_other: str) -> None:
-        """The guards hold, and tensors that are no arguments are those of the last replay."""
+        """Check that the guards are true, and that tensors that are not arguments are those of the last replay."""
         entry, scope = self.entry, self.reading.scope
         self.lines += [" state = check()", " if state is None: return MISS"]
-        if (more := entry.reaches - entry.count - len(entry.guard.places)) > 0:  # of the others none is looked at
+        if (more := entry.reaches - entry.count - len(entry.guard.places)) > 0:  # the others are not checked
             scope["held"] = tuple(entry.held[:more])
             self.lines.append(" state = (*state, *held)")
         if entry.guard.places or entry.held:
@@ -74,7 +74,7 @@ class _Writer:
             ]
 
     def has_plain_sources(self) -> bool:
-        """Whether each source is one argument, or of the state alone."""
+        """True if each source is one argument, or only part of the state."""
         count = self.entry.count
         return all(len(s.members) == 1 or min(s.members) >= count for s in self.entry.sources)
 
@@ -118,7 +118,7 @@ class _Writer:
         self.lines.append(f"  at[{slot}] = a")
 
     def result(self) -> None:
-        """What the replay made, in the form that the function returned it."""
+        """Write the new values in the structure that the function returned."""
         entry, scope = self.entry, self.reading.scope
         scope |= {"made": Tensor._make, "result": entry.result}
         if len(entry.owners) < len(entry.effects.known):  # not gradients alone
@@ -153,6 +153,7 @@ class _Writer:
         self.lines += [
             f" now = [{tensors}*state]",
             f" if not entry.lies(now, ({buffers})): return MISS",
-            f" {' = '.join([*names[0], *names[1], 'state'])} = None",  # let go of while caches still have them
+            # released while they are still in the CPU's caches
+            f" {' = '.join([*names[0], *names[1], 'state'])} = None",
             f" return entry.run((), now, {self.reading.values_text()})",
         ]

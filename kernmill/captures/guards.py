@@ -1,9 +1,10 @@
-"""What a captured function depends on besides its arguments: a walk over it, compiled into one quick check.
+"""Guards: everything that a captured function depends on in addition to its arguments, compiled into one quick check.
 
-The walk starts at a function: its closure cells, the globals its code names, its defaults, the object of a method; and
-goes on into containers, attributes of objects, and functions called from there. Plain values are compared with `==` and
-type, objects with `is`. Library code is not entered. What lies deeper than DEPTH steps, or behind C code, is not seen.
-The first of what is too deep, and what is too large to be compared at each call, is in `Walk.unwatched`, for a warning.
+The walk starts at a function: its closure cells, the globals its code names, its defaults, the object of a method. It
+continues into containers, attributes of objects, and functions called from there. Plain values are compared with `==`
+and type, objects with `is`. Library code is not entered. Values deeper than DEPTH steps, or behind C code, are not
+seen. The first value that is too deep, and values too large to be compared at each call, are in `Walk.unwatched`, for a
+warning.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .pytree import contents, kind_of
 
 __all__ = ["Guard", "Walk"]
 
-DEPTH = 32  # models of models: a step for each attribute, and one for each place in a list
+DEPTH = 32  # models of models: a step for each attribute, and one for each index of a list
 MOST_CHECKS = 20_000
 MOST_ENTRIES = 4096  # longer containers are compared by identity and length only
 MOST_BYTES = 1 << 20  # larger NumPy arrays are compared by identity and shape only
@@ -46,13 +47,13 @@ _LIBRARY = (os.path.dirname(os.__file__), "<frozen")
 
 @functools.cache
 def _is_foreign(filename: str) -> bool:
-    """Whether code belongs to Python, to an installed package or to kernmill."""
+    """True if code belongs to Python, to an installed package or to kernmill."""
     return filename.startswith(_LIBRARY) or filename.startswith(OURS) or "site-packages" in filename
 
 
 @functools.cache
 def _is_open(cls: Any) -> bool:
-    """Whether the attributes of instances are looked at: classes of the user, and layers and optimizers."""
+    """True if the attributes of instances are checked: user classes, layers and optimizers."""
     if f"{cls.__module__}.{cls.__qualname__}" in _OPEN:
         return True
     if cls.__module__.partition(".")[0] == "kernmill":
@@ -86,48 +87,48 @@ def _named(code: types.CodeType) -> tuple[set[str], set[str]]:
 
 
 class Walk:
-    """One walk. `tensors`: the tensor at each place, a place being a Python expression over `scope`."""
+    """A walk. `tensors`: the tensor at each location, a location being a Python expression over `scope`."""
 
     def __init__(self, scope: dict[str, Any] | None = None) -> None:
         self.scope: dict[str, Any] = {} if scope is None else scope  # shared by the walks before and after a capture
         self._names = {id(value): name for name, value in self.scope.items()}
         self._seen: set[int] = set()
         self._inside: set[int] = set()
-        self._owner = ""  # the place of the outermost tuple that is being looked into
-        self.checks: dict[str, str] = {}  # condition: what the user calls it
+        self._owner = ""  # the location of the outermost tuple that contains the current value
+        self.checks: dict[str, str] = {}  # condition: the user's name of it
         self.tensors: dict[str, Lazy] = {}
-        self.containers: dict[str, tuple[Any, dict[Any, Any]]] = {}  # that can change, by place, with their parts
-        self._large: dict[str, str] = {}  # what the user calls it: why changes of it are not noticed
-        self._deep: dict[str, str] = {}  # by place of what was too deep: what the user calls it
+        self.containers: dict[str, tuple[Any, dict[Any, Any]]] = {}  # mutable, by location, with their parts
+        self._large: dict[str, str] = {}  # the user's name: why changes are not noticed
+        self._deep: dict[str, str] = {}  # by location of what was too deep: the user's name
         self._places: set[str] = set()  # that were not
-        self._waiting: deque[tuple[Any, str, int]] = deque()  # objects that are to be looked into: the nearest first
-        self.generators: dict[str, Any] = {}  # random generators of Python and NumPy, by what the user calls them
+        self._waiting: deque[tuple[Any, str, int]] = deque()  # objects still to be visited: the nearest first
+        self.generators: dict[str, Any] = {}  # random generators of Python and NumPy, by the user's name
         self._is_full = False
-        self.owners: dict[str, str] = {}  # of a place in a tuple: the place that can be assigned to
+        self.owners: dict[str, str] = {}  # of a location in a tuple: the location that can be assigned to
 
     def name(self, value: object) -> str:
-        """A name for an object, which it keeps alive."""
+        """Return a name for an object, and keep it alive."""
         if id(value) not in self._names:
             self._names[id(value)] = f"o{len(self.scope)}"
             self.scope[self._names[id(value)]] = value
         return self._names[id(value)]
 
     def forget_tensors(self) -> None:
-        """Let go of the tensors: gradients of the call before a capture would keep their memory as long as it."""
+        """Release the tensors: gradients of the call before a capture would keep their memory as long as the walk."""
         self.tensors.clear()
         self.containers.clear()
 
     @property
     def unwatched(self) -> dict[str, str]:
-        """Of what the user calls so: why changes of it are not noticed."""
-        deep = [label for place, label in self._deep.items() if place not in self._places]  # on a shorter way
+        """Return why changes are not noticed, by the user's name."""
+        deep = [label for place, label in self._deep.items() if place not in self._places]  # reached by a shorter path
         return self._large | dict.fromkeys(
             deep[:1], f"it is nested more than {DEPTH} levels deep, and other values may be too"
         )
 
     def visit(self, roots: Iterable[tuple[str, Any, str]]) -> None:
-        """Note what must stay as it is at some places, each with its value and what the user calls it, and at all to
-        which they lead: each by the shortest way, which says whether it is too deep."""
+        """Record what must stay unchanged at these locations, each with its value and the user's name, and at all
+        locations reachable from them. Each is reached by the shortest path, which decides whether it is too deep."""
         for place, value, label in roots:
             self._look(place, value, label, 0)
         while self._waiting:
@@ -138,7 +139,7 @@ class Walk:
         if self._is_full:
             return
         if depth > DEPTH:
-            if not isinstance(value, types.ModuleType):  # what is read of it comes by itself
+            if not isinstance(value, types.ModuleType):  # attributes that are read from it are recorded separately
                 self._deep.setdefault(place, label)
             return
         self._places.add(place)
@@ -248,7 +249,7 @@ class Walk:
 
     # --- one object, once
     def _object(self, value: Any, label: str, depth: int) -> None:
-        """The attributes of an object, or what a function refers to."""
+        """Visit the attributes of an object, or the references of a function."""
         if id(value) in self._seen:
             return
         if isinstance(value, types.FunctionType):
@@ -258,7 +259,7 @@ class Walk:
                 self._look(f"{self.name(value)}.{part}", getattr(value, part), f"{label}.{part}", depth + 1)
         elif isinstance(value, type):
             self._class(value, label, depth)
-        elif hasattr(value, "__kernmill_captured__"):  # a jitted function: what it wraps
+        elif hasattr(value, "__kernmill_captured__"):  # a jitted function: the wrapped one
             self._look(f"{self.name(value)}.__kernmill_captured__", value.__kernmill_captured__, label, depth)
         elif not isinstance(value, types.ModuleType) and _is_open(_class_of(value)):
             self._seen.add(id(value))
@@ -280,7 +281,7 @@ class Walk:
                     self._look(f"{self.name(base)}.{key}", item, f"{base.__name__}.{key}", depth + 1)
 
     def _module(self, module: types.ModuleType, attributes: set[str], label: str, depth: int) -> None:
-        """What code names of a module, and of the modules in it: `package.settings.rate`."""
+        """Visit what code names of a module, and of the modules in it: `package.settings.rate`."""
         waiting, known = [(module, label)], set[int]()
         for found, name in waiting:
             path = getattr(found, "__file__", None) or next(iter(getattr(found, "__path__", ())), "<frozen")
@@ -355,7 +356,7 @@ def _same(now: Collection[Any], then: Collection[Any]) -> bool:
 
 
 class Guard:
-    """The checks of a walk. `check()` gives the tensors at all places, in order, or None when something changed."""
+    """The checks of a walk. `check()` returns the tensors at all locations, in order, or None if something changed."""
 
     def __init__(self, walk: Walk) -> None:
         self.walk = walk
@@ -369,7 +370,7 @@ class Guard:
         self.check: Callable[[], tuple[Lazy, ...] | None] = check
 
     def explain(self) -> str:
-        """What changed, in the user's words; empty: nothing."""
+        """Return what changed, in the user's words; empty: nothing."""
         for condition, label in self.walk.checks.items():
             try:
                 holds = bool(eval(condition, dict(self.walk.scope)))
@@ -380,5 +381,5 @@ class Guard:
         return ""
 
     def value(self, place: str) -> Any:
-        """What is at a place now. Raises LookupError or AttributeError where it is gone."""
+        """Return the current value at a location. Raises LookupError or AttributeError if it no longer exists."""
         return eval(place, dict(self.walk.scope))

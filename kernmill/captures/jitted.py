@@ -1,16 +1,16 @@
 """jit: capture what a function launches, then replay it in one native call.
 
-The first call runs the function plainly, so that state which is made when first needed comes into being. Then each new
-combination of argument structure, shapes, dtypes, devices, plain argument values and settings is captured once and
-replayed from then on. Python code does not run in a replay; what it depended on is checked (`guards.py`), and a change
-captures anew.
+The first call runs the function normally, so that lazily created state exists afterwards. Then each new combination of
+argument structure, shapes, dtypes, devices, plain argument values and settings is captured once and replayed from then
+on. Python code does not run in a replay; its dependencies are checked (`guards.py`), and a change causes a new capture.
 
-How a replay keeps the meaning of plain execution:
+How a replay preserves the meaning of plain execution:
 
-- A buffer of the recording that was there before is a *source*, looked up each time through the tensor that held it.
-- What results, gradients and other new tensors are put into is *fresh*: memory that nobody else sees, each time.
-- A tensor that was given new values gets them again: in place where the recording wrote in place and no other tensor
-  and no NumPy view sees that memory (else it moves to a copy first), otherwise by taking over a fresh buffer.
+- A buffer of the recording that existed before is a *source*, found each time through the tensor that owned it.
+- Results, gradients and other new tensors are *fresh*: memory without other references, each time.
+- A tensor that was assigned gets its new values again: in place if the recording wrote in place and no other tensor or
+  NumPy view refers to that memory (else it moves to a copy first), otherwise by replacing its memory with a fresh
+  buffer.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ R = TypeVar("R")
 
 MOST_KEYS = 16
 MOST_RECENT = 4
-MOST_VARIANTS = 4  # of one key: they differ in what the guards see
+MOST_VARIANTS = 4  # of one key: their guards differ
 PATIENCE = 3  # captures of one key before a warning
 _capturing = process_lock()
 _under_way: list[None] = []  # as many as are captured or run with values of variables now, by all threads
 
 
 class CacheInfo(NamedTuple):
-    """What a captured function has done. `kernels`: of the last capture; `entries`: kept now."""
+    """Statistics of a captured function. `kernels`: of the last capture; `entries`: current number."""
 
     captures: int
     replays: int
@@ -92,7 +92,7 @@ class Memory(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """The arguments of one call. `tensors`: theirs, then the gradients that those have."""
+    """The arguments of one call. `tensors`: theirs, then the gradients of these."""
 
     tensors: list[Lazy]
     parts: Parts
@@ -101,10 +101,10 @@ class _Call(NamedTuple):
 
 
 class Jit(Generic[P, R]):
-    """A function that is captured and replayed. Calls from several threads take turns.
+    """A function that is captured and replayed. Calls from several threads run one at a time.
 
-    `runs_first`: whether the first call runs plainly, for state that is made when it is first needed. Without such
-    state the first call can be captured as well. `replays`: how many there were so far.
+    `runs_first`: True if the first call runs normally, for state that is created lazily. Without such state the first
+    call can be captured too. `replays`: number of replays so far.
     """
 
     def __init__(self, function: Callable[P, R], *, runs_first: bool = True) -> None:
@@ -122,14 +122,14 @@ class Jit(Generic[P, R]):
         with self._lock:
             self._ran = not self._runs_first
             self._entries: OrderedDict[Any, list[Entry]] = OrderedDict()
-            self._recent: list[Entry] = []  # that are tried before the arguments are taken apart
+            self._recent: list[Entry] = []  # tried before the arguments are flattened
             self._captured: dict[Any, int] = {}
             self._captures = self.replays = self._kernels = 0
             self._warned: set[str] = set()
             self._given: dict[Any, set[Any]] = {}  # the numbers that were arguments of captures, by name and shapes
 
     def cache_info(self) -> CacheInfo:
-        """Captures and replays so far, kernels of the last capture, entries kept."""
+        """Return the number of captures and replays so far, kernels of the last capture, and entries."""
         return CacheInfo(self._captures, self.replays, self._kernels, sum(map(len, self._entries.values())))
 
     def memory(self) -> Memory:
@@ -160,7 +160,7 @@ class Jit(Generic[P, R]):
 
     # --- calls
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The function's result. Results lead to no gradient outside of it.
+        """Return the function's result. No gradient flows from it to tensors outside.
 
         Raises:
             KernmillError: an argument is a NumPy array; in a capture: the function reads values.
@@ -193,7 +193,7 @@ class Jit(Generic[P, R]):
                 try:
                     result = self._anew(args, kwargs, call)
                     self._refuse_what_depends(before)
-                except BaseException:  # nor may what a call that failed has assigned
+                except BaseException:  # also roll back assignments of a failed call
                     _put_back(before)
                     raise
             return result
@@ -220,7 +220,8 @@ class Jit(Generic[P, R]):
         return walk
 
     def _anew(self, args: Any, kwargs: Any, call: _Call) -> R:
-        """The first call or a capture; one that runs out of memory has changed nothing, or says what."""
+        """Run the first call or a capture; if it runs out of memory, its changes are rolled back, or the error says
+        which are not."""
         with _turn() if self._ran else nullcontext():
             before = self._walk(call.parts.objects)
             undo = Undo(self._name, before, call.parts)
@@ -287,7 +288,7 @@ class Jit(Generic[P, R]):
         return found.tensors
 
     def _remember(self, entry: Entry, args: Any, kwargs: Any) -> None:
-        """The entry is tried first from now on, if there is straight-line code for it."""
+        """Try this entry first from now on, if it has straight-line code."""
         if entry.call is None:
             entry.call = write_fast_path(entry, args, kwargs)
         if entry.call is not None:
@@ -321,7 +322,7 @@ class Jit(Generic[P, R]):
         self._recent = [entry for entry in self._recent if entry not in entries]
 
     def _warn_of_constants(self, walk: Walk, states: dict[str, bytes]) -> None:
-        """What stays in the replays as it is in this capture, although it may change."""
+        """Warn of values that replays keep from this capture, although they may change."""
         for label, reason in walk.unwatched.items():
             self._warn(
                 f"unwatched {label}",
@@ -337,10 +338,10 @@ class Jit(Generic[P, R]):
             )
 
     def _warn_of_numbers(self, args: Any, kwargs: Any, call: _Call) -> None:
-        """Arguments that are numbers, each value of which is captured anew."""
+        """Warn of number arguments that cause a capture for each value."""
         try:
             given = inspect.signature(self.__kernmill_captured__).bind(*args, **kwargs).arguments
-        except (TypeError, ValueError):  # nobody knows their names
+        except (TypeError, ValueError):  # their names are unknown
             return
         for name, value in given.items():
             if not isinstance(value, (int, float)) or isinstance(value, bool):
@@ -357,7 +358,7 @@ class Jit(Generic[P, R]):
                 )
 
     def _warn_of_escapes(self, new: Sequence[Lazy]) -> None:
-        """Tensors made in the capture that are alive, and that no place holds which a replay fills."""
+        """Warn of tensors from the capture that are alive, at no location that a replay fills."""
         if new:
             self._warn(
                 "escape",
@@ -381,15 +382,15 @@ def jit() -> Callable[[Callable[P, R]], Jit[P, R]]: ...
 def jit(function: Callable[..., Any] | None = None) -> Any:
     """Capture what a function of tensors launches, and replay it: `@jit`, or `fast = jit(function)`; also for methods.
 
-    The first call runs plainly, the next captures, later ones replay without running any Python of the function. Other
-    shapes, dtypes, devices or plain arguments capture anew, and so does a change of a Python value that it reads from
-    its closure, its globals, or the attributes of objects it reaches from there. What it does besides computing
-    tensors, such as printing, happens in captures only.
+    The first call runs normally, the next captures, later ones replay without running any Python of the function. Other
+    shapes, dtypes, devices or plain arguments cause a new capture, and so does a change of a Python value that it reads
+    from its closure, its globals, or the attributes of objects it reaches from there. Side effects other than computing
+    tensors, such as printing, happen in captures only.
 
     Changes in place are noticed in NumPy arrays of up to 1 MB and in lists, tuples and dicts of up to 4096 entries. A
-    larger one is taken as it was in the capture, and so is what lies more than 32 steps deep, which a warning of the
-    logger "kernmill" says, once for each value: make it a Tensor argument. Numbers from `random` or `numpy.random` are
-    constants of the replay, with a warning as well; those of `Tensor.rand` and its like are new each time.
+    larger one keeps its value from the capture, and so does a value more than 32 levels deep. The logger "kernmill"
+    warns of it, once for each value: make it a Tensor argument. Numbers from `random` or `numpy.random` are constants
+    of the replay, with a warning as well; those of `Tensor.rand` and related functions are new each time.
     """
     if function is not None and not callable(function):
         raise DTypeError(f"jit: {reprlib.repr(function)} is not a function. Write @jit above one, or jit(function).")
@@ -398,7 +399,7 @@ def jit(function: Callable[..., Any] | None = None) -> Any:
 
 @contextmanager
 def _turn() -> Generator[None]:
-    """One thread captures at a time. Others' replays do not ask what this one records while nobody does."""
+    """Let one thread capture at a time. Replays in other threads do not check for a recording while there is none."""
     with _capturing:
         _under_way.append(None)
         try:
@@ -408,7 +409,7 @@ def _turn() -> Generator[None]:
 
 
 def _random_states(walk: Walk) -> dict[str, bytes]:
-    """The states of Python's and NumPy's random generators: the global ones, and those that the walk met."""
+    """Return the states of Python's and NumPy's random generators: the global ones, and those that the walk met."""
     import pickle
 
     found: dict[str, bytes] = {}
@@ -420,7 +421,7 @@ def _random_states(walk: Walk) -> dict[str, bytes]:
     for label, generator in walk.generators.items():
         try:
             found[repr(label)] = pickle.dumps(generator)
-        except Exception:  # it has no state of its own, as random.SystemRandom
+        except Exception:  # it has no state, such as random.SystemRandom
             continue
     return found
 
@@ -448,7 +449,7 @@ def _put_back(before: Mapping[weakref.ref[Lazy], UOp]) -> None:
 
 
 def _has_pending() -> bool:
-    """Whether the state of some random numbers is behind."""
+    """True if the state of some random numbers is not up to date."""
     return any(generator.pending for generator in _generators.values())
 
 
@@ -459,7 +460,7 @@ def _parts(value: Any) -> Parts:
 
 
 def _with_numbers(result: Any, found: Parts, values: Mapping[str, int]) -> Any:
-    """A result with the numbers of this call in place of sizes."""
+    """Replace the symbolic sizes of a result by the numbers of this call."""
     if not found.sizes:
         return result
     made: list[Any] = []
@@ -474,7 +475,7 @@ def _with_numbers(result: Any, found: Parts, values: Mapping[str, int]) -> Any:
 
 
 def _take(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
-    """Arguments taken apart, their tensors realized, and the key of what they look like."""
+    """Flatten the arguments, realize their tensors, and compute the cache key."""
     parts = Parts()
     named = [(name, kwargs[name]) for name in sorted(kwargs)]
     structure = tree_flatten((args, tuple(named)), parts)

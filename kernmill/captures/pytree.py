@@ -1,8 +1,7 @@
-"""Tensors in nested containers (pytrees): lists, tuples, dicts and dataclasses, flattened and put together again.
+"""Tensors in nested containers (pytrees): lists, tuples, dicts and dataclasses, flattened and rebuilt.
 
-What a container is to jit stands here once, in `KINDS`: a list or tuple, a deque, a dict, a dataclass of the user's.
-Taking a call apart, reading it by straight-line code (reader.py), building results and writing to arguments all go by
-this table.
+`KINDS` defines the containers of jit: list or tuple, deque, dict, dataclass of the user. Flattening a call, reading it
+by straight-line code (reader.py), building results and writing to arguments all use this table.
 """
 
 from __future__ import annotations
@@ -25,37 +24,37 @@ __all__ = ["Kind", "Parts", "contents", "key_mark", "kind_of", "opened", "rebuil
 
 
 class Kind:
-    """One kind of container: its parts, by key, and how Python writes them."""
+    """A kind of container: its parts, by key, and how Python writes them."""
 
     part: Callable[[Any, Any], Any] = staticmethod(operator.getitem)
-    text = "{}[{}]"  # of a place and a key
+    text = "{}[{}]"  # of a location and a key
 
     def has(self, value: Any) -> bool:
-        """Whether a value is such a container."""
+        """True if a value is such a container."""
         raise NotImplementedError
 
     def can_change(self, value: Any) -> bool:
-        """Whether other parts can be put into it."""
+        """True if its parts can be replaced."""
         return True
 
     def mark(self, value: Any) -> Any:
-        """What tells it from containers of the same keys."""
+        """Return what distinguishes it from containers of the same keys."""
         return type(value)
 
     def keys(self, value: Any) -> Sequence[Any]:
-        """The keys of its parts, in order."""
+        """Return the keys of its parts, in order."""
         raise NotImplementedError
 
     def same_keys(self, place: str, value: Any, name: Callable[[object], str]) -> str:
-        """Python for: the container at a place, of the same class, has the keys of this one."""
+        """Return Python code that tests if the container at a location, of the same class, has the keys of this one."""
         raise NotImplementedError
 
     def like(self, value: Any, keys: Sequence[Any], parts: list[Any]) -> Any:
-        """A new container of the same class with other parts."""
+        """Make a new container of the same class with other parts."""
         raise NotImplementedError
 
     def fill(self, value: Any, keys: Sequence[Any], parts: list[Any]) -> None:
-        """These parts and no others, in place."""
+        """Replace all parts, in place."""
         raise NotImplementedError
 
 
@@ -83,7 +82,7 @@ class _Sequence(Kind):
 
 
 class _Queue(_Sequence):
-    """A deque. How long it may get is part of what it is."""
+    """A deque. Its maximal length is part of its identity."""
 
     def has(self, value: Any) -> bool:
         return isinstance(value, deque)
@@ -166,22 +165,23 @@ class _Record(Kind):
 
 
 _LATER = (CoroutineType, AsyncGeneratorType, MappingView)
-_OF_PYTHON = ("builtins", "itertools")  # whose iterators are nothing more; those of a user's class, and files, may be
+# their iterators have no other state; those of a user's class, and files, may have
+_OF_PYTHON = ("builtins", "itertools")
 KINDS = (_Sequence(), _Mapping(), _Record(), _Queue())
 
 
 def kind_of(value: Any) -> Kind | None:
-    """What kind of container a value is; None: it is none."""
+    """Return the kind of container of a value; None: it is not a container."""
     return next((kind for kind in KINDS if kind.has(value)), None)
 
 
 def contents(value: Any, kind: Kind) -> dict[Any, Any]:
-    """The parts of a container by key."""
+    """Return the parts of a container by key."""
     return {key: kind.part(value, key) for key in kind.keys(value)}
 
 
 class Parts:
-    """What was found in a value: its tensors, its containers that can change, sizes, and other objects."""
+    """The findings in a value: its tensors, its mutable containers, sizes, and other objects."""
 
     def __init__(self) -> None:
         self.tensors: list[Lazy] = []
@@ -197,7 +197,7 @@ class Parts:
         self.holders.append(holder)
 
     def number_of(self, holder: Any) -> int | None:
-        """The place of a container among the holders."""
+        """Return the index of a container among the holders."""
         return self._numbers.get(id(holder))
 
 
@@ -233,14 +233,14 @@ class _Itself:
 
 
 def key_mark(key: Any) -> Any:
-    """What tells a key from others: 1 is not True, 0.0 is not -0.0."""
+    """Return what distinguishes a key from others: 1 is not True, 0.0 is not -0.0."""
     if type(key) is str:
         return key
     return type(key), key.hex() if isinstance(key, float) else key
 
 
 def tree_flatten(value: Any, parts: Parts) -> Any:
-    """What a value looks like without its tensors, hashable; what it is made of goes to `parts`."""
+    """Return the structure of a value without its tensors, hashable; its leaves go to `parts`."""
     if isinstance(value, Lazy):
         parts.tensors.append(value)
         return Lazy
@@ -281,10 +281,10 @@ def tree_flatten(value: Any, parts: Parts) -> Any:
 
 
 def rebuild(value: Any, number_of: Callable[[Any], int | None]) -> Callable[[Any], Any]:
-    """A function that makes such a value from a list.
+    """Return a function that builds such a value from a list.
 
-    `number_of` says where in the list a tensor, a symbolic size, or a container that can change stands; None for a
-    container that is to be made anew.
+    `number_of` returns the list index of a tensor, a symbolic size, or a mutable container; None for a container that
+    is rebuilt.
     """
     kind = kind_of(value)
     if isinstance(value, (Lazy, SymbolicSize)) or (kind is not None and kind.can_change(value)):
@@ -299,10 +299,10 @@ def rebuild(value: Any, number_of: Callable[[Any], int | None]) -> Callable[[Any
 
 
 def opened(value: Any) -> Any:
-    """An argument with symbolic sizes in place of bound variables; itself where there are none.
+    """Return an argument with symbolic sizes instead of bound variables; itself if it has none.
 
     Raises:
-        KernmillError: a bound variable in a container that can change, which a copy could not stand for.
+        KernmillError: a bound variable in a mutable container, which cannot be replaced by a copy.
     """
     if isinstance(value, Bound):
         return SymbolicSize(value.variable.uop)

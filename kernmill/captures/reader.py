@@ -1,9 +1,8 @@
 """Reading the arguments of a captured call: straight-line code for their structure, made once, run at each call.
 
-`tree_flatten` (pytree.py) says what a call looks like in general. This code answers one question, fast: does this call
-look like that of one capture, and if so, which tensors does it bring, and in which memory do they lie? What it does not
-know (a tensor that is not computed yet, memory that two arguments share, gradients) it leaves to `tree_flatten`.
-fast_path.py goes on from here.
+`tree_flatten` (pytree.py) describes any call. This code answers one question, fast: does this call have the structure
+of one capture, and if so, which tensors does it pass, in which memory? Other cases (a tensor that is not computed yet,
+memory that two arguments share, gradients) are left to `tree_flatten`. fast_path.py continues from here.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ def settings_now() -> tuple[Any, ...]:
     return tuple([setting(name) for name in _CAPTURED])
 
 
-MISS: Any = object()  # what code for one look answers to calls of another
+MISS: Any = object()  # result of code for one structure for calls of another
 
 
 def read_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Reading | None:
-    """The code that reads calls like this one, in the settings that are in force; None where there is none."""
+    """Return the code that reads calls like this one, in the current settings; None if there is none."""
     reading = Reading()
     reading.test(f"len(args) != {len(args)} or len(kwargs) != {len(kwargs)}")
     reading.settings()
@@ -47,7 +46,7 @@ def read_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Reading | None:
 class Reading:
     """The code that reads the arguments of one call. In it t0 is the first tensor and b0 its memory.
 
-    `values`: of its variables, each the code for its number. `quiet[0]`: that nobody wants to hear of kernels.
+    `values`: of its variables, each the code for its number. `quiet[0]`: profiling and DEBUG are off.
     """
 
     def __init__(self) -> None:
@@ -64,7 +63,7 @@ class Reading:
         return f"o{len(self.scope) - 1}"
 
     def test(self, condition: str) -> None:
-        """Another call, if this holds."""
+        """Miss if this condition is true."""
         self.lines.append(f"  if {condition}: return MISS")
 
     def settings(self) -> None:
@@ -80,20 +79,20 @@ class Reading:
         ]
 
     def local(self, place: str) -> str:
-        """A variable with the value at a place."""
+        """Return a variable with the value at a location."""
         self.count += 1
         self.lines.append(f"  v{self.count} = {place}")
         return f"v{self.count}"
 
     def has_own_memory(self) -> bool:
-        """Whether no two tensors share theirs; the code says so, too."""
+        """True if no two tensors share memory; the code checks it, too."""
         count = len(self.buffers)
         if count > 1:
             self.test(f"len({{{', '.join(f'b{n}' for n in range(count))}}}) != {count}")
         return len(set(map(id, self.buffers))) == count
 
     def visit(self, place: str, value: Any) -> bool:
-        """The code for one value; False: there is none."""
+        """Write the code for one value; return False if there is none."""
         if isinstance(value, Lazy):
             return self.tensor(place, value)
         kind = type(value)
@@ -117,7 +116,7 @@ class Reading:
         return True
 
     def container(self, here: str, value: Any, kind: Kind) -> bool:
-        """A container and its parts; what is told apart by `key_mark` has other keys."""
+        """Write the code for a container and its parts; containers that differ in `key_mark` have other keys."""
         if kind.can_change(value) and id(value) in self.holders:
             return False
         self.holders.add(id(value))
@@ -166,8 +165,8 @@ class Reading:
         return "{" + ", ".join(f"{name!r}: {text}" for name, text in self.values.items()) + "}"
 
     def function(self, lines: list[str]) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-        """A function of args and kwargs that goes on with these lines when it has read them."""
-        last = " u = None"  # who counts references to nodes would count it
+        """Return a function of args and kwargs that runs these lines after it has read them."""
+        last = " u = None"  # it would add to the reference counts of nodes
         body = "\n".join([" try:", *self.lines, " except GONE:", "  return MISS", last, *lines])
         exec(compile(f"def call(args, kwargs):\n{body}\n", "<call of a captured function>", "exec"), self.scope)
         found: Callable[[tuple[Any, ...], dict[str, Any]], Any] = self.scope["call"]

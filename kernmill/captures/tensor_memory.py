@@ -1,4 +1,4 @@
-"""Tensors and their memory as captures see them: what is there before one, what is realized, shared, moved, owned."""
+"""Tensors and their memory in captures: which exist before one, are realized, shared, moved, owned."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ stored = _stored
 
 
 def alive_tensors() -> list[Lazy]:
-    """Every tensor there is, but for views that are stale: they are made anew from their tensor when they are read."""
+    """Return every live tensor, except stale views: they are rebuilt from their tensor when they are read."""
     return [tensor for _, tensor in tracked_tensors() if "uop" in tensor.__dict__]
 
 
@@ -57,7 +57,8 @@ def make_real(tensors: Sequence[Lazy], *, always: bool = False) -> None:
 
 
 def make_ready(tensors: Sequence[Lazy]) -> None:
-    """Realize these, but what cannot be: an index is out of range, or memory is gone. Who reads that is told."""
+    """Realize these tensors, except those that fail: an index is out of range, or memory is gone. Later reads raise
+    the error."""
     try:
         make_real(tensors)
     except KernmillError as error:
@@ -68,7 +69,7 @@ def make_ready(tensors: Sequence[Lazy]) -> None:
 
 
 def is_free(tensor: Lazy) -> bool:
-    """Whether it is made of constants only: it needs no memory."""
+    """True if it consists of constants only: it needs no memory."""
     return all(node.storage is None for node in tensor.uop.toposort(stop=lambda u: u.storage is not None))
 
 
@@ -104,15 +105,16 @@ def hold(tensor: Lazy, node: UOp) -> None:
     if is_leaf:
         leaf = UOp(Ops.DETACH, tensor.dtype, (tensor.uop,), 0)
         owner = _leaves.get(leaf)
-        if owner is not None and owner() is not tensor:  # a copy, which shares the memory: each is a leaf of its own
+        if owner is not None and owner() is not tensor:  # a copy, which shares the memory: each is a separate leaf
             leaf = UOp(Ops.DETACH, tensor.dtype, (tensor.uop,), next(_leaf_numbers))
         tensor._put(leaf)
         _register(tensor)  # type: ignore[arg-type]
 
 
 def refresh(tensors: Iterable[Lazy]) -> dict[int, list[UOp]]:
-    """New nodes over the same memory, one for each tensor: no expression of an earlier call counts as computed, and who
-    is given another's memory is told from who had it. The old nodes by buffer."""
+    """Make new nodes over the same memory, one for each tensor, and return the old nodes by buffer. No expression of
+    an earlier call then counts as computed, and a tensor that was given another one's memory can be told from its
+    owner."""
     old: dict[int, list[UOp]] = {}
     new: dict[int, UOp] = {}
     for tensor in {id(t): t for t in tensors}.values():
@@ -123,7 +125,7 @@ def refresh(tensors: Iterable[Lazy]) -> dict[int, list[UOp]]:
         old.setdefault(id(node.storage), []).append(node)
         new[id(node.storage)] = buffer_node(node.storage)
         hold(tensor, new[id(node.storage)])
-    for tensor in alive_tensors() if new else []:  # who sees that memory by the old node would not be counted any more
+    for tensor in alive_tensors() if new else []:  # tensors with the old node would not be counted any more
         node = stored(tensor.uop)
         is_history = tensor.requires_grad and isinstance(tensor, Tensor) and not tensor._is_leaf()
         if node is not None and node in old.get(id(node.storage), ()) and not is_history:
@@ -132,7 +134,8 @@ def refresh(tensors: Iterable[Lazy]) -> dict[int, list[UOp]]:
 
 
 def shared_memory() -> set[int]:
-    """The ids of all memory that several tensors have, or that an expression reads: nobody may write there in place."""
+    """Return the ids of all memory that several tensors share, or that an expression reads: it must not be written
+    in place."""
     owners: Counter[int] = Counter()
     lazy: list[UOp] = []
     for tensor in alive_tensors():
@@ -147,8 +150,8 @@ def shared_memory() -> set[int]:
 
 
 def own(tensor: Lazy, shared: Container[int]) -> Buffer:
-    """Memory that no other tensor, expression or NumPy view sees: what the tensor has, or a copy of it. `shared`: what
-    `shared_memory` found before the first of several tensors."""
+    """Return memory without other references by tensors, expressions or NumPy views: the tensor's own, or a copy.
+    `shared`: the result of `shared_memory` before the first of several tensors."""
     buffer, node = buffer_of(tensor), stored(tensor.uop)
     assert buffer is not None
     assert node is not None
@@ -174,7 +177,7 @@ def chain(uop: UOp) -> list[UOp]:
 
 
 class Tensors:
-    """The tensors that there are before a capture: arguments, those at places the walk found, all others alive."""
+    """The tensors that exist before a capture: arguments, those at locations of the walk, all others alive."""
 
     def __init__(self, arguments: Sequence[Lazy], places: Iterable[Lazy], everything: Sequence[Lazy]) -> None:
         self.arguments = list(arguments)
@@ -192,17 +195,17 @@ class Tensors:
         self._own_nodes: dict[int, UOp | None] = {}
 
     def renew(self) -> dict[int, list[UOp]]:
-        """`refresh` arguments and tensors at places; the nodes that their memory had, by buffer."""
+        """`refresh` arguments and tensors at locations; return the old nodes of their memory, by buffer."""
         old = refresh(self.reachable())
         self._own_nodes = {id(t): stored(t.uop) for t in self.reachable()}
         return old
 
     def is_given(self, tensor: Lazy) -> bool:
-        """Whether it may have been given memory that it shared before, as that of another tensor."""
+        """True if it may have been given memory of another tensor that it shared before."""
         return id(tensor) in self._own_nodes and stored(tensor.uop) is not self._own_nodes[id(tensor)]
 
     def reachable(self) -> list[Lazy]:
-        """Arguments and tensors at places."""
+        """Return arguments and tensors at locations."""
         return [*self.arguments, *self.places]
 
     def gradients(self) -> list[Lazy]:
@@ -210,8 +213,9 @@ class Tensors:
         return [t.grad for t in self.arguments if t.grad is not None]
 
     def changed(self, recorded: Recording) -> list[Lazy]:
-        """Tensors that were assigned since: arguments, those at places, and others whose values come from ours."""
-        alive = [t for t in self.others if "uop" in t.__dict__]  # a stale view is made from its tensor
+        """Return tensors that were assigned since: arguments, those at locations, and others whose values depend on
+        ours."""
+        alive = [t for t in self.others if "uop" in t.__dict__]  # a stale view is rebuilt from its tensor
         lazy = [t for t in alive if t.uop is not self.nodes[id(t)] and stored(t.uop) is None]
         return [
             *[t for t in self.reachable() if stored(t.uop) is None and t.uop is not self.constants.get(id(t))],
@@ -219,10 +223,10 @@ class Tensors:
         ]
 
     def coming_from(self, tensors: Iterable[Lazy], recorded: Recording) -> list[Lazy]:
-        """Those of the tensors whose values come from ours or from the recording, and not from another thread."""
+        """Return those of the tensors whose values depend on ours or on the recording, and not on another thread."""
         ours = {id(b) for t in self.reachable() if (b := self.buffers.get(id(t))) is not None}
         ours |= set(map(id, recorded.buffers()))
-        comes: dict[UOp, bool] = {}  # one walk for all: what later layers assign stands on the earlier ones
+        comes: dict[UOp, bool] = {}  # one walk for all: assignments of later layers depend on the earlier ones
         for tensor in tensors:
             for node in tensor.uop.toposort(stop=lambda u: u.storage is not None or u in comes):
                 if node not in comes:
@@ -233,14 +237,14 @@ class Tensors:
 
 
 class Holders:
-    """The containers of arguments that can change, and what they held before a capture."""
+    """The mutable containers of arguments, and their parts before a capture."""
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
         self.before = [contents(holder, _kind(holder)) for holder in parts.holders]
 
     def changed(self) -> Iterator[tuple[int, Kind, dict[Any, Any], dict[Any, Any]]]:
-        """Number, kind, and parts before and after, of each that holds others."""
+        """Yield number, kind, and parts before and after, of each container that changed."""
         for number, (holder, before) in enumerate(zip(self.parts.holders, self.before, strict=True)):
             after = contents(holder, _kind(holder))
             if list(before) != list(after) or not all(map(is_, before.values(), after.values())):

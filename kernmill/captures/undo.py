@@ -1,4 +1,4 @@
-"""class Undo: what a call that ran out of memory has changed, put back: tensors, their gradients, what places hold."""
+"""class Undo: rolls back tensors, gradients and containers after an out-of-memory call."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = ["Undo"]
 
 
 class Undo:
-    """How what a captured function reaches is before a call. Python's own values, such as a number that it counts up,
-    are not put back."""
+    """The state reachable from a captured function before a call. Other Python values, such as a counter, are not
+    rolled back."""
 
     def __init__(self, name: str, walk: Walk, parts: Parts) -> None:
         self._name, self._walk, self._holders = name, walk, Holders(parts)
@@ -25,7 +25,7 @@ class Undo:
         self._before = [(t, t.uop, t._device, t.requires_grad, t.grad) for t in tensors]
 
     def put_back(self) -> str:
-        """Everything as it was, or nothing, where memory has other values already. What the user is to know of it."""
+        """Roll back everything, or nothing if memory already has other values. Return a note for the user."""
         if any(tensor.uop is not uop and _is_overwritten(uop) for tensor, uop, *_ in self._before):
             return (
                 f"jit: {self._name} had already realized some of its assignments: these remain, the others are "
@@ -43,7 +43,7 @@ class Undo:
         return f"jit: the state before this call of {self._name} is restored{exception}."
 
     def _put_back_places(self) -> None:
-        """What containers hold, then what stands at other places."""
+        """Roll back containers, then other locations."""
         for container, before in self._walk.containers.values():
             kind = kind_of(container)
             if kind is not None and [*map(id, contents(container, kind).values())] != [*map(id, before.values())]:
@@ -52,7 +52,7 @@ class Undo:
             if place not in self._walk.owners and not place.endswith(".grad"):  # in a tuple; of a tensor
                 scope = {**self._walk.scope, "before": tensor}
                 if not _lies_there(place, scope):
-                    with suppress(Exception):  # the object's own: it lets nobody write there; the guard tells of it
+                    with suppress(Exception):  # the object rejects writes; its guard reports it
                         exec(f"{place} = before", scope)
 
 
@@ -64,5 +64,5 @@ def _lies_there(place: str, scope: dict[str, Any]) -> bool:
 
 
 def _is_overwritten(uop: UOp) -> bool:
-    """Whether what an expression reads is no longer in memory."""
+    """True if an expression reads memory that has been overwritten."""
     return any(node.storage is STALE for node in uop.toposort(stop=lambda u: u.storage is not None))

@@ -1,6 +1,6 @@
-"""Bytes as numbers and numbers as bytes: the words that block types are written in, all of them Tensor expressions.
+"""Bit packing as Tensor expressions: bytes to numbers and numbers to bytes, as block types need them.
 
-A byte is uint8 and the last axis runs over bytes. `words` is the only place where bytes become something wider.
+A byte is uint8 and the last axis runs over bytes. `words` is the only function that combines bytes to wider numbers.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def half_bytes(x: Tensor) -> Tensor:
 
 
 def unpack(x: Tensor, bits: int, group: int) -> Tensor:
-    """Codes of 1, 2 or 4 bits: [.., n] bytes to [.., n * 8 // bits] codes in uint8.
+    """Unpack quants of 1, 2 or 4 bits: [.., n] bytes to [.., n * 8 // bits] quants in uint8.
 
-    The bytes come in groups. The lowest bits of all bytes of a group are its first codes, the next bits the next ones.
+    The bytes are in groups. The lowest bits of all bytes of a group are its first quants, the next bits the next ones.
     """
     parts = x.unflatten(-1, (x.shape[-1] // group, 1, group))
     return (parts >> _steps(8 // bits, bits).unsqueeze(-1) & (1 << bits) - 1).flatten(-3)
@@ -53,10 +53,10 @@ def pack(codes: Tensor, bits: int, group: int) -> Tensor:
 
 
 def pack_threes(codes: Tensor) -> Tensor:
-    """Codes of 3 bits, two runs of 16 in three words: [.., n] to [.., n * 3 // 8] bytes.
+    """Pack quants of 3 bits, two runs of 16 in three words: [.., n] to [.., n * 3 // 8] bytes.
 
-    Three words of one run's codes lie in the low bits, three of the other's above them, and the fourth ones in what is
-    left: the low bits of one in the first word, of the other in the second, and high bits in the third.
+    Three words of one run are in the low bits, three of the other above them, and the fourth ones in the remaining
+    bits: the low bits of one in the first word, of the other in the second, and high bits in the third.
     """
     runs = codes.unflatten(-1, (codes.shape[-1] // 32, 2, 4, 4))
     low, high = runs[..., 0, :, :], runs[..., 1, :, :]
@@ -69,14 +69,15 @@ def threes(x: Tensor) -> Tensor:
     """The inverse of `pack_threes`."""
     first, second, third = x.unflatten(-1, (x.shape[-1] // 12, 1, 3, 4)).split(1, axis=-2)
     run, word = Tensor.arange(2).reshape(2, 1, 1), Tensor.arange(4).unsqueeze(-1)
-    three = where(word.eq(0), first, where(word.eq(1), second, third))  # all are read, so that no load has a gate
+    three = where(word.eq(0), first, where(word.eq(1), second, third))  # all are loaded, so that no load has a gate
     low = where(word.eq(3), (first >> 6 | third >> 4 & 4) & 7, three & 7)
     high = where(word.eq(3), (second >> 6 | third >> 5 & 4) & 7, three >> 3 & 7)
     return where(run.eq(0), low, high).flatten(-4)
 
 
 def lookup(codes: Tensor, table: Sequence[float], dtype: DType = dtypes.int8) -> Tensor:
-    """table[code] for codes below its length: choices between constants, one level a bit, and no table in memory."""
+    """Return table[code] for quants below its length: selections between constants, one level per bit, without a
+    table in memory."""
     level: list[Tensor | float] = list(table)
     bit = 1
     while len(level) > 1:

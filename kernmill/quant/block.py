@@ -17,7 +17,7 @@ __all__ = ["BlockType", "Codes"]
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """What blocks mean: whole numbers in groups; a value is scale * (code - zero) + offset of its group.
+    """The values of blocks: quants in groups; a value is scale * (code - zero) + offset of its group.
 
     Shapes: codes [.., values], scale and offset [.., groups]: equal runs of the codes, of 16 at least.
     Dtypes: codes uint8 or int8, scale and offset float32.
@@ -29,7 +29,7 @@ class Codes:
     offset: Tensor | None = None
 
     def values(self) -> Tensor:
-        """The values, float32 [.., values]: one product, rounded, and one sum, rounded."""
+        """Return the values, float32 [.., values]: one product, rounded, and one sum, rounded."""
         groups = self.scale.shape[-1]
         codes = self.codes.float() - self.zero if self.zero else self.codes.float()
         values = self.scale.unsqueeze(-1) * codes.unflatten(-1, (groups, codes.shape[-1] // groups))
@@ -38,20 +38,19 @@ class Codes:
 
 @dataclass(frozen=True, eq=False)
 class BlockType:
-    """A quantized type. Its name is a row in formats/gguf_types.py, which says how many values a block has.
+    """A quantized type. Its name is a row in formats/gguf_types.py, which has the number of values of a block.
 
-    `layout` names the parts of a block in their order, each with its size in bytes. `read` takes the parts as uint8
-    tensors [.., size] by name and gives their meaning; `write` is its inverse, values to parts, as near as it goes.
-    Leading axes are free. Both are written in ordinary Tensor calls and are compiled like anything else. `axes` are the
-    sizes that the values of a block fall into, such as groups with one scale: what runs over them reads plain strides.
-    `single` names the parts whose bytes are used one at a time, such as small scales; others are read as words.
-    `order` are axes of a run of values and their order in codes: what lies in one word is looked up at once.
-    `looked_up`: codes are taken from tables in memory, which takes so long that they are made ahead for several rows.
-    `laid` is for interleaved rows, where another order of the bits takes fewer instructions or lies in the order of
-    reading: a form, a type of the same name, and what makes its parts of ours. `held` is the same for targets whose
-    registers hold tables of bytes (`Target.table_bytes`). `written` is a form of more bytes that takes fewer
-    instructions, since nothing is looked up in memory and no digits are taken apart: for targets with dot products of
-    bytes (setting QUANT_FORM).
+    `layout` has the parts of a block in order, each with its size in bytes. `read` takes the parts as uint8 tensors
+    [.., size] by name and returns their Codes; `write` is its approximate inverse, values to parts. Leading axes are
+    free. Both are ordinary Tensor calls and are compiled like anything else. `axes` are the sizes that the values of a
+    block split into, such as groups with one scale: loops over them have affine strides. `single` has the parts whose
+    bytes are used one at a time, such as small scales; others are read as words. `order` has axes of a run of values
+    and their order in codes: quants of one word are looked up at once. `looked_up`: quants are gathered from tables in
+    memory, which is so slow that they are decoded once for several rows. `laid` is for interleaved rows, if a different
+    order of the bits needs fewer instructions or is read sequentially: a layout, which is a type of the same name, and
+    the function that makes its parts of ours. `held` is the same for targets whose registers can contain byte tables
+    (`Target.table_bytes`). `written` is a decoded layout of more bytes and fewer instructions, without lookups in
+    memory or base-3 digits: for targets with dot products of bytes (setting QUANT_FORM).
     """
 
     name: str
@@ -79,29 +78,29 @@ class BlockType:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of a block: of a form of interleaved rows, as it lies in memory."""
+        """The bytes of a block; of an interleaved layout, in memory."""
         return sum(self.layout.values())
 
     def turned(self, x: Tensor) -> Tensor:
-        """Values [.., n] in the order of the codes."""
+        """Permute values [.., n] to the order of the quants."""
         return _turned(x, *self.order)
 
     def values_of(self, codes: Codes) -> Tensor:
-        """Codes as values in their order, [.., values]."""
+        """Return decoded values in their own order, [.., values]."""
         sizes, axes = self.order
         return _turned(
             codes.values(), tuple([sizes[n] for n in axes]), tuple([axes.index(n) for n in range(len(axes))])
         )
 
     def words(self) -> dict[str, int]:
-        """For each part how many of its bytes are read together: 1, 2 or 4."""
+        """Return for each part how many of its bytes are read together: 1, 2 or 4."""
         return {name: 1 if name in self.single else math.gcd(size, 4) for name, size in self.layout.items()}
 
     def decode(self, data: Tensor) -> Tensor:
-        """Blocks as values: uint8 [.., size_bytes] to float32 [.., values].
+        """Decode blocks: uint8 [.., size_bytes] to float32 [.., values].
 
         Raises:
-            ShapeError, DTypeError: the tensor holds no blocks of this type.
+            ShapeError, DTypeError: the tensor does not contain blocks of this type.
         """
         if data.dtype is not dtypes.uint8:
             raise DTypeError(f"decode: {self.name} blocks of {data.dtype.name}. Give their bytes as uint8.")
@@ -113,11 +112,11 @@ class BlockType:
         return self.values_of(self.codes(data))
 
     def codes(self, data: Tensor) -> Codes:
-        """Blocks as whole numbers with their scales: uint8 [.., size_bytes] to [.., values]."""
+        """Unpack blocks to quants with their scales: uint8 [.., size_bytes] to [.., values]."""
         return self.read(**self.parts(data))
 
     def parts(self, data: Tensor) -> dict[str, Tensor]:
-        """The parts of blocks by name: uint8 [.., size_bytes] to [.., size of the part] each."""
+        """Split blocks into their parts by name: uint8 [.., size_bytes] to [.., size of the part] each."""
         return dict(zip(self.layout, data.split(list(self.layout.values()), axis=-1), strict=True))
 
     def encode(self, x: Tensor) -> Tensor:
@@ -141,7 +140,7 @@ class BlockType:
 
 
 def _turned(x: Tensor, sizes: tuple[int, ...], axes: tuple[int, ...]) -> Tensor:
-    """Each run of so many values as axes, in another order: [.., n]."""
+    """Transpose the axes of each run of `sizes` values: [.., n]."""
     if not axes:
         return x
     runs = x.unflatten(-1, (x.shape[-1] // math.prod(sizes), *sizes))

@@ -26,8 +26,8 @@ def load_tensor(
 ) -> Tensor | QuantizedTensor:
     """One tensor of a file: plain values as a Tensor, blocks as a QuantizedTensor.
 
-    On a device that works on the host's memory it uses the pages of the file, which `gguf.read` has mapped: they are
-    read when used, and the file must not become shorter meanwhile. With `copied` it has its own memory.
+    On a device with host memory it uses the pages of the file, which `gguf.read` has mapped: they are read when used,
+    and the file must not be truncated meanwhile. With `copied` it is a copy.
 
     Raises:
         FormatError: the file has no such tensor, or it is of a type that kernmill cannot read.
@@ -51,12 +51,12 @@ def load_tensor(
 def load(
     path: str | os.PathLike[str], device: str | None = None, *, mmap: bool = False
 ) -> dict[str, Tensor | QuantizedTensor]:
-    """All tensors of a GGUF file, or of a split one, by name. They are copies, unless `mmap=True`.
+    """Return all tensors of a GGUF file, or of a split one, by name. They are copies, unless `mmap=True`.
 
-    With `mmap=True` they use the pages of the file, which must not become shorter while a tensor is alive.
+    With `mmap=True` they use the pages of the file, which must not be truncated while a tensor is alive.
 
     Raises:
-        FormatError: the file is not there, its bytes are not what they claim, or a type cannot be read.
+        FormatError: the file does not exist, is damaged, or has a type that cannot be read.
     """
     file = gguf.read(path)
     found: dict[str, Tensor | QuantizedTensor] = {}
@@ -72,8 +72,8 @@ def save(path: str | os.PathLike[str], tensors: Mapping[str, Tensor | QuantizedT
     """Write a GGUF file, which replaces one that is there. Metadata: as `formats.gguf_write.write` takes them.
 
     Raises:
-        FormatError: the file cannot be written; a value that GGUF has no place for; interleaved rows.
-        DTypeError: a dtype that GGUF does not have, or what is no tensor.
+        FormatError: the file cannot be written; a value that GGUF cannot store; interleaved rows.
+        DTypeError: a dtype that GGUF does not have, or a value that is not a tensor.
     """
     new = {name: gguf_write.NewTensor(*_stored(name, tensor)) for name, tensor in tensors.items()}
     gguf_write.write(path, metadata, new)

@@ -1,10 +1,10 @@
-"""class FloatMatrix: a weight of plain floats with its rows side by side, as products read it fastest.
+"""class FloatMatrix: a float weight with interleaved rows, the fastest layout for products.
 
-Few rows of x by a matrix as files have it either wait for memory at the end of each row, or fold a vector for each sum.
-Here the rows are lanes: one value of x serves 16 of them, and the matrix is read from one end to the other; prompts
-find their panels packed. Where the device has dot products of pairs of bfloat16, neighbours of a row stay together, and
-prompts are multiplied so, their values rounded to bfloat16 as well.
-Why: docs/topics/quantized-layouts.md. Tests: tests/kernmill/quant/test_floats.py.
+Few rows of x by a matrix in file layout either wait for memory at the end of each row, or need a horizontal reduction
+per result. Here the rows are lanes: one value of x serves 16 of them, and the matrix is read sequentially; products of
+many rows find their panels packed. If the device has dot products of pairs of bfloat16, adjacent values of a row stay
+together, and products of many rows use them, with x rounded to bfloat16. Why: docs/topics/quantized-layouts.md. Tests:
+tests/kernmill/quant/test_floats.py.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class FloatMatrix:
 
     @classmethod
     def of(cls, matrix: Tensor, arena: WeightArena | None = None) -> Self:
-        """The values of a matrix [m, n], laid side by side now: in new memory, in an arena if one is given.
+        """Copy the values of a matrix [m, n], interleaved, now: to new memory, or to an arena if one is given.
 
         Raises:
-            ShapeError: it has another number of axes.
-            GradientError: it leads to a gradient, outside of no_grad().
+            ShapeError: it does not have two axes.
+            GradientError: it depends on a tensor with requires_grad, outside of no_grad().
         """
         shown = show_shape(matrix.uop.shape)
         if matrix.ndim != 2:
@@ -68,8 +68,8 @@ class FloatMatrix:
         return cls(laid, matrix.shape)
 
     def linear(self, x: Tensor) -> Tensor:
-        """x @ self.T, the sums in float32, of float64 x in float64. With QUANT_ACT=int8 the values of 16 rows and more
-        of x are rounded to bfloat16 where that makes pairs. Shapes: x [.., n] and this [m, n] give [.., m].
+        """Return x @ self.T, accumulated in float32, for float64 x in float64. With QUANT_ACT=int8 the values of 16 or
+        more rows of x are rounded to bfloat16 if pairs are used. Shapes: x [.., n] and this [m, n] give [.., m].
 
         Raises:
             ShapeError: the last axes differ.
@@ -92,17 +92,17 @@ class FloatMatrix:
         return self.data.transpose(1, 2).flatten(0, 1)[: self.shape[0]][index].flatten(-2).float()
 
     def over(self, data: Tensor, shape: Sequence[int]) -> Self:
-        """Rows that lie as these do in other memory."""
+        """Return a matrix of the same layout over other memory."""
         return type(self)(data, shape)
 
     @property
     def row_layout(self) -> Hashable:
-        """What matrices have in common whose rows can follow each other."""
+        """The properties that matrices must share to be merged by rows."""
         return self.data.dtype, self.shape[1:]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all values, those that fill the last group up included."""
+        """The bytes of all values, including the padding of the last group."""
         return self.data.numel() * self.data.dtype.size_bytes
 
     def __repr__(self) -> str:
@@ -110,7 +110,7 @@ class FloatMatrix:
 
 
 def are_side_by_side(dtype: DType | None, device: str | None = None) -> bool:
-    """Whether a device reads matrices of a dtype faster so: CPUs do that multiply no tiles of halves."""
+    """True if a device reads matrices of a dtype faster interleaved: CPUs without a matrix unit for halves."""
     place = device_name(device)
     is_narrow = dtype is not None and dtype.is_float and dtype.bits <= 32
     return is_narrow and get_device(place).target.has_threads and float_unit(place) is None
@@ -122,7 +122,7 @@ def _has_pairs(dtype: DType, device: str) -> bool:
 
 @lru_cache(64)
 def _laying(dtype: DType, device: str, shape: tuple[int, ...], groups: int) -> Jit[[Tensor, Tensor, int], None]:
-    """What lays so many groups of such a matrix side by side."""
+    """Return the function that interleaves `groups` groups of rows of such a matrix."""
     return Jit(partial(_lay, groups), runs_first=False)
 
 

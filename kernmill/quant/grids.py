@@ -1,9 +1,8 @@
-"""Blocks of 256 values whose codes are places in a table of points, with signs and small scales apart: IQ1, IQ2, IQ3.
+"""Blocks of 256 values whose quants are codebook indices, with separate signs and small scales: IQ1, IQ2, IQ3.
 
-The tables were found by search; no formula gives them, so kernmill does not have them. It takes them from the package
-gguf, which the extra `iq` installs, when such a type is read for the first time.
-Source: github.com/ggml-org/ggml, src/ggml-common.h (layouts).
-Tests: tests/kernmill/quant/test_grids.py.
+The codebooks were found by search; no formula gives them, so kernmill does not contain them. It takes them from the
+package gguf, which the extra `iq` installs, when such a type is read for the first time. Source:
+github.com/ggml-org/ggml, src/ggml-common.h (layouts). Tests: tests/kernmill/quant/test_grids.py.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from .block import BlockType, Codes
 
 __all__ = ["BLOCKS"]
 
-_ZERO = 128  # the code that stands for 0
+_ZERO = 128  # the quant that stands for 0
 _ONES = 0x01010101  # the lowest bit of each byte
 
 
 def _grid(name: str) -> Any:
-    """The points of a type: numbers [points, values of one].
+    """Return the codebook of a type: numbers [entries, values of one].
 
     Raises:
-        FormatError: the package gguf is not here.
+        FormatError: the package gguf is not installed.
     """
     try:
         quants: Any = importlib.import_module("gguf.quants")
@@ -48,9 +47,9 @@ def _grid(name: str) -> Any:
 
 @functools.lru_cache(maxsize=32)
 def _table(name: str, device: str) -> Tensor:
-    """The points of a type on a device, 4 or 8 bytes in one: uint32 or uint64 [number of points].
+    """Return the codebook of a type on a device, 4 or 8 bytes in one: uint32 or uint64 [number of entries].
 
-    A byte is 128 more than a value, of IQ1 than eight times a value: a code from 0 on, as a product of bytes wants it,
+    A byte is 128 more than a value, of IQ1 than eight times a value: an unsigned quant, as a product of bytes needs it,
     whose negative stands for the negative.
     """
     points = (_grid(name) * (8 if name.startswith("IQ1") else 1) + _ZERO).astype("uint8")
@@ -59,10 +58,10 @@ def _table(name: str, device: str) -> Tensor:
 
 @functools.lru_cache(maxsize=32)
 def _planes(name: str, device: str) -> Tensor:
-    """The points of a type as two tables of bytes: uint8 [2, number of points], small enough for registers.
+    """Return the codebook of a type as two tables of bytes: uint8 [2, number of entries], small enough for registers.
 
-    Half a byte holds one number of a size or two, with room for signs: of eight values h * 4 + p * 2 + b that of h and
-    b in table p; of four values h * 2 + p that of h.
+    Half a byte is one magnitude index or two, with room for signs: of eight values h * 4 + p * 2 + b that of h and b in
+    table p; of four values h * 2 + p that of h.
     """
     grid = _grid(name)
     numbers: Any = sum(grid > size for size in written.SIZES[name][:-1])
@@ -75,7 +74,7 @@ def _planes(name: str, device: str) -> Tensor:
 
 
 def _points(name: str, index: Tensor) -> Tensor:
-    """The points that an index names: [.., n] to [.., n * 4 or 8]. An index has as many bits as the table needs."""
+    """Look up codebook entries: [.., n] to [.., n * 4 or 8]. An index has as many bits as the codebook needs."""
     table = _table(name, index.device)
     point = _taken(table, index).unsqueeze(-1)
     places = Tensor.arange(table.dtype.size_bytes, dtype=table.dtype) * 8
@@ -83,12 +82,12 @@ def _points(name: str, index: Tensor) -> Tensor:
 
 
 def _taken(table: Tensor, index: Tensor) -> Tensor:
-    """Entries along the last axis of a table: [.., points] and [..] to [.., ..]."""
+    """Gather along the last axis of a table: [.., entries] and [..] to [.., ..]."""
     return table._result(take(table.uop, index.cast(dtypes.int32).uop, table.ndim - 1), index)
 
 
 def _high_bits(x: Tensor, bits: int) -> Tensor:
-    """What stands above 8 bits of 8 // bits indices each: [.., n] bytes to [.., n * 8 // bits]."""
+    """Unpack the bits above 8 bits of 8 // bits indices each: [.., n] bytes to [.., n * 8 // bits]."""
     left = 8 - Tensor.arange(8 // bits, dtype=dtypes.int32) * bits
     return (x.cast(dtypes.int32).unsqueeze(-1) << left & (1 << bits) - 1 << 8).flatten(-2)
 
@@ -99,7 +98,7 @@ def _places(count: int, step: int) -> Tensor:
 
 
 def _signed(points: Tensor, signs: Tensor, scale: Tensor) -> Codes:
-    """Points with a sign for each bit of bytes: [.., 8 * n] and [.., n]."""
+    """Apply a sign bit per value to codebook entries: [.., 8 * n] and [.., n]."""
     bit = signs.cast(dtypes.uint8).unsqueeze(-1) & 1 << Tensor.arange(8, dtype=dtypes.uint8)
     return Codes(where(bit.ne(0).flatten(-2), points.neg(), points), scale, _ZERO)
 
@@ -148,7 +147,7 @@ def _read_iq3_s(d: Tensor, qs: Tensor, qh: Tensor, signs: Tensor, scales: Tensor
     return _signed(_points("IQ3_S", index), signs, scale)
 
 
-# --- interleaved rows: four times seven bits in a byte each, and what is left in the highest bits --------------------
+# --- interleaved rows: four times seven bits in a byte each, and the remaining bits in the highest bits
 def _in_bytes(sevens: Tensor, highest: Tensor) -> Tensor:
     return (sevens | highest << 7).cast(dtypes.uint8)
 
@@ -209,7 +208,7 @@ def _read_laid_iq2_xs(d: Tensor, qs: Tensor, scales: Tensor) -> Codes:
     return _signed(points, _signs(word), half(d) * (0.5 + unpack(scales, 4, 1).float()) * 0.25)
 
 
-# --- interleaved rows for registers that hold tables: a word has numbers of four points, a byte signs of eight values
+# --- interleaved rows for tables in registers: a word has indices of four entries, a byte signs of eight values
 def _sign_bytes(word: Tensor) -> Tensor:
     """[..] 32-bit numbers with four bytes of seven signs to [.., 4] of eight."""
     return _signs(word.unsqueeze(-1)).cast(dtypes.uint8)
@@ -221,14 +220,14 @@ def _bits(*shape: int) -> Tensor:
 
 
 def _of_planes(name: str, index: Tensor, is_second: Tensor | None = None) -> Tensor:
-    """What the tables say of points: their places [.., n] among the first 256 or the second: [.., 2, n]."""
+    """Look up entries in the register tables: their indices [.., n] among the first 256 or the second: [.., 2, n]."""
     table = _planes(name, index.device)
     found = [_taken(table[:, n : n + 256], index).movedim(0, -2) for n in range(0, table.shape[1], 256)]
     return found[0] if is_second is None else where(is_second.unsqueeze(-2), found[1], found[0])
 
 
 def _choices(nibbles: Tensor, name: str, sign: Tensor | int) -> Tensor:
-    """Codes by numbers of sizes and a bit for the sign."""
+    """Select quants by magnitude indices and a sign bit."""
     sizes = written.SIZES[name]
     number = nibbles & (3 if len(sizes) < 4 else 7)
     plus, minus = (lookup(number, [_ZERO + k * size for size in sizes], dtypes.uint8) for k in (1, -1))
@@ -236,14 +235,15 @@ def _choices(nibbles: Tensor, name: str, sign: Tensor | int) -> Tensor:
 
 
 def _eights(name: str, planes: Tensor, signs: Tensor) -> Tensor:
-    """Codes of points of eight values: [.., 2, 4] and signs [.., 4] to [.., 8, 4]."""
+    """Return quants of entries of eight values: [.., 2, 4] and signs [.., 4] to [.., 8, 4]."""
     p, b, h = _bits(2, 1, 1), _bits(2, 1), _bits(2, 1, 1, 1)
     both = (planes.unsqueeze(-2) >> b * 2 & 0x33) | (signs[..., None, None, :] << 2 - p * 2 & 0xCC)
     return _choices(both.unsqueeze(-4) >> h * 4 & 15, name, 4 << b).flatten(-4, -2)
 
 
 def _fours(name: str, planes: Tensor, signs: Tensor) -> Tensor:
-    """Codes of pairs of points of four values: [.., 2, 2, 4] (of pair, table, word) and signs [.., 4] to [.., 8, 4]."""
+    """Return quants of pairs of entries of four values: [.., 2, 2, 4] (of pair, table, word) and signs [.., 4] to
+    [.., 8, 4]."""
     w, p, h = _bits(2, 1, 1), _bits(2, 1), _bits(2, 1, 1)
     both = (planes & 0x77) | (signs[..., None, None, :] << 3 - w * 2 - p & 0x88)
     return _choices(both.unsqueeze(-3) >> h * 4 & 15, name, 8).flatten(-4, -2)
@@ -273,9 +273,10 @@ def _high(qh: Tensor) -> Tensor:
 
 
 def _halves(name: str, planes: Tensor, signs: Tensor) -> Tensor:
-    """Codes of points of eight values, two of which share a scale: [.., 8, 2, 4] and signs [.., 8, 4] to [.., 256].
+    """Return quants of entries of eight values, two of which share a scale: [.., 8, 2, 4] and signs [.., 8, 4] to [..,
+    256].
 
-    Halves of words trade places, so that a word has values of one scale: both tables' of two points.
+    Halves of words are swapped, so that a word has values of one scale: both tables' of two entries.
     """
     plane, sign = words(planes, dtypes.uint32).squeeze(-1), words(signs, dtypes.uint32).squeeze(-1)
     both = [
@@ -325,7 +326,7 @@ def _read_held_iq3_s(d: Tensor, qs: Tensor, qh: Tensor, signs: Tensor, scales: T
     return Codes(codes.flatten(-3), scale, _ZERO)
 
 
-# --- IQ1: points of -1, 0 and 1, moved by an eighth ------------------------------------------------------------------
+# --- IQ1: entries of -1, 0 and 1, shifted by an eighth
 def _eighths(points: Tensor, down: Tensor, scale: Tensor) -> Codes:
     """Eight times each point [.., 8 * n], plus 1, or minus 1 where a byte of [.., n] is 2 and not 0."""
     step = (1 - down).unsqueeze(-1).expand(*down.shape, points.shape[-1] // down.shape[-1])
@@ -341,7 +342,7 @@ def _read_iq1_s(d: Tensor, qs: Tensor, qh: Tensor) -> Codes:
 
 
 def _iq1_m_scales(scales: Tensor) -> tuple[Tensor, Tensor]:
-    """The scale of all and those of groups."""
+    """Return the scale of the block and those of its groups."""
     word = words(scales, dtypes.uint16)
     first, second, third, fourth = (word >> 12).split(1, axis=-1)
     d = (first | second << 4 | third << 8 | fourth << 12).bitcast(dtypes.float16).float()
@@ -356,9 +357,9 @@ def _read_iq1_m(qs: Tensor, qh: Tensor, scales: Tensor) -> Codes:
     return _eighths(points, unpack(qh, 4, 1) >> 2 & 2, d * (2 * scale.float() + 1) / 8)
 
 
-# --- interleaved rows whose values are written out -------------------------------------------------------------------
+# --- interleaved rows with decoded values
 def _numbered(name: str, read: Callable[..., Codes]) -> tuple[BlockType, Callable[..., dict[str, Tensor]]]:
-    """Of types whose scales lie in halves of bytes as they are."""
+    """Make the layout of types whose scales are stored in half bytes."""
 
     def made(d: Tensor, scales: Tensor, **rest: Tensor) -> dict[str, Tensor]:
         return {"d": d, "scales": scales, "codes": written.numbers(name, read(d=d, scales=scales, **rest))}
@@ -387,14 +388,14 @@ def _iq1_m_written(qs: Tensor, qh: Tensor, scales: Tensor) -> dict[str, Tensor]:
 
 _XXS, _XS, _XXS3 = {"d": 2, "qs": 64}, {"d": 2, "qs": 64, "scales": 8}, {"d": 2, "qs": 64, "scales": 32}
 _S, _S3 = {"d": 2, "qs": 32, "signs": 32, "qh": 8, "scales": 8}, {"d": 2, "qs": 64, "qh": 8, "signs": 32, "scales": 4}
-_FOUR = ((4, 8), (1, 0))  # points of eight values, their first ones in a word
-_TWO = ((2, 2, 2, 2), (1, 3, 2, 0))  # values of two points, taken apart as half of a byte, table, and place in it
+_FOUR = ((4, 8), (1, 0))  # entries of eight values, their first ones in a word
+_TWO = ((2, 2, 2, 2), (1, 3, 2, 0))  # values of two entries, decoded as half of a byte, table, and index in it
 _LAID = (
     BlockType("IQ2_XXS", _XXS, _read_laid_iq2_xxs, axes=(8, 32), looked_up=True),
     BlockType("IQ2_XS", _XS, _read_laid_iq2_xs, axes=(8, 2, 16), looked_up=True),
     BlockType("IQ3_XXS", _XXS3, _read_laid_iq3_xxs, axes=(8, 32), looked_up=True),
 )
-_HELD = (  # 1024 points of IQ2_S are looked up in 16 parts: that takes longer than gathers
+_HELD = (  # the 1024 entries of IQ2_S would need 16 lookups: that is slower than gathers
     BlockType("IQ2_XXS", _XXS, _read_held_iq2_xxs, axes=(8, 32), order=_FOUR),
     BlockType("IQ2_XS", _XS, _read_held_iq2_xs, axes=(8, 2, 16), order=_TWO),
     BlockType("IQ3_XXS", _XXS3, _read_held_iq3_xxs, axes=(8, 32), order=_FOUR),

@@ -1,4 +1,4 @@
-"""Matrices that one x is multiplied by, as one matrix: fewer launches, and one stream of memory in place of several.
+"""Merged weights: matrices that are multiplied by the same x become one matrix, with fewer launches and access streams.
 
 Why: docs/topics/llm-inference.md. Tests: tests/kernmill/quant/test_joining.py.
 """
@@ -15,8 +15,9 @@ __all__ = ["joined"]
 
 
 def joined(matrices: Sequence[object]) -> QuantizedTensor | FloatMatrix | None:
-    """The rows of all as one matrix over the same memory, or None: they are not of one form and width, a group of rows
-    is not whole, or one does not follow the other in memory. An arena puts them so, in the order in which they come."""
+    """Return the rows of all as one matrix over the same memory. None if layouts or widths differ, a group of rows
+    is incomplete, or they are not consecutive in memory. An arena stores them consecutively, in order of
+    allocation."""
     laid = [matrix for matrix in matrices if isinstance(matrix, QuantizedTensor | FloatMatrix)]
     if len(laid) < len(matrices) or len({matrix.row_layout for matrix in laid}) != 1:
         return None

@@ -1,10 +1,10 @@
-"""Blocks of 256 values in groups with small scales of their own, which share a float16 scale: Q2_K to Q6_K.
+"""Blocks of 256 values in groups with separate small scales, which share a float16 scale: Q2_K to Q6_K.
 
 Q2_K, Q4_K and Q5_K are scale * code - least, Q3_K and Q6_K scale * code with codes around 0. Writing tries some scales
-for each group, computes the best real scale (and least value) for the codes that each of them leads to, by weighted
-least squares, and takes the one with the smallest error. Then the scales are rounded, and the codes made again.
-Source: github.com/ggml-org/ggml, src/ggml-common.h (layouts) and src/ggml-quants.c (how many scales, which weights).
-Tests: tests/kernmill/quant/test_k.py.
+for each group. It computes the best real scale (and least value) for the resulting codes by weighted least squares, and
+takes the one with the smallest error. Then the scales are rounded, and the codes computed again. Source:
+github.com/ggml-org/ggml, src/ggml-common.h (layouts) and src/ggml-quants.c (how many scales, which weights). Tests:
+tests/kernmill/quant/test_k.py.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ __all__ = ["BLOCKS", "fit_around_zero", "fit_from_least"]
 
 # --- scales in 6 bits ------------------------------------------------------------------------------------------------
 def _scales_and_leasts(scales: Tensor) -> Tensor:
-    """Twelve bytes as 8 scales and 8 least values of 6 bits, [.., 2, 8]: the first 4 of each whole, the rest in what is
-    left.
-    """
+    """Unpack twelve bytes to 8 scales and 8 least values of 6 bits, [.., 2, 8]: the first 4 of each are whole, the
+    others are in the remaining bits."""
     low = scales[..., :8].unflatten(-1, (2, 4))
     high = unpack(scales[..., 8:], 4, 4).unflatten(-1, (2, 4)) | low >> 6 << 4
     return cat([low & 63, high], axis=-1)
@@ -79,14 +78,15 @@ def _chosen(gain: Tensor, *values: Tensor) -> list[Tensor]:
 
 
 def fit_from_least(x: Tensor, weights: Tensor, most: int, tries: int, first: float) -> tuple[Tensor, Tensor]:
-    """Scale and minus the least value so that x is near scale * code - least, codes 0 to `most`: [.., n] to [.., 1].
+    """Fit scale and minus the least value so that x is near scale * code - least, codes 0 to `most`: [.., n] to [..,
+    1].
 
-    Tried are `tries` scales that take the range of x to most + first, most + first + 0.1, ..
+    It tries `tries` scales that map the range of x to most + first, most + first + 0.1, ..
     """
     least, top = x.min(-1, keepdim=True).clamp(max=0), x.max(-1, keepdim=True)
     reach = inverse(top - least)
     factors = (Tensor.arange(tries).float() * 0.1 + (most + first)).reshape(tries, 1)
-    above = x - least  # sums of it lose fewer bits than those of x
+    above = x - least  # sums of it lose fewer bits than sums of x
     codes = (above.unsqueeze(-2) * (factors * reach.unsqueeze(-2))).round().clamp(0, most)
     w, wx = weights.unsqueeze(-2), (weights * above).unsqueeze(-2)
     sum_w, sum_x = w.sum(-1), wx.sum(-1)
@@ -104,7 +104,7 @@ def fit_from_least(x: Tensor, weights: Tensor, most: int, tries: int, first: flo
 
 
 def fit_around_zero(x: Tensor, weights: Tensor, half_range: int, tries: int) -> Tensor:
-    """Scale so that x is near scale * code, codes -half_range to half_range - 1: [.., n] to [.., 1]."""
+    """Fit a scale so that x is near scale * code, codes -half_range to half_range - 1: [.., n] to [.., 1]."""
     reach = inverse(largest(x))
     factors = (Tensor.arange(tries).float() * 0.1 + (half_range - (tries // 2) * 0.1)).reshape(tries, 1)
     codes = (x.unsqueeze(-2) * (factors * -reach.unsqueeze(-2))).round().clamp(-half_range, half_range - 1)
@@ -114,13 +114,13 @@ def fit_around_zero(x: Tensor, weights: Tensor, half_range: int, tries: int) -> 
 
 
 def _shared(scales: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """Scales [.., n] that are not negative as whole numbers 0 to `most` and the float16 bytes of their unit."""
+    """Round non-negative scales [.., n] to integers 0 to `most`; also return the float16 bytes of their unit."""
     top = scales.max(-1, keepdim=True)
     return (scales * (inverse(top) * most)).round().clamp(0, most), half_bytes(top / most)
 
 
 def _write_from_least(x: Tensor, groups: int, most: int, tries: int, most_scale: int) -> dict[str, Tensor]:
-    """The parts d and dmin, the scales and least values of the groups as whole numbers, and the codes."""
+    """Return the parts d and dmin, the scales and least values of the groups as integers, and the codes."""
     x = x.unflatten(-1, (groups, 256 // groups))
     size = x.abs()
     weights = size if most == 3 else x.square().mean(-1, keepdim=True).sqrt() + size
@@ -153,7 +153,7 @@ def _write_q5_k(x: Tensor) -> dict[str, Tensor]:
 
 
 def _write_around_zero(x: Tensor, half_range: int, most_scale: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The part d, the signed scales of 16 groups as whole numbers, and the codes from 0 on."""
+    """Return the part d, the signed scales of 16 groups as integers, and the codes from 0 on."""
     x = x.unflatten(-1, (16, 16))
     weights = x.square().mean(-1, keepdim=True) + x.square()
     scale = fit_around_zero(x, weights, half_range, 19).squeeze(-1).contiguous()
@@ -180,7 +180,7 @@ def _write_q6_k(x: Tensor) -> dict[str, Tensor]:
 
 # --- interleaved rows ------------------------------------------------------------------------------------------------
 def _sixes(x: Tensor) -> Tensor:
-    """Numbers of 6 bits, four in three bytes: one in the low bits of each, the fourth in what is left."""
+    """Unpack numbers of 6 bits, four in three bytes: one in the low bits of each, the fourth in the remaining bits."""
     three = x.unflatten(-1, (x.shape[-1] // 3, 3))
     rest = three >> 6
     fourth = rest[..., :1] | rest[..., 1:2] << 2 | rest[..., 2:] << 4
@@ -194,7 +194,8 @@ def _packed_sixes(x: Tensor) -> Tensor:
 
 
 def _q2_k_by_groups(scales: Tensor, qs: Tensor, d: Tensor, dmin: Tensor) -> dict[str, Tensor]:
-    """The codes of four groups in 16 bytes, each group in two bits of all of them, behind the scales of the four."""
+    """Repack the codes of four groups in 16 bytes, each group in two bits of all of them, after the scales of the
+    four."""
     by_groups = pack(unpack(qs, 2, 32), 2, 16).unflatten(-1, (4, 16))
     codes = cat([scales.unflatten(-1, (4, 4)), by_groups], axis=-1)
     return {"d": d, "dmin": dmin, "codes": codes.flatten(-2)}
@@ -207,7 +208,7 @@ def _read_laid_q2_k(d: Tensor, dmin: Tensor, codes: Tensor) -> Codes:
 
 
 def _q3_k_by_pairs(hmask: Tensor, qs: Tensor, scales: Tensor, d: Tensor) -> dict[str, Tensor]:
-    """The codes of two groups in three words."""
+    """Repack the codes of two groups in three words."""
     codes = pack_threes(unpack(qs, 2, 32) | unpack(hmask, 1, 32) << 2)
     return {"d": d, "scales": _packed_sixes(_sixteen_scales(scales)), "codes": codes}
 
@@ -226,7 +227,7 @@ def _q4_k_by_pairs(d: Tensor, dmin: Tensor, scales: Tensor, qs: Tensor) -> dict[
 
 
 def _q5_k_by_pairs(d: Tensor, dmin: Tensor, scales: Tensor, qh: Tensor, qs: Tensor) -> dict[str, Tensor]:
-    """The fifth bits of two groups in eight bytes, before the rest of them."""
+    """Repack the fifth bits of two groups in eight bytes, before their other bits."""
     high = pack(unpack(qh, 1, 32), 1, 8)
     codes = cat([high.unflatten(-1, (4, 8)), qs.unflatten(-1, (4, 32))], axis=-1)
     return {"d": d, "dmin": dmin, "scales": _in_pairs(scales), "codes": codes.flatten(-2)}
@@ -247,7 +248,7 @@ def _read_laid_q5_k(d: Tensor, dmin: Tensor, scales: Tensor, codes: Tensor) -> C
 
 
 def _q6_k_by_bytes(ql: Tensor, qh: Tensor, scales: Tensor, d: Tensor) -> dict[str, Tensor]:
-    """All of what 64 values need side by side: those whose two high bits lie in the same 16 bytes."""
+    """Repack the data of 64 values contiguously: values whose two high bits are in the same 16 bytes."""
     low, high = ql.unflatten(-1, (2, 2, 2, 16)), qh.unflatten(-1, (2, 1, 2, 16))
     codes = cat([low, high], axis=-3).transpose(-3, -2).flatten(-4)
     return {"d": d, "scales": scales.unflatten(-1, (2, 4, 2)).transpose(-2, -1).flatten(-3), "codes": codes}

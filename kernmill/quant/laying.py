@@ -1,4 +1,4 @@
-"""Rows side by side: how many, and how a matrix is laid so, some groups at a time.
+"""Interleaving: how many rows are interleaved, and how a matrix is repacked, some groups of rows at a time.
 
 Tests: tests/kernmill/quant/test_laying.py.
 """
@@ -12,13 +12,13 @@ from ..variable import Variable
 
 __all__ = ["SIDE", "lay_in_pieces"]
 
-SIDE = 16  # rows whose words lie side by side: a register of 32-bit sums
-_PIECE = 1 << 22  # values that are laid side by side at a time: what is made of them on the way fits into caches
+SIDE = 16  # rows whose words are interleaved: a register of 32-bit sums
+_PIECE = 1 << 22  # values that are repacked at a time: intermediates fit the caches
 
 
 def lay_in_pieces(rows: int, n: int, together: int, lay: Callable[[int, Any], None]) -> None:
-    """Call `lay(groups, first)` until all groups of rows of n values are laid, `together` rows each; the last group,
-    which has fewer, by itself. `first` is a variable where there are several pieces: they are one kernel."""
+    """Call `lay(groups, first)` until all groups of rows of n values are interleaved, `together` rows each; the last
+    group, which has fewer, separately. `first` is a variable if there are several pieces: they are one kernel."""
     whole, groups = rows // together, -(-rows // together)
     piece = min(whole, max(1, _PIECE // (together * max(1, n))))
     first = Variable("first", 0, whole - piece)

@@ -1,11 +1,11 @@
-"""Mixes: which type each tensor of a language model gets. The names and choices are those of llama.cpp's quantizer.
+"""Mixes: the type of each tensor of a language model. The names and choices are those of llama.cpp's quantizer.
 
-Most tensors get the base type. The output, or the embedding that stands in for it, and in the _M mixes half of those
-that matter most (attention values, the way out of the feed-forward part) get a better one; mixes of 2 and 3 bits spend
-more on all of these, and on attention's way out. Where a row is no whole number of blocks, the type falls back to one
-with smaller blocks. Attention values that many heads of queries share are small and matter to all of them: some mixes,
-and models of 80 layers, spend more bits on those. Queries, keys and values in one tensor count as values.
-Source: github.com/ggml-org/llama.cpp, src/llama-quant.cpp; file types: include/llama.h (`enum llama_ftype`).
+Most tensors get the base type. The output, or a tied embedding, gets a better one, and in the _M mixes half of the most
+important ones do (attention values, the down projection). Mixes of 2 and 3 bits spend more on all of these, and on the
+attention output. If a row is not a multiple of the block size, the type falls back to one with smaller blocks.
+Attention values that many query heads share are small and affect all of them: some mixes, and models of 80 layers,
+spend more bits on those. Queries, keys and values in one tensor count as values. Source: github.com/ggml-org/llama.cpp,
+src/llama-quant.cpp; file types: include/llama.h (`enum llama_ftype`).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _LARGE = 80  # layers of a model of 70B
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """A mix: its number in `general.file_type`, the base type, and what some tensors get instead. COPY has neither
-    number nor type: all stays as it is, and split files become one."""
+    """A mix: its number in `general.file_type`, the base type, and the exceptions. COPY has neither number nor type:
+    all tensors are unchanged, and split files are merged."""
 
     name: str
     file_type: int | None
@@ -52,8 +52,8 @@ class Mix:
     def type_for(
         self, name: str, shape: Sequence[int], layers: int, *, is_tied: bool, sharing: int = 1
     ) -> TensorType | None:
-        """The type of a tensor, None if it stays as it is. `is_tied`: the embedding is the output as well; `sharing`:
-        how many heads of queries share one of keys and values."""
+        """Return the type of a tensor, None if it is unchanged. `is_tied`: the embedding is also the output;
+        `sharing`: query heads per head of keys and values."""
         if not self.base or not name.endswith(".weight") or len(shape) < 2 or _KEPT.search(name):
             return None
         kind = tensor_type(self.wanted(name, layers, is_tied=is_tied, sharing=sharing))
@@ -62,7 +62,7 @@ class Mix:
         return kind
 
     def wanted(self, name: str, layers: int, *, is_tied: bool, sharing: int = 1) -> str:
-        """The type of a tensor whose rows are whole numbers of blocks."""
+        """Return the type of a tensor whose rows are multiples of the block size."""
         if name == "output.weight" or (is_tied and name == "token_embd.weight"):
             return self.output
         found = _LAYER.match(name)
@@ -121,10 +121,10 @@ _SHORT = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}  # as the quanti
 
 
 def mix_named(name: str) -> Mix:
-    """The mix of that name, in upper or lower case; Q4_K is Q4_K_M.
+    """Return the mix of that name, in upper or lower case; Q4_K is Q4_K_M.
 
     Raises:
-        FormatError: there is none.
+        FormatError: unknown name.
     """
     upper = name.upper()
     found = MIXES.get(_SHORT.get(upper, upper))

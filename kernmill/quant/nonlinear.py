@@ -1,4 +1,5 @@
-"""Blocks whose codes stand for numbers of a table: IQ4_NL and IQ4_XS (uneven steps), MXFP4 and NVFP4 (4-bit floats).
+"""Blocks whose codes are indices into a table of numbers: IQ4_NL and IQ4_XS (uneven steps), MXFP4 and NVFP4 (4-bit
+floats).
 
 Writing IQ4: a few scales are tried for each group, as in k.py. Writing MXFP4: the scale is the power of two below the
 largest magnitude, which becomes 4 to 6 times it.
@@ -30,7 +31,7 @@ def _step(codes: Tensor) -> Tensor:
 
 
 def _nearest(x: Tensor, steps: Sequence[float]) -> Tensor:
-    """The code of the nearest step, the lower one of two as near: how many middles of rising steps lie below."""
+    """Return the code of the nearest step, the lower one on a tie: the number of midpoints of rising steps below x."""
     codes = x._filled(0.0).cast(dtypes.uint8)
     for low, high in itertools.pairwise(steps):
         codes = codes + x.gt((low + high) / 2).cast(dtypes.uint8)
@@ -78,7 +79,7 @@ DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12)  # twice the numbers that 2 bits of exponent
 
 
 def _doubled(codes: Tensor) -> Tensor:
-    """Twice the number: the codes 0 to 7 rise, 8 to 15 are their negatives."""
+    """Return twice the number: the codes 0 to 7 rise, 8 to 15 are their negatives."""
     return lookup(codes, (*DOUBLED, *(-v for v in DOUBLED)))
 
 
@@ -94,8 +95,8 @@ def _read_mxfp4(e: Tensor, qs: Tensor) -> Codes:
 
 
 def _exponent(top: Tensor) -> Tensor:
-    """The scale of blocks by their largest magnitudes. Below 2 ** -125 it has no byte; as in ggml it becomes one of the
-    largest then, and all codes 0."""
+    """Return the scale of blocks by their largest magnitudes. Below 2 ** -125 no byte exists for it; as in ggml a
+    large one is used then, and all codes are 0."""
     is_small = top.lt(2.0**-126)  # subnormal: as bits it has no exponent
     bits = where(is_small, top * 2.0**24, top).bitcast(dtypes.uint32)
     exponent = (bits >> 23).cast(dtypes.int32) - where(is_small, bits._filled(26), bits._filled(2)).cast(dtypes.int32)

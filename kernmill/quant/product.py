@@ -1,9 +1,8 @@
-"""Products with quantized weights: the rows of x as int8 blocks, sums of whole numbers, scales once per group.
+"""Products with quantized weights: the rows of x as int8 blocks, integer sums, scales once per group.
 
 With x = t * a and w = s * (c - z) + o, where t is the scale of 32 values of x and s, z, o belong to a group of w, a
-group adds s * t * (sum(a * c) - z * sum(a)) + o * t * sum(a) to the result. The sums are exact in int32; z * sum(a) and
-t * sum(a) are the same for all rows of w and are made once, with a.
-Tests: tests/kernmill/quant/test_product.py.
+group adds s * t * (sum(a * c) - z * sum(a)) + o * t * sum(a) to the result. The sums are exact in int32. z * sum(a) and
+t * sum(a) are the same for all rows of w and are computed once, with a. Tests: tests/kernmill/quant/test_product.py.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from .block import BlockType, Codes
 __all__ = ["ACTIVATIONS", "Rows", "adds_bytes", "product", "quantized_rows"]
 
 ACTIVATIONS = 32  # values of x that share a scale
-_LEAST = 1e-30  # blocks of x with no larger value count as zeros: what is divided by it is finite
+_LEAST = 1e-30  # blocks of x below this magnitude count as zeros: quotients by it are finite
 _WORD = 4  # bytes that a dot product takes at once
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of numbers in few bits: about scale * codes.
+    """Rows of quantized activations: about scale * codes.
 
     Shapes: codes [.., blocks, ACTIVATIONS], scale [.., blocks, 1]. Dtypes: int8 from -127 to 127, float32.
     """
@@ -37,15 +36,15 @@ class Rows:
 
 
 def adds_bytes(device: str) -> bool:
-    """Whether the device has dot products of bytes."""
+    """True if the device has dot products of bytes."""
     return (dtypes.uint8, dtypes.int8) in get_device(device).target.dots
 
 
 def quantized_rows(x: Tensor) -> Rows:
-    """Each block by its largest magnitude: [.., n], n a multiple of ACTIVATIONS.
+    """Quantize each block by its largest magnitude: [.., n], n a multiple of ACTIVATIONS.
 
-    What is further from a value than half a scale is no number: the scale of a block with nan is nan, and with an
-    infinity it is infinite, with codes -127 and 127 for infinities and 0 for the rest.
+    Non-finite values: the scale of a block with nan is nan. With an infinity it is infinite, with codes -127 and 127
+    for infinities and 0 for the rest.
     """
     blocks = x.float().unflatten(-1, (x.shape[-1] // ACTIVATIONS, ACTIVATIONS))
     most = blocks.abs().max(-1, keepdim=True)
@@ -57,11 +56,11 @@ def quantized_rows(x: Tensor) -> Rows:
 
 
 def product(x: Tensor, codes: Codes, kind: BlockType) -> Tensor:
-    """Sums over all values of all blocks: x [rows, n] and codes [*m, blocks, values] give float32 [rows, *m]."""
+    """Sum over all values of all blocks: x [rows, n] and codes [*m, blocks, values] give float32 [rows, *m]."""
     rows = quantized_rows(x)
     groups, around = codes.scale.shape[-1], codes.codes.ndim - 2
     group = kind.values // groups
-    run = min(group, ACTIVATIONS)  # what is summed in int32: values that share both scales
+    run = min(group, ACTIVATIONS)  # values that share both scales are summed in int32
     outer, inner = _cut(kind.axes, run)
     blocks, count = codes.codes.shape[-2], x.shape[0]
 
@@ -92,7 +91,8 @@ def product(x: Tensor, codes: Codes, kind: BlockType) -> Tensor:
 
 
 def _cut(axes: tuple[int, ...], run: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The axes of a block as those over its runs and those inside of one, the last of these cut into words."""
+    """Split the axes of a block into those over its runs and those inside of one, the last of these split into
+    words."""
     outer, inner = list(axes), list[int]()
     while prod(inner) < run:
         size = min(outer[-1], run // prod(inner))

@@ -17,10 +17,10 @@ assert all(block.size_bytes == block.type.size_bytes for block in BLOCKS.values(
 
 
 def block_type(name: str) -> BlockType:
-    """The block type of that name, in upper or lower case.
+    """Return the block type of that name, in upper or lower case.
 
     Raises:
-        FormatError: kernmill has no such type.
+        FormatError: unknown type.
     """
     found = BLOCKS.get(name.upper())
     if found is None:

@@ -33,7 +33,7 @@ def largest(x: Tensor) -> Tensor:
 
 
 def rounded(x: Tensor) -> Tensor:
-    """To the nearest whole number, half away from zero."""
+    """Round to the nearest integer, half away from zero."""
     size = x.abs()
     whole = size.floor()
     up = (size - whole).ge(0.5)
@@ -83,7 +83,7 @@ def _read_q5_1(d: Tensor, m: Tensor, qh: Tensor, qs: Tensor, run: int = 1) -> Co
 
 
 def _from_least(x: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Scale, least value, and codes 0 to `most`."""
+    """Return scale, least value, and codes 0 to `most`."""
     least = x.min(-1, keepdim=True)
     d = (x.max(-1, keepdim=True) - least) / most
     return half_bytes(d), half_bytes(least), _truncated((x - least) * inverse(d) + 0.5, most)
@@ -101,7 +101,7 @@ def _write_q5_1(x: Tensor) -> dict[str, Tensor]:
 
 # --- interleaved rows ------------------------------------------------------------------------------------------------
 def _in_words(qh: Tensor, **others: Tensor) -> dict[str, Tensor]:
-    """The fifth bits of four values that are used together in one place each of the four bytes."""
+    """Repack the fifth bits: four values that are used together have the same bit position in each of four bytes."""
     return {**others, "qh": pack(unpack(qh, 1, 1), 1, 4)}
 
 

@@ -1,4 +1,4 @@
-"""class QuantizedTensor: rows of blocks and what they mean: a weight as it lies in its file."""
+"""class QuantizedTensor: rows of weight blocks and their meaning, in the layout of a file or interleaved."""
 
 from __future__ import annotations
 
@@ -26,28 +26,27 @@ from .unit import unit_for, unit_product
 
 __all__ = ["QuantizedTensor", "interleaved_bytes", "rows_together"]
 
-_TURNS = 2  # blocks by turns, of so many times as many rows, where what is read between them drives x out of the cache
+_TURNS = 2  # alternate with the blocks of further rows, if the data read between them would evict x from the cache
 _WORD = 4  # bytes that are copied together
-_TABLE = 128  # bytes of a table in registers from which on points are better taken from there than from memory
-_TILE = 2  # rows of x that share what is looked up for one of them
+_TABLE = 128  # bytes of a register table from which on codebook entries are looked up there and not in memory
+_TILE = 2  # rows of x that share the lookups of one of them
 
 _Arranged = Callable[..., dict[str, Tensor]]
 
 
 class QuantizedTensor:
-    """Values kept as blocks of few bits. What computes with them asks for `dequantize()`, an expression like any other.
+    """Values stored as blocks of few bits. Computations use `dequantize()`, an expression like any other.
 
-    Shapes: `shape` is that of the values. `data` has the same axes, the last one as [blocks, bytes of a block]; where
-    rows are interleaved, [groups of rows, blocks, interleave * bytes of a block], the last group filled up. Words lie
-    side by side for 16 rows, the blocks of 32 by turns.
-    Dtypes: `data` is uint8; the values are float32.
+    Shapes: `shape` is that of the values. `data` has the same axes, the last one as [blocks, bytes of a block]; if rows
+    are interleaved, [groups of rows, blocks, interleave * bytes of a block], the last group padded. Words are
+    interleaved over 16 rows, with blocks of 32 rows alternating. Dtypes: `data` is uint8; the values are float32.
     """
 
     data: Tensor
     type: BlockType
     shape: tuple[int, ...]
     interleave: int
-    form: BlockType  # the type as the blocks lie
+    form: BlockType  # the type with the layout of the blocks in memory
 
     def __init__(
         self,
@@ -58,12 +57,13 @@ class QuantizedTensor:
         interleave: int = 1,
         form: BlockType | None = None,
     ) -> None:
-        """Take bytes of any shape as the blocks of a tensor; of one with so many rows interleaved, in the form that
-        the settings say unless one is given.
+        """Take bytes of any shape as the blocks of a tensor; with `interleave` rows interleaved, in the layout that the
+        settings select unless one is given.
 
         Raises:
-            ShapeError: rows that are no whole blocks, or not `interleave` by `interleave`; another number of bytes;
-                `interleave` is neither 1 nor a multiple of 16.
+            ShapeError: rows that are not a multiple of the block size, or not of two axes if interleaved; wrong number
+            of
+                bytes; `interleave` is neither 1 nor a multiple of 16.
             DTypeError: the data is not uint8.
         """
         self.type = block_type(type) if isinstance(type, str) else type
@@ -102,11 +102,12 @@ class QuantizedTensor:
     @classmethod
     @with_sentences
     def quantize(cls, x: Tensor, type: str | BlockType) -> Self:
-        """The nearest blocks to a float tensor [.., n], n being whole blocks. Lazy, as every tensor is.
+        """Quantize a float tensor [.., n] to the nearest blocks, n being a multiple of the block size. Lazy, as every
+        tensor is.
 
         Raises:
-            ShapeError: rows that are no whole blocks.
-            FormatError: no such type, or one that kernmill only reads.
+            ShapeError: rows that are not a multiple of the block size.
+            FormatError: unknown type, or one that kernmill only reads.
         """
         kind = block_type(type) if isinstance(type, str) else type
         if not x.ndim or x.shape[-1] % kind.values:
@@ -118,11 +119,10 @@ class QuantizedTensor:
         return cls(kind.encode(blocks), kind, x.shape)
 
     def interleaved(self, arena: WeightArena | None = None) -> Self:
-        """The same values with 16 rows side by side: word n of all of them, then word n + 1 (of long blocks, where the
-        device asks for it, by turns with those of 16 more). Products read that as fast as memory gives it. Made now, in
-        as much memory again (more where values are written out, see QUANT_FORM), in an arena if one is given (the last
-        rows are filled up); itself where they lie so, and where there is no matrix with values.
-        """
+        """Interleave 16 rows: word n of all of them, then word n + 1; long blocks alternate with those of 16 more
+        rows if the device needs it. Products read this layout at memory speed. The copy is made now, with the
+        same size (more with decoded values, see QUANT_FORM), in an arena if one is given; the last rows are
+        padded. Returns itself if it is already interleaved, and if it is not a matrix with values."""
         if self.interleave > 1 or self.ndim != 2 or not self.shape[0] or not self.shape[1]:
             return self
         form, arranged = _laid(self.type, self.device)
@@ -137,7 +137,7 @@ class QuantizedTensor:
         return type(self)(laid.flatten(2), self.type, self.shape, interleave=together, form=form)
 
     def _codes(self, index: Tensor | None = None) -> Codes:
-        """The meaning of all blocks, or of those of some rows; the first axis of interleaved rows is two or three."""
+        """Unpack all blocks, or those of some rows; the first axis of interleaved rows becomes two or three."""
         if self.interleave == 1:
             return self.type.codes(self.data if index is None else self.data[index])
         kind = self.form
@@ -160,13 +160,13 @@ class QuantizedTensor:
         return (values if self.interleave == 1 else values.flatten(0, -3)[: self.shape[0]]).reshape(self.shape)
 
     def linear(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """x @ values.T + bias, the sums taken block by block, in float32 (float64 for a float64 x).
+        """Return x @ values.T + bias, accumulated block by block, in float32 (float64 for a float64 x).
 
         With QUANT_ACT=int8 the rows of a float32 or shorter x are rounded to 8 bits in blocks of 32 first (product.py).
         Shapes: x [.., n] and this [m, n] give [.., m]; bias [m].
 
         Raises:
-            ShapeError: this has not two axes, or their last axes differ.
+            ShapeError: this does not have two axes, or their last axes differ.
         """
         if self.ndim != 2 or not x.ndim or x.shape[-1] != self.shape[-1]:
             own = f"{self.type.name} of shape {show_shape(self.shape)}"
@@ -208,7 +208,7 @@ class QuantizedTensor:
     # --- as a tensor
     @property
     def device(self) -> str:
-        """Where the blocks lie."""
+        """The device of the blocks."""
         return self.data.device
 
     @property
@@ -222,12 +222,12 @@ class QuantizedTensor:
         return self.data.numel()
 
     def over(self, data: Tensor, shape: Sequence[int]) -> Self:
-        """Blocks that lie as these do in other memory."""
+        """Return a tensor of the same layout over other memory."""
         return type(self)(data, self.type, shape, interleave=self.interleave, form=self.form)
 
     @property
     def row_layout(self) -> Hashable:
-        """What matrices have in common whose rows can follow each other."""
+        """The properties that matrices must share to be merged by rows."""
         return self.type, self.form, self.interleave, self.shape[1:]
 
     def to(self, device: str) -> Self:
@@ -251,7 +251,7 @@ def rows_together(kind: BlockType, device: str | None = None) -> int:
 
 
 def interleaved_bytes(type: TensorType, shape: Sequence[int], device: str | None = None) -> int:
-    """What `interleaved` takes for a matrix."""
+    """Return the bytes that `interleaved` takes for a matrix."""
     kind = BLOCKS.get(type.name)
     each = type.size_bytes if kind is None else _laid(kind, device_name(device))[0].size_bytes
     together = SIDE if kind is None else rows_together(kind, device)
@@ -263,22 +263,22 @@ def _least(count: Any) -> int:
 
 
 def _made_ahead(codes: Codes) -> Codes:
-    """Codes of interleaved rows in memory, words of all rows side by side, and their scales."""
+    """Decode the quants of interleaved rows to memory, words of all rows interleaved, with their scales."""
     word = codes.codes.unflatten(-1, (-1, _WORD)).movedim(-4, -2).contiguous()
     scale = codes.scale.movedim(-3, -1).contiguous().movedim(-1, -3)
     return replace(codes, codes=word.movedim(-2, -4).flatten(-2), scale=scale)
 
 
 def _laid(kind: BlockType, device: str) -> tuple[BlockType, _Arranged]:
-    """The form of interleaved rows on a device, and what makes its parts."""
-    is_fast = setting("QUANT_FORM") == "fast" and adds_bytes(device)  # else taking codes apart costs more than gathers
+    """Return the interleaved layout on a device, and the function that makes its parts."""
+    is_fast = setting("QUANT_FORM") == "fast" and adds_bytes(device)  # else decoding costs more than gathers
     is_held = get_device(device).target.table_bytes >= _TABLE
     return (kind.written if is_fast else None) or (kind.held if is_held else None) or kind.laid or (kind, dict)
 
 
 @cache
 def _make_tables(form: BlockType, device: str) -> None:
-    """Make what a form looks up now: in a capture it would be a tensor that is left behind, which users are told of."""
+    """Make the lookup tables of a layout now: in a capture they would be leftover tensors, which cause a warning."""
     if form.looked_up or form.order[0]:
         form.codes(Tensor.zeros(1, form.size_bytes, dtype=dtypes.uint8, device=device))
 
@@ -287,14 +287,15 @@ def _make_tables(form: BlockType, device: str) -> None:
 def _laying(
     kind: BlockType, form: BlockType, arranged: _Arranged, shape: tuple[int, ...], groups: int
 ) -> Jit[[Tensor, Tensor, int], None]:
-    """What puts rows of blocks [rows, blocks, bytes] side by side: one for each shape, however many a program has."""
+    """Return the function that interleaves rows of blocks [rows, blocks, bytes]: one for each shape of the program."""
     return Jit(partial(_lay, kind, form, arranged, groups), runs_first=False)
 
 
 def _lay(
     kind: BlockType, form: BlockType, arranged: _Arranged, groups: int, data: Tensor, laid: Tensor, first: int
 ) -> None:
-    """So many groups of rows from the first on: each part of the blocks by itself, four bytes at a time."""
+    """Interleave `groups` groups of rows from the first on: each part of the blocks separately, four bytes at a
+    time."""
     together = laid.shape[2] * SIDE
     start = first * together
     rows = data[start : start + groups * together]

@@ -1,8 +1,9 @@
-"""Blocks with two, three or four values a code and one scale: Q1_0 (-1, 1), TQ1_0 and TQ2_0 (-1, 0, 1), Q2_0 (-1 to 2).
+"""Blocks with two, three or four values per quant and one scale: Q1_0 (-1, 1), TQ1_0 and TQ2_0 (-1, 0, 1), Q2_0 (-1 to
+2).
 
-TQ1_0 keeps five digits to the base 3 in a byte, as a fraction of 256: times 3, what goes beyond the byte is the next.
-Source: github.com/ggml-org/ggml, src/ggml-common.h and src/ggml-quants.c.
-Tests: tests/kernmill/quant/test_ternary.py.
+TQ1_0 stores five base-3 digits in a byte, as a fraction of 256: multiplied by 3, the overflow of the byte is the next
+digit. Source: github.com/ggml-org/ggml, src/ggml-common.h and src/ggml-quants.c. Tests:
+tests/kernmill/quant/test_ternary.py.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ def _read_twos(d: Tensor, qs: Tensor, run: int) -> Codes:
 
 
 def _digits(x: Tensor, count: int) -> Tensor:
-    """The first `count` digits of all bytes, then the second ones, ..: [.., n] to [.., count * n]."""
+    """Return the first `count` digits of all bytes, then the second ones, ..: [.., n] to [.., count * n]."""
     powers = lookup(Tensor.arange(count, dtype=dtypes.uint8), POWERS[:count], dtypes.uint8).unsqueeze(-1)
-    shifted = x.unsqueeze(-2) * powers  # wraps: what was before the digit is gone
+    shifted = x.unsqueeze(-2) * powers  # wraps: earlier digits are gone
     return ((shifted.cast(dtypes.uint16) * 3) >> 8).flatten(-2)
 
 
@@ -47,7 +48,7 @@ def _read_tq1_0(qs: Tensor, qh: Tensor, d: Tensor) -> Codes:
 
 
 def _ternary(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The scale and the codes 0 to 2."""
+    """Return the scale and the codes 0 to 2."""
     d = x.abs().max(-1, keepdim=True)
     return half_bytes(d), (rounded(x * inverse(d)) + 1).cast(dtypes.uint8)
 
@@ -58,7 +59,7 @@ def _write_tq2_0(x: Tensor) -> dict[str, Tensor]:
 
 
 def _bytes(digits: Tensor, count: int) -> Tensor:
-    """The inverse of `_digits`: the number of `count` digits as a fraction of 256, rounded up."""
+    """Invert `_digits`: the number of `count` digits as a fraction of 256, rounded up."""
     planes = digits.unflatten(-1, (count, digits.shape[-1] // count)).cast(dtypes.uint32)
     number = planes[..., 0, :]
     for place in range(1, 5):
@@ -74,12 +75,12 @@ def _write_tq1_0(x: Tensor) -> dict[str, Tensor]:
 
 # --- interleaved rows ------------------------------------------------------------------------------------------------
 def _by_runs(bits: int, run: int, d: Tensor, qs: Tensor) -> dict[str, Tensor]:
-    """The codes of 32 values in neighbouring words, of four values in the same bits of a word's bytes."""
+    """Repack the codes of 32 values in adjacent words, four values in the same bits of a word's bytes."""
     return {"d": d, "qs": pack(unpack(qs, bits, run), bits, 4 * bits)}
 
 
 def _tq1_0_by_twos(qs: Tensor, qh: Tensor, d: Tensor) -> dict[str, Tensor]:
-    """Written out: in two bits a code, as TQ2_0's."""
+    """Decode to two bits per code, like TQ2_0."""
     return {"d": d, "qs": pack(_tq1_0_codes(qs, qh), 2, 8)}
 
 

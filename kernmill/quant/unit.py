@@ -1,10 +1,9 @@
 """Products of many rows with weights through a matrix unit, which multiplies tiles of halves: bfloat16, float16.
 
-Weights are decoded for all rows together, in the order in which the unit reads its tiles, and x is rounded to the type
-that the unit multiplies: that errs less than the 8 bits of product.py do. A float16 weight is no bfloat16: where there
-is no unit for it, weight and x are sums of two each, upper and lower bits. The products of all but the two lower ones
-make their product to float32's last bits but seven.
-Why: docs/topics/matrix-units.md. Tests: tests/kernmill/quant/test_unit.py.
+Weights are decoded once for all rows, in the tile order of the unit. x is rounded to the unit's dtype, with a smaller
+error than the 8 bits of product.py. A float16 weight is not a bfloat16: without a unit for it, weight and x are each
+split into high and low parts. Three of the four high/low products give float32 accuracy minus 7 bits. Why:
+docs/topics/matrix-units.md. Tests: tests/kernmill/quant/test_unit.py.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _LARGE = 2.0**15  # of x as float16
 
 
 def float_unit(device: str, *kinds: DType) -> Unit | None:
-    """What of a device multiplies whole tiles of such floats; of any without a type."""
+    """Return the matrix unit of a device that multiplies whole tiles of such floats; of any floats without `kinds`."""
     units = [unit for unit in get_device(device).target.units if unit.a is unit.b and not unit.items]
     return next((unit for unit in units if unit.a.is_float and unit.a in (kinds or (unit.a,))), None)
 
@@ -41,7 +40,7 @@ def unit_for(x: Tensor, *kinds: DType) -> Unit | None:
 
 
 def is_rounded(x: Tensor, least: int) -> bool:
-    """Whether x has so many rows, and their values may be rounded."""
+    """True if x has at least `least` rows, and their values may be rounded."""
     rows: Any = math.prod(x.shape[:-1])
     is_many = not isinstance(rows, SymbolicSize) and rows >= least
     is_float = x.dtype.bits < 64 and x.dtype.is_float and not x.requires_grad
@@ -49,7 +48,7 @@ def is_rounded(x: Tensor, least: int) -> bool:
 
 
 def unit_product(x: Tensor, codes: Codes, unit: Unit) -> Tensor:
-    """Sums over all values of all blocks.
+    """Sum over all values of all blocks.
 
     Shapes: x [rows, n] and codes of interleaved rows [groups, unit.n, blocks, values] give [rows, groups * unit.n].
     Dtypes: float32.
@@ -67,8 +66,8 @@ def unit_product(x: Tensor, codes: Codes, unit: Unit) -> Tensor:
 
 
 def float_linear(x: Tensor, weight: Tensor) -> Tensor | None:
-    """x @ weight.T for float32 x and a weight of halves, x rounded as the unit asks. None for others, for few rows, and
-    where the device has no unit.
+    """Return x @ weight.T for float32 x and a weight of halves, with x rounded to the unit's dtype. None for other
+    dtypes, for few rows, and without a matrix unit.
 
     Shapes: x [.., n] and the weight [m, n] give [.., m]. Dtypes: float32.
     """
@@ -95,19 +94,19 @@ def float_linear(x: Tensor, weight: Tensor) -> Tensor | None:
 
 
 def _halves(x: Tensor, unit: Unit) -> tuple[Tensor, Tensor]:
-    """Upper and lower bits; nothing is left of what is no finite number."""
+    """Split into high and low parts; the low part of a non-finite number is 0."""
     upper = x.cast(unit.a)
     rest = x - upper.float()
     return upper, where(rest.abs().lt(math.inf), rest, rest._filled(0.0)).cast(unit.a)
 
 
 def _steps(unit: Unit, *parts: Tensor) -> Tensor:
-    """Parts of rows [rows, n] side by side, step by step of the unit: [rows, steps * parts * unit.k]."""
+    """Concatenate parts of rows [rows, n], step by step of the unit: [rows, steps * parts * unit.k]."""
     return stack([part.unflatten(-1, (-1, unit.k)) for part in parts], axis=2).flatten(1)
 
 
 def _rows(x: Tensor, unit: Unit) -> Tensor:
-    """Rows [.., n] as the unit multiplies them, filled up to whole tiles that lie in memory one after the other."""
+    """Repack rows [.., n] for the unit, padded to whole tiles that are consecutive in memory."""
     n = x.shape[1]
     size = -(-x.shape[0] // unit.m) * unit.m
     whole = x.cast(unit.a).pad([(0, size - x.shape[0]), (0, 0)])
@@ -116,5 +115,5 @@ def _rows(x: Tensor, unit: Unit) -> Tensor:
 
 
 def _ahead(part: Tensor) -> Tensor:
-    """Scales of interleaved rows in memory, those of a group side by side."""
+    """Store the scales of interleaved rows, those of a group contiguous."""
     return part.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)

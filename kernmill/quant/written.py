@@ -1,10 +1,10 @@
-"""Forms of interleaved rows whose values are written out: codes of 2 to 4 bits where files have places of points.
+"""Interleaved layouts with decoded values: 2- to 4-bit quants where files have codebook indices.
 
-Looking points up in memory takes longer than reading more bytes does. A code is
-- of IQ1 2 bits, for -1, 0 and 1. Whether an eighth is added or subtracted is a bit for all values that share it; in
-  IQ1_S it is the lowest one of a scale, which is odd anyway;
-- of IQ2 3 bits, of IQ3 4 bits: the number of a value among those that there are, from the least one on.
-Two scales lie in a byte. Why: docs/topics/quantized-layouts.md. Tests:
+Lookups in memory take longer than reading more bytes. A quant has
+- for IQ1 2 bits, for -1, 0 and 1. Whether an eighth is added or subtracted is a bit for all values that share it; in
+  IQ1_S it is the lowest bit of a scale, which is always odd;
+- for IQ2 3 bits, for IQ3 4 bits: the rank of a value among the possible ones, from the least one on.
+Two scales share a byte. Why: docs/topics/quantized-layouts.md. Tests:
 tests/kernmill/quant/test_written.py.
 """
 
@@ -21,19 +21,19 @@ from .block import BlockType, Codes
 
 __all__ = ["FORMS", "SIZES", "iq1_m", "iq1_s", "numbers", "scales_above"]
 
-SIZES = {  # of values, by their numbers in a table of points
+SIZES = {  # magnitudes by their indices in a codebook
     "IQ2_XXS": (8, 25, 43),
     "IQ2_XS": (8, 25, 43),
     "IQ2_S": (8, 25, 43),
     "IQ3_XXS": (4, 12, 20, 28, 36, 44, 52, 62),
     "IQ3_S": (1, 3, 5, 7, 9, 11, 13, 15),
 }
-_EIGHTHS = 9  # below the code that stands for 0: the least value is eight eighths and one more
+_EIGHTHS = 9  # below the quant for 0: the least value is eight eighths and one more
 
 
 # --- IQ2, IQ3 --------------------------------------------------------------------------------------------------------
 def _table(name: str) -> tuple[int, ...]:
-    """All values, as what they are more than the least one."""
+    """Return all possible values, relative to the least one."""
     sizes = SIZES[name]
     return (*[sizes[-1] - size for size in sizes[::-1]], *[sizes[-1] + size for size in sizes])
 
@@ -71,25 +71,25 @@ def _read_iq3_s(d: Tensor, scales: Tensor, codes: Tensor) -> Codes:
 
 # --- IQ1 -------------------------------------------------------------------------------------------------------------
 def _apart(codes: Codes, run: int) -> tuple[Tensor, Tensor]:
-    """What stands for -1, 0 and 1 [.., values], and for each run of values whether an eighth is added."""
+    """Split into quants of -1, 0 and 1 [.., values], and a bit per run of values that an eighth is added."""
     above = codes.codes - (codes.zero - _EIGHTHS)
     return above >> 3, above[..., ::run] >> 1 & 1
 
 
 def iq1_s(d: Tensor, scale: Tensor, codes: Codes) -> dict[str, Tensor]:
-    """The parts; scales from 0 to 7."""
+    """Repack IQ1_S to the parts; scales from 0 to 7."""
     whole, is_more = _apart(codes, 32)
     return {"d": d, "scales": pack(scale << 1 | is_more, 4, 1), "codes": pack(whole, 2, 8)}
 
 
 def iq1_m(d: Tensor, scale: Tensor, codes: Codes) -> dict[str, Tensor]:
-    """The parts; scales from 0 to 7."""
+    """Repack IQ1_M to the parts; scales from 0 to 7."""
     whole, is_more = _apart(codes, 8)
     return {"d": d, "scales": pack(scale << 1 | 1, 4, 1), "more": pack(is_more, 1, 1), "codes": pack(whole, 2, 4)}
 
 
 def _together(whole: Tensor, is_more: Tensor) -> Tensor:
-    """The inverse of `_apart`: [.., values] and [.., runs] to codes, in eighths."""
+    """Invert `_apart`: [.., values] and [.., runs] to codes, in eighths."""
     runs = whole.unflatten(-1, (is_more.shape[-1], whole.shape[-1] // is_more.shape[-1]))
     return (runs << 3 | (is_more << 1).unsqueeze(-1)).flatten(-2)
 
