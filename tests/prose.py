@@ -1,4 +1,5 @@
-"""What prose may not say: private words that have a word of the field, and long sentences. Counted for each file.
+"""What prose may not say: private words that have a word of the field, long sentences, and docstrings that begin with a
+clause. Counted for each file.
 
 tests/prose.json holds how often a file may still do it. A new file has no allowance.
 
@@ -76,6 +77,7 @@ WORDS: dict[str, str] = {  # a private word, as a pattern: what the field says
     r"nearest cache": "L1",
 }
 _PATTERNS = {re.compile(rf"(?i)(?:\b|(?<=\W)){pattern}"): word for pattern, word in WORDS.items()}
+_CLAUSE = re.compile(r"(?:Whether|What|Those|Who|Which|Where|That) ")
 _END = re.compile(r"(?<=[.!?])(?<!\.\.)[)\"'*]*\s+|(?<=[:;])[)\"'*]*\s+(?=[A-Z`])")
 
 
@@ -150,9 +152,21 @@ def sources() -> list[Path]:
     return [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
+def beginnings(source: str) -> Iterator[Fault]:
+    """Docstrings of functions and classes that begin with a clause."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            docstring = ast.get_docstring(node) or ""
+            if _CLAUSE.match(docstring):
+                yield Fault(f"{node.name}: {docstring[:80]!r}", "a verb; of a predicate `True if`; of a class a noun")
+
+
 def found_in(path: Path) -> list[Fault]:
+    """All faults of a file."""
     text = path.read_text(encoding="utf-8")
-    return list(faults(words_of_markdown(text) if path.suffix == ".md" else words_of_source(text)))
+    if path.suffix == ".md":
+        return list(faults(words_of_markdown(text)))
+    return [*faults(words_of_source(text)), *beginnings(text)]
 
 
 def counts() -> Counter[str]:

@@ -82,7 +82,9 @@ FOR_PEOPLE = [
 
 
 def test_prose_uses_the_words_of_the_field() -> None:
-    """Private words and sentences above 30 words, by file. `python -m tests.prose FILE` shows them with better words.
+    """Private words, sentences above 30 words, docstrings that begin with *Whether* or *What*: by file.
+
+    `python -m tests.prose FILE` shows them with better words.
 
     Write the sentence otherwise. After a file was renamed, run `python -m tests.prose --shrink`.
     """
@@ -124,6 +126,9 @@ def test_prose_is_found() -> None:
     assert found == ["is, is stored, is located; interleaved"]
     source = '"""What lies here."""\nx = "lies"  # so many values\n'
     assert len(list(prose.faults(prose.words_of_source(source)))) == 2
+    assert (
+        len(list(prose.beginnings('def f():\n    """Whether it fits."""\ndef g():\n    """True if it fits."""\n'))) == 1
+    )
     assert [fault.instead for fault in prose.faults(["word " * 31 + "."])] == ["two sentences"]
     assert list(prose.faults(["It is written in place. " * 10])) == []
 

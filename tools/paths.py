@@ -16,6 +16,7 @@ __all__ = ["matmul_path", "replay_path"]
 
 ROOT = Path(__file__).resolve().parent.parent
 _SETTINGS = {"CACHE": "0", "COMPILER_PROCESS": "0", "THREADS": "1", "DEBUG": "", "BEAM": "", "TARGET": "", "CHECK": "",
+             "OVERRIDE": "", "DUMP": "", "QUANT_ACT": "", "QUANT_FORM": "", "SEED": "", "SPIN": "",
              "PYTHONHASHSEED": "0"}  # fmt: skip
 
 _RECORD = """
