@@ -8,7 +8,9 @@ from .chatglm import ChatGLM
 from .cohere2 import Cohere2
 from .command_r import CommandR
 from .config import Config
+from .dots1 import Dots1
 from .ernie4_5 import Ernie45
+from .ernie4_5_moe import Ernie45Moe
 from .exaone import Exaone
 from .exaone4 import Exaone4
 from .falcon import Falcon
@@ -16,19 +18,27 @@ from .gemma import Gemma
 from .gemma2 import Gemma2
 from .gemma3 import Gemma3
 from .glm4 import Glm4
+from .glm4moe import Glm4Moe
 from .gpt2 import Gpt2
 from .gptneox import GptNeoX
 from .granite import Granite
+from .granitemoe import GraniteMoe
 from .hunyuan_dense import HunyuanDense
+from .hunyuan_moe import HunyuanMoe
 from .internlm2 import InternLM2
 from .llama import Llama
+from .minimax_m2 import MiniMaxM2
 from .nemotron import Nemotron
 from .olmo2 import Olmo2
+from .olmoe import OlmoE
 from .orion import Orion
 from .phi2 import Phi2
 from .phi3 import Phi3
+from .phimoe import PhiMoe
 from .qwen2 import Qwen2
+from .qwen2moe import Qwen2Moe
 from .qwen3 import Qwen3
+from .qwen3moe import Qwen3Moe
 from .seed_oss import SeedOss
 from .smollm3 import SmolLM3
 from .stablelm import StableLM
@@ -45,7 +55,9 @@ ARCHITECTURES: dict[str, type[Architecture]] = {  # general.architecture of a GG
     "chatglm": ChatGLM,
     "cohere2": Cohere2,
     "command-r": CommandR,
+    "dots1": Dots1,
     "ernie4_5": Ernie45,
+    "ernie4_5-moe": Ernie45Moe,
     "exaone": Exaone,
     "exaone4": Exaone4,
     "falcon": Falcon,
@@ -53,21 +65,30 @@ ARCHITECTURES: dict[str, type[Architecture]] = {  # general.architecture of a GG
     "gemma2": Gemma2,
     "gemma3": Gemma3,
     "glm4": Glm4,
+    "glm4moe": Glm4Moe,
     "gpt2": Gpt2,
     "gptneox": GptNeoX,
     "granite": Granite,
+    "granitemoe": GraniteMoe,
     "hunyuan-dense": HunyuanDense,
+    "hunyuan-moe": HunyuanMoe,
     "internlm2": InternLM2,
     "llama": Llama,
+    "minimax-m2": MiniMaxM2,
     "nemotron": Nemotron,
     "olmo2": Olmo2,
+    "olmoe": OlmoE,
     "orion": Orion,
     "phi2": Phi2,
     "phi3": Phi3,
+    "phimoe": PhiMoe,
     "qwen2": Qwen2,
+    "qwen2moe": Qwen2Moe,
     "qwen2vl": Qwen2,
     "qwen3": Qwen3,
+    "qwen3moe": Qwen3Moe,
     "qwen3vl": Qwen3,
+    "qwen3vlmoe": Qwen3Moe,
     "seed_oss": SeedOss,
     "smollm3": SmolLM3,
     "stablelm": StableLM,

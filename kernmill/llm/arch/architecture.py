@@ -15,20 +15,24 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from kernmill import FormatError, Tensor, where
 
 from .cache import Cache, Places
 from .config import Config
+from .experts import apart, chosen_experts, expert_shapes
 from .pooling import Pooling
 from .rope import rotate, tables
-from .weight import Weight, join, linear, nbytes, parts_of, rows
+from .weight import Weight, chosen, join, linear, nbytes, parts_of, rows
 
 __all__ = ["Architecture", "Weights"]
 
 Weights = Callable[[str], Weight | None]  # the tensor of a name, or None where the file has none
 _ATTENTION, _GATED = ("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up")
+_DENSE = ("ffn_gate", "ffn_up", "ffn_down")  # a layer has these, or experts
+_EXPERTS, _SHARED = ("ffn_gate_exps", "ffn_up_exps"), ("ffn_gate_shexp", "ffn_up_shexp")
 _OF_LAYER = re.compile(r"blk\.\d+\.")
 Around = tuple[Tensor, Tensor, Tensor]  # cosine, sine and mask of a pass
 Layers = Callable[[Hashable, Tensor, Sequence[Weight], Sequence[Tensor], Callable[[], Tensor]], Tensor]
@@ -57,6 +61,9 @@ class Architecture:
     is_parallel = False  # attention and feed-forward part read the same x
     norms_rotated = False  # heads are normed after they are rotated, not before
     period = 0  # the last of so many layers has no window, the others have one; 0: no layer has one
+    mixes = "never"  # whether layers have experts: never, sometimes (if a file says so), always
+    gating, is_normed = "softmax", True  # of experts, where the file does not say: see config.Experts
+    weighs_input = False  # the weights of experts multiply their x, not their results
     before_attention, after_attention = "attn_norm", "post_attention_norm"  # names of norms; "": none
     before_feed_forward, after_feed_forward = "ffn_norm", "post_ffw_norm"
     needs_always = (
@@ -66,10 +73,13 @@ class Architecture:
     needs_besides: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()  # of `needs_always`, tensors that these models do not have
     may_lack: tuple[str, ...] = ()  # of `needs_always`, tensors that some of these models have
-    fused: tuple[tuple[str, tuple[str, ...]], ...] = (("attn_qkv", _ATTENTION),)  # matrices that files may hold as one
-    same_x: tuple[tuple[str, ...], ...] = (_ATTENTION, _GATED)  # matrices that become one where they can: see products
+    fused: tuple[tuple[str, tuple[str, ...]], ...] = (
+        ("attn_qkv", _ATTENTION), ("ffn_gate_up_exps", _EXPERTS)
+    )  # fmt: skip
+    same_x: tuple[tuple[str, ...], ...] = (_ATTENTION, _GATED, _SHARED)  # matrices that become one where they can
 
     def __init__(self, config: Config, weights: Weights, capacity: int) -> None:
+        config = self._with_experts(config)
         self.config, self.capacity, self._weights = config, capacity, weights
         self.embedding = self.needed("token_embd.weight", None, config.width)
         self.vocabulary = self.embedding.shape[0]
@@ -131,6 +141,32 @@ class Architecture:
         return tuple(name for name in (*cls.needs_always, *cls.needs_besides) if name not in without)
 
     @classmethod
+    def _with_experts(cls, c: Config) -> Config:
+        """The sizes with what the architecture says about experts where the file says nothing."""
+        e = c.experts
+        if e.count and cls.mixes == "never":
+            raise FormatError(
+                f"{c.name}.expert_count is {e.count}, and models of this architecture have no experts. Convert the "
+                "file again."
+            )
+        if not e.count and cls.mixes == "always":
+            raise FormatError(f"the file has no {c.name}.expert_count, which the model cannot be built without.")
+        is_normed = cls.is_normed if e.is_normed is None else e.is_normed
+        return replace(c, experts=replace(e, gating=e.gating or cls.gating, is_normed=is_normed))
+
+    def _names_in(self, n: int) -> tuple[dict[str, tuple[int, ...]], set[str]]:
+        """The tensors that a layer can have, with their shapes, and those that it must have."""
+        c, needed = self.config, set(self.needed_names())
+        shapes, of_experts = self.shapes(c), expert_shapes(c)
+        if not self.config.experts.are_in(n):
+            return shapes, needed
+        dense = {name for name in shapes if name.split(".")[0] in _DENSE}
+        needed = needed - dense | {f"{name}.weight" for name in ("ffn_gate_inp", "ffn_down_exps", *_EXPERTS)}
+        if c.experts.shared_width:
+            needed |= {f"{name}.weight" for name in ("ffn_down_shexp", *_SHARED)}
+        return {name: shape for name, shape in shapes.items() if name not in dense} | of_experts, needed
+
+    @classmethod
     def whole_shapes(cls, c: Config) -> dict[str, tuple[int, ...]]:
         """More tensors that the model must have in addition to its layers."""
         return {}
@@ -174,34 +210,39 @@ class Architecture:
             FormatError: a tensor has another shape than the metadata say.
         """
         whole = {"token_embd.weight": (None, c.width), "output.weight": (None, c.width)}
-        layer = cls.shapes(c)
+        layer = cls.shapes(c) | expert_shapes(c)
         for joint, parts in cls.fused:
-            rows = sum(layer[f"{part}.weight"][0] for part in parts)
-            layer |= {f"{joint}.weight": (rows, c.width), f"{joint}.bias": (rows,)}
+            if f"{parts[0]}.weight" in layer:
+                *before, _, width = layer[f"{parts[0]}.weight"]
+                rows = sum(layer[f"{part}.weight"][-2] for part in parts)
+                layer |= {f"{joint}.weight": (*before, rows, width), f"{joint}.bias": (*before, rows)}
         for name, shape in shapes.items():
             _check_fits(c, name, shape, whole.get(name) or layer.get(_OF_LAYER.sub("", name)) or shape)
 
     def add_layer(self, n: int) -> None:
         """Take the tensors that a layer has, by their names in it."""
-        wanted, shapes = self.needed_names(), self.shapes(self.config)
+        shapes, wanted = self._names_in(n)
         matrices: dict[str, Weight] = {}
         vectors: dict[str, Tensor] = {}
         for joint, parts in self.fused:
-            rows = [shapes[f"{part}.weight"][0] for part in parts]
-            weight = self.found(f"blk.{n}.{joint}.weight", sum(rows), self.config.width)
+            if f"{parts[0]}.weight" not in shapes:
+                continue
+            *before, _, width = shapes[f"{parts[0]}.weight"]
+            rows = [shapes[f"{part}.weight"][-2] for part in parts]
+            weight = self.found(f"blk.{n}.{joint}.weight", *before, sum(rows), width)
             if weight is None:
                 continue
             matrices[f"{parts[0]}.weight"] = weight  # `products` splits what it gives
-            bias = self.found(f"blk.{n}.{joint}.bias", sum(rows))
+            bias = self.found(f"blk.{n}.{joint}.bias", *before, sum(rows))
             for part, size in zip(parts, rows, strict=True):
                 del shapes[f"{part}.weight"], shapes[f"{part}.bias"]
                 if isinstance(bias, Tensor):
-                    vectors[f"{part}.bias"], bias = bias[:size].contiguous().realize(), bias[size:]
+                    vectors[f"{part}.bias"], bias = bias[..., :size].contiguous().realize(), bias[..., size:]
         for name, shape in shapes.items():
             if name in self.lacks:
                 continue
             weight = (self.needed if name in wanted else self.found)(f"blk.{n}.{name}", *shape)
-            if len(shape) == 1 and isinstance(weight, Tensor):
+            if isinstance(weight, Tensor) and (len(shape) == 1 or name.endswith(".bias")):
                 vectors[name] = weight
             elif weight is not None:
                 matrices[name] = weight
@@ -295,7 +336,7 @@ class Architecture:
         return self.is_parallel
 
     def _scaled(self, part: Tensor) -> Tensor:
-        """What a part adds to x."""
+        """Scale the part that is added to x."""
         return part * self.config.residual_scale if self.config.residual_scale else part
 
     def normed(self, n: int, x: Tensor, name: str) -> Tensor:
@@ -332,7 +373,8 @@ class Architecture:
 
     def products(self, n: int, x: Tensor, names: Sequence[str]) -> list[Tensor]:
         """The same x with several matrices of a layer, and their biases where there are some."""
-        rows = [self.shapes(self.config)[f"{name}.weight"][0] for name in names]
+        shapes = self.shapes(self.config) | expert_shapes(self.config)
+        rows = [shapes[f"{name}.weight"][0] for name in names]
         found: list[Tensor] = []
         for name in names:
             matrix = self.matrices[n].get(f"{name}.weight")  # None: it lies in the one before
@@ -377,13 +419,51 @@ class Architecture:
         return split if is_of_row or self.norms_rotated else self.normed(n, split, norm)
 
     def feed_forward(self, n: int, x: Tensor) -> Tensor:
-        """Up, activated, and down again."""
+        """Up, activated, and down again; the sum of some experts where the layer has them."""
+        if self.config.experts.are_in(n):
+            return self._mixture(n, x)
         if self.has_gate:
             gate, up = self.products(n, x, _GATED)
             up = self.activation(gate) * up
         else:
             up = self.activation(self.product(n, x, "ffn_up"))
         return self.product(n, up.contiguous(), "ffn_down")  # once, not for each output
+
+    def _mixture(self, n: int, x: Tensor) -> Tensor:
+        """The experts of each token, and those that all tokens use. Shapes: (sequences, tokens, width) to the same."""
+        e, vectors = self.config.experts, self.vectors[n]
+        rows = x.flatten(0, 1).contiguous()
+        choice = chosen_experts(self.product(n, rows, "ffn_gate_inp"), e, vectors.get("exp_probs_b.bias"))
+        if self.weighs_input:
+            inputs = rows.unsqueeze(1) * choice.weights.unsqueeze(-1)
+            choice = choice._replace(weights=choice.weights._filled(1.0))
+        else:
+            inputs = rows
+        result = apart(inputs, choice, e.count, lambda part, ids: self._experts_of(n, part, ids))
+        if "ffn_down_shexp.weight" in self.matrices[n]:
+            gate, up = self.products(n, rows, _SHARED)
+            shared = self.product(n, (self.activation(gate) * up).contiguous(), "ffn_down_shexp")
+            weight = vectors.get("ffn_gate_inp_shexp.weight")
+            result = result + (shared if weight is None else shared * (rows * weight).sum(-1, keepdim=True).sigmoid())
+        return result.reshape(x.shape)
+
+    def _experts_of(self, n: int, x: Tensor, ids: Tensor) -> Tensor:
+        """Rows with the expert of their tile. Shapes: (tiles, rows, width), (tiles,) -> (tiles, rows, width)."""
+        matrices, vectors, width = self.matrices[n], self.vectors[n], self.config.experts.width
+        parts: list[Tensor] = []
+        for name in _EXPERTS:
+            if f"{name}.weight" in matrices:
+                parts += parts_of(chosen(x, matrices[f"{name}.weight"], ids), [width] * (2 - len(parts)))
+        biases = [vectors.get(f"{name}.bias") for name in _EXPERTS]
+        gate, up = (
+            part if bias is None else part + bias[ids].unsqueeze(1) for part, bias in zip(parts, biases, strict=True)
+        )
+        mixed = self._activated(gate, up).contiguous()
+        return chosen(mixed, matrices["ffn_down_exps.weight"], ids, vectors.get("ffn_down_exps.bias"))
+
+    def _activated(self, gate: Tensor, up: Tensor) -> Tensor:
+        """Activate a gate and multiply: the input of `ffn_down_exps`."""
+        return self.activation(gate) * up
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Shapes: (.., width) -> (.., vocabulary)."""

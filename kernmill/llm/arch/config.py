@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,9 @@ from kernmill import FormatError
 
 from ...formats.quoting import quoted
 
-__all__ = ["POOLINGS", "Config", "Rope", "architecture_in"]
+__all__ = ["POOLINGS", "Config", "Experts", "Rope", "architecture_in"]
 
+GATINGS = ("", "softmax", "sigmoid", "chosen")  # <architecture>.expert_gating_func 1, 2, 3
 POOLINGS = ("none", "mean", "cls", "last", "rank")  # <architecture>.pooling_type 0, 1, ..
 
 LARGEST = 1 << 31  # of any size
@@ -38,6 +39,31 @@ class Rope:
     attention_factor: float
     beta_fast: float
     beta_slow: float
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The mixtures of experts of a model; of a dense one `count` is 0.
+
+    `gating`: softmax, sigmoid, or chosen (a softmax over the chosen experts); "": the file does not say. `is_normed`:
+    the weights of a token's experts are divided by their sum; None: the file does not say.
+    """
+
+    count: int = 0
+    used: int = 0  # by a token
+    width: int = 0  # of one expert
+    shared_width: int = 0  # of the experts that all tokens use; 0: none
+    gating: str = ""
+    is_normed: bool | None = None
+    scale: float = 1.0  # of the weights
+    groups: int = 1
+    groups_used: int = 1
+    dense_layers: int = 0  # the first ones have none
+    step: int = 1  # the last of every `step` layers has experts
+
+    def are_in(self, layer: int) -> bool:
+        """True if a layer has experts instead of one feed-forward part."""
+        return self.count > 0 and layer >= self.dense_layers and (layer + 1) % self.step == 0
 
 
 @dataclass(frozen=True)
@@ -69,14 +95,17 @@ class Config:
     logit_scale: float = 0.0
     is_parallel: bool = True  # use_parallel_residual
     is_rotated: bool = True  # rope.scaling.finetuned
+    experts: Experts = Experts()
 
     @property
     def sizes(self) -> str:
         """Those by which tensors have their shapes, under their names in a file."""
+        e = self.experts
+        experts = f", expert_count {e.count}, expert_feed_forward_length {e.width}" if e.count else ""
         return (
             f"embedding_length {self.width}, feed_forward_length {self.feed_forward}, "
             f"attention.head_count {self.heads}, attention.head_count_kv {self.kv_heads}, "
-            f"attention.key_length {self.head_width}, attention.value_length {self.value_width}"
+            f"attention.key_length {self.head_width}, attention.value_length {self.value_width}{experts}"
         )
 
     @classmethod
@@ -88,8 +117,6 @@ class Config:
         """
         keys = _Keys(metadata)
         keys.check_causal()
-        if keys.size("expert_count", 0, least=0):
-            raise FormatError(f"{keys.name}: mixtures of experts are not supported yet. Use a dense model.")
         width, heads = keys.size("embedding_length"), keys.size("attention.head_count")
         kv_heads = keys.size("attention.head_count_kv", heads)
         if heads % kv_heads:
@@ -102,7 +129,7 @@ class Config:
             context=keys.size("context_length"),
             width=width,
             layers=keys.size("block_count"),
-            feed_forward=keys.size("feed_forward_length"),
+            feed_forward=keys.feed_forward(),
             heads=heads,
             kv_heads=kv_heads,
             head_width=head_width,
@@ -120,6 +147,7 @@ class Config:
             logit_scale=keys.number("logit_scale", 0.0, within=_SCALES),
             is_parallel=keys.flag("use_parallel_residual", True),
             is_rotated=keys.flag("rope.scaling.finetuned", True),
+            experts=_experts(keys),
         )
 
 
@@ -191,15 +219,27 @@ class _Keys:
             key = "attention.layer_norm_rms_epsilon"
         return self.number(key, within=(0, 1))
 
+    def feed_forward(self) -> int:
+        """The width of the feed-forward part; of a model that has nothing but experts theirs."""
+        has_experts = self.get("feed_forward_length") is None and self.get("expert_feed_forward_length") is not None
+        return self.size("expert_feed_forward_length" if has_experts else "feed_forward_length")
+
+    def choice(self, key: str, names: Sequence[str], default: int, first: int = 0) -> str:
+        """One of some names by its number."""
+        value = self.get(key)
+        value = default if value is None else value
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int)
+            or not (value == default or first <= value < len(names))
+        ):
+            kinds = ", ".join(f"{n} ({kind})" for n, kind in enumerate(names) if n >= first)
+            raise FormatError(f"{self.name}.{key} is {quoted(value)}: must be one of {kinds}.")
+        return names[value]
+
     def pooling(self) -> str:
         """How states become a vector: one of POOLINGS."""
-        value = self.get("pooling_type")
-        if value is None:
-            return "mean"
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < len(POOLINGS):
-            kinds = ", ".join(f"{n} ({kind})" for n, kind in enumerate(POOLINGS))
-            raise FormatError(f"{self.name}.pooling_type is {quoted(value)}: must be one of {kinds}.")
-        return POOLINGS[value]
+        return self.choice("pooling_type", POOLINGS, POOLINGS.index("mean"))
 
     def check_causal(self) -> None:
         """Each token sees what stands before it: other models read texts, and write none."""
@@ -267,4 +307,35 @@ def _rope(keys: _Keys, head_width: int) -> Rope:
         attention_factor=keys.number("rope.scaling.attn_factor", 1.0, within=_GROWTH),
         beta_fast=keys.number("rope.scaling.yarn_beta_fast", 32.0, within=(0, 1e6)),
         beta_slow=keys.number("rope.scaling.yarn_beta_slow", 1.0, within=(0, 1e6)),
+    )
+
+
+def _experts(keys: _Keys) -> Experts:
+    """Raises FormatError where counts do not fit each other."""
+    count = keys.size("expert_count", 0, least=0)
+    if not count:
+        return Experts()
+    used, groups = keys.size("expert_used_count"), keys.size("expert_group_count", 1, least=0) or 1
+    groups_used = keys.size("expert_group_used_count", groups, least=0) or groups
+    if used > count:
+        raise FormatError(f"{keys.name}.expert_used_count is {used}: a token cannot use more than the {count} experts.")
+    if count % groups or groups_used > groups or used > count // groups * groups_used:
+        raise FormatError(
+            f"{keys.name}: {groups_used} of {groups} groups of {count} experts, {used} of which a token uses: groups "
+            "are equally large, and those that are used have as many experts. Convert the file again."
+        )
+    width = keys.size("expert_feed_forward_length", keys.feed_forward())
+    shared = keys.size("expert_shared_count", 0, least=0)
+    return Experts(
+        count=count,
+        used=used,
+        width=width,
+        shared_width=keys.size("expert_shared_feed_forward_length", shared * width, least=0),
+        gating=keys.choice("expert_gating_func", GATINGS, 0, first=1),
+        is_normed=None if keys.get("expert_weights_norm") is None else keys.flag("expert_weights_norm", True),
+        scale=keys.number("expert_weights_scale", 0.0, within=_SCALES) or 1.0,
+        groups=groups,
+        groups_used=groups_used,
+        dense_layers=keys.size("leading_dense_block_count", 0, least=0),
+        step=keys.size("interleave_moe_layer_step", 0, least=0) or 1,
     )

@@ -1,4 +1,4 @@
-"""llama: Llama 1 to 3, Mistral, SmolLM and many others that were converted to it."""
+"""llama: Llama 1 to 3, Mistral, Mixtral, SmolLM and many others that were converted to it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ __all__ = ["Llama"]
 
 
 class Llama(Architecture):
-    """Its files order the rows of queries and keys so that neighbours are rotated together."""
+    """Its files order the rows of queries and keys so that neighbours are rotated together. Mixtral has experts."""
 
     by_halves = False
+    mixes = "sometimes"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from kernmill import Tensor
 
 from ...quant import float_linear, joined
 
-__all__ = ["Matrix", "Weight", "join", "linear", "nbytes", "parts_of", "rows"]
+__all__ = ["Matrix", "Stack", "Weight", "chosen", "join", "linear", "nbytes", "parts_of", "rows"]
 
 
 class Matrix(Protocol):
@@ -34,6 +34,18 @@ class Matrix(Protocol):
         ...
 
 
+@runtime_checkable
+class Stack(Protocol):
+    """Matrices of one shape behind each other in a form of their own. Shapes: (matrices, out, in)."""
+
+    def chosen(self, x: Tensor, ids: Tensor, /) -> Tensor:
+        """Rows with the matrix of their tile: x[t] @ self[ids[t]].T for each t; only these matrices are read.
+
+        Shapes: (tiles, rows, in), (tiles,) -> (tiles, rows, out).
+        """
+        ...
+
+
 Weight = Tensor | Matrix
 
 
@@ -50,6 +62,19 @@ def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
     else:
         result = weight.linear(x)
     return result if bias is None else result + bias
+
+
+def chosen(x: Tensor, weight: Weight, ids: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Rows with the matrix of their tile, and its bias.
+
+    Shapes: (tiles, rows, in), (matrices, out, in), (tiles,), (matrices, out) -> (tiles, rows, out).
+    """
+    if isinstance(weight, Tensor):
+        result = (x.unsqueeze(2) * weight[ids].unsqueeze(1).float()).sum(-1)
+    else:
+        assert isinstance(weight, Stack)
+        result = weight.chosen(x, ids)
+    return result if bias is None else result + bias[ids].unsqueeze(1)
 
 
 def join(matrices: MutableMapping[str, Weight], names: Sequence[str]) -> None:

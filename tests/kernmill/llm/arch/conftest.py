@@ -40,9 +40,9 @@ class Tiny:
     def arch(self) -> str:
         return str(self.metadata["general.architecture"])
 
-    def model(self, capacity: int = 16, block: int = 4) -> Model:
+    def model(self, capacity: int = 16, block: int = 4, **options: Any) -> Model:
         tensors = {name: Tensor(array.astype(np.float32)) for name, array in self.weights.items()}
-        return Model(Config.of(self.metadata), tensors.get, capacity=capacity, block=block)
+        return Model(Config.of(self.metadata), tensors.get, capacity=capacity, block=block, **options)
 
 
 def make(arch: str, extra: dict[str, tuple[int, ...]], layer: dict[str, tuple[int, ...]], **keys: Any) -> Tiny:
