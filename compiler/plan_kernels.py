@@ -139,6 +139,10 @@ class _Builder:
                 self.device_of[node] = node.arg
             else:
                 self.device_of[node] = next((d for s in node.src if (d := self.device_of[s])), None)
+        for node in reversed(order):  # what is made of constants only is computed where it is read
+            device = None if node.op is Ops.COPY else self.device_of[node]
+            for s in node.src if device is not None else ():
+                self.device_of[s] = self.device_of[s] or device
 
     def _new(self, node: UOp, count: int, device: str, slot: int | None = None) -> int:
         size = as_size(numel(node.shape))
