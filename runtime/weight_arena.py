@@ -57,7 +57,8 @@ class WeightArena:
         self._is_open &= get_device(device).allocator.frees_by_itself  # pages of the system, which listens to advice
         if self._is_open and _WHOLE_BYTES < sum(self._left) <= limits.max_alloc_bytes:
             self._begin(sum(self._left))
-            _start(_get_ahead, weakref.ref(self), self._whole)
+            if self._whole is not None:
+                _start(_get_ahead, weakref.ref(self), weakref.ref(self._whole))
 
     def buffer(self, dtype: DType, count: int) -> Buffer:
         """As `allocate_buffer`, beside the one before; by itself where the system or the device knows no such pages."""
@@ -111,20 +112,24 @@ def _start(work: Callable[..., None], *args: object) -> threading.Thread | None:
     return None
 
 
-def _get_ahead(arena: weakref.ref[WeightArena], whole: Buffer | None) -> None:
+def _get_ahead(arena: weakref.ref[WeightArena], mapping: weakref.ref[Buffer]) -> None:
     """Get the pages of a mapping that are not written yet, as long as the arena fills it. What the largest buffer to
     come is made of takes as much memory as itself, which is left for it."""
+    whole = mapping()
     if whole is None or whole.block is None:
         return
     with contextlib.suppress(KernmillError):  # no machine code: whoever needs it is told
         expect_pool()  # in a process of its own if it is to be compiled: LLVM takes 60 MB
         touch(whole.address, 1)
         at, is_large, left, wait, ordinary_s, pause_s = -whole.address % _LARGE_PAGE, False, 1, _MORE, 0.0, _PAUSES_S[0]
-        while (of := arena()) is not None and of._whole is whole and at + _LARGE_PAGE <= whole.numel:
+        while (of := arena()) is not None and (whole := mapping()) is not None and of._whole is whole:
+            if whole.block is None or at + _LARGE_PAGE > whole.numel:
+                break
             at = max(at, at + (of._filled - of._last - at) // _LARGE_PAGE * _LARGE_PAGE)
             count = min(left, _TOGETHER[is_large], (whole.numel - max(of._left, default=0) - at) // _LARGE_PAGE)
-            del of  # nothing that sleeps keeps it alive
+            del of  # what sleeps keeps neither the arena nor the memory alive
             if count <= 0:  # for the user's first words it may be minutes
+                del whole
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _PAUSES_S[1])
                 continue

@@ -1,4 +1,5 @@
 import ctypes
+import gc
 import mmap
 import threading
 import time
@@ -397,3 +398,27 @@ def test_no_block_with_ordinary_pages_is_kept_for_reuse(is_closed: bool) -> None
     assert device._host_allocator().held_bytes()[0] >= 1000
     del arena, buffer
     assert device._host_allocator().held_bytes()[1] <= before
+
+
+@needs_pages
+def test_the_thread_that_gets_pages_keeps_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It held the mapping while it slept: the memory of a model that was closed went up to a second later."""
+    slept = list[float]()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        waiting.wait(20)
+
+    waiting = threading.Event()
+    monkeypatch.setattr(module, "_TOGETHER", (0, 0))  # nothing to get: it sleeps at once
+    monkeypatch.setattr(time, "sleep", sleep)
+    arena = WeightArena("LLVM", [4 * MB] * 20)
+    whole = weakref.ref(arena.buffer(dtypes.uint8, 100).whole)
+    limit = time.monotonic() + 20
+    while not slept and time.monotonic() < limit:
+        threading.Event().wait(1e-3)
+    del arena
+    gc.collect()
+    assert slept
+    assert whole() is None
+    waiting.set()
