@@ -124,8 +124,9 @@ class _Run:
     """One realize."""
 
     def __init__(self, roots: list[UOp], others: Callable[[], Iterable[UOp]], variables: Mapping[str, int]) -> None:
-        self.variables, is_recorded = variables, is_to_be_recorded()
-        walk = GraphWalk(roots, {}, is_exact=is_recorded)
+        self.variables, self.is_recorded = variables, is_to_be_recorded()
+        is_recorded, record = self.is_recorded, current_recording()
+        walk = GraphWalk(roots, {}, is_exact=is_recorded and not (record is not None and record.shares_numbers))
         if walk.numbers and (Ops.COPY in walk.ops or len({s.device for s in walk.storages}) > 1):
             walk = GraphWalk(roots, {}, is_exact=True)  # a number is on one device
         assigns: list[UOp] = []
@@ -135,7 +136,7 @@ class _Run:
         if walk.known and not is_recorded:
             roots = [*roots, *held_again(walk, roots, others())]
         walk.roots = roots
-        self.plain: GraphWalk | None = None if walk.is_exact else walk
+        self.plain: GraphWalk | None = None if is_recorded or walk.is_exact else walk
         self.parts: dict[UOp, Buffer] = {}
         if Ops.SHRINK in walk.ops and not is_recorded:
             assigned = {id(leaf.storage) for node in assigns for leaf in _bottom(node)}
@@ -150,7 +151,7 @@ class _Run:
     def parameters(self) -> list[UOp]:
         """The leaves of gradients with random or computed initial values, which are computed before all else: then the
         first run of a model is the same graph as all later ones."""
-        if self.walk.is_exact:
+        if self.is_recorded or self.walk.is_exact:
             return []
         with_data = _with_data(self.walk)
         return [node for node in self.walk.fresh if node in with_data and node not in self.roots]
@@ -225,7 +226,8 @@ class _Run:
 
         A recording has no values for its variables, and sizes that keep coming get exact kernels.
         """
-        return (plan.numbers is not None and self.walk.is_exact) or (bool(plan.counts) and wants_exact(plan))
+        is_exact = self.is_recorded or self.walk.is_exact
+        return (plan.numbers is not None and is_exact) or (bool(plan.counts) and wants_exact(plan))
 
     def storages(self, plan: Plan) -> list[Buffer]:
         """The memory of the leaves and of the numbers."""

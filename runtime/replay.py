@@ -60,9 +60,10 @@ Step: TypeAlias = "_Kernels | _Copy | _Check"
 
 @dataclass(slots=True)
 class Recording:
-    """What was launched, in order."""
+    """What was launched, in order. With `shares_numbers` floats of the user's are arguments of its kernels."""
 
     steps: list[Step] = field(default_factory=list[Step])
+    shares_numbers: bool = False
 
     def add_kernels(self, device: str, batch: Sequence[tuple[Kernel, Call]]) -> None:
         """A batch was launched; batches of one device that follow each other are one."""
@@ -136,15 +137,16 @@ def rehearsal() -> Generator[None]:
 
 
 @contextmanager
-def recording() -> Generator[Recording]:
-    """Record everything that this thread launches inside the block.
+def recording(*, shares_numbers: bool = False) -> Generator[Recording]:
+    """Record everything that this thread launches inside the block. With `shares_numbers` recordings that differ in
+    Python floats only have the same kernels.
 
     Raises:
         KernmillError: another recording of this thread is under way.
     """
     if current_recording() is not None:
         raise KernmillError("recording: this thread is already recording. End it before starting another.")
-    _local.recording = Recording()
+    _local.recording = Recording(shares_numbers=shares_numbers)
     try:
         yield _local.recording
     finally:

@@ -71,6 +71,7 @@ MOST_KEYS = 16
 MOST_RECENT = 4
 MOST_VARIANTS = 4  # of one key: their guards differ
 PATIENCE = 3  # captures of one key before a warning
+_ALIKE = 2  # captures for the same shapes before Python floats become arguments of the kernels
 _capturing = process_lock()
 _under_way: list[None] = []  # as many as are captured or run with values of variables now, by all threads
 
@@ -124,6 +125,7 @@ class Jit(Generic[P, R]):
             self._entries: OrderedDict[Any, list[Entry]] = OrderedDict()
             self._recent: list[Entry] = []  # tried before the arguments are flattened
             self._captured: dict[Any, int] = {}
+            self._alike: dict[Any, int] = {}  # captures for tensors of the same shapes, whatever the plain values were
             self._captures = self.replays = self._kernels = 0
             self._warned: set[str] = set()
             self._given: dict[Any, set[Any]] = {}  # the numbers that were arguments of captures, by name and shapes
@@ -251,7 +253,8 @@ class Jit(Generic[P, R]):
         known = Tensors(call.tensors, before.tensors.values(), everything)
         holders = Holders(call.parts)
         renewed = known.renew()
-        with recording() as recorded, made_before(everything):
+        alike = self._alike[call.key[1:]] = self._alike.get(call.key[1:], 0) + 1
+        with recording(shares_numbers=alike > _ALIKE) as recorded, made_before(everything):
             plain: Callable[..., R] = self.__kernmill_captured__
             states = _random_states(before)
             result = plain(*args, **kwargs)
