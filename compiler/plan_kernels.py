@@ -139,7 +139,7 @@ class _Builder:
                 self.device_of[node] = node.arg
             else:
                 self.device_of[node] = next((d for s in node.src if (d := self.device_of[s])), None)
-        for node in reversed(order):  # what is made of constants only is computed where it is read
+        for node in reversed(order):  # a value computed from constants is computed on the device that reads it
             device = None if node.op is Ops.COPY else self.device_of[node]
             for s in node.src if device is not None else ():
                 self.device_of[s] = self.device_of[s] or device
