@@ -15,7 +15,7 @@ from kernmill.ir import DType, Ops, Shape, UOp, np
 
 from .allocator import CachedBlock, Lease
 
-__all__ = ["Buffer", "buffer_node"]
+__all__ = ["Arena", "Buffer", "buffer_node"]
 
 _numbers = itertools.count(1)
 
@@ -94,6 +94,12 @@ class Buffer:
             })  # fmt: skip
             self._export = weakref.ref(export)
         return np.asarray(export)
+
+
+class Arena(Buffer):
+    """Memory for the intermediates of one `realize`, which nobody reads afterwards."""
+
+    __slots__ = ()
 
 
 def buffer_node(buffer: Buffer, shape: Shape | None = None) -> UOp:

@@ -29,7 +29,7 @@ from kernmill.ir import (
 
 from . import later
 from .allocator import Lease
-from .buffer import Buffer, buffer_node
+from .buffer import Arena, Buffer, buffer_node
 from .device import Call, canonical_name, failure, get_device
 from .families import find_plan, wants_exact
 from .graph_key import STALE, GraphWalk
@@ -58,11 +58,11 @@ _CODES = {
 }  # fmt: skip
 
 
-def allocate_buffer(device: str, dtype: DType, count: int) -> Buffer:
+def allocate_buffer(device: str, dtype: DType, count: int, kind: type[Buffer] = Buffer) -> Buffer:
     """Memory for `count` values; contents are whatever was there. Raises OutOfMemoryError."""
     memory = get_device(device).allocator
     block = memory.alloc(max(1, count * dtype.size_bytes))
-    return Buffer(device, dtype, count, Lease(block, memory.free), block.address)
+    return kind(device, dtype, count, Lease(block, memory.free), block.address)
 
 
 def upload(array: Any, dtype: DType, device: str, *, borrow: bool = False) -> UOp:
@@ -241,7 +241,7 @@ class _Run:
     def memory(self, plan: Plan, storages: Sequence[Buffer]) -> list[Buffer]:
         """A buffer for each that the plan names."""
         arenas = {
-            device: allocate_buffer(device, dtypes.uint8, size)
+            device: allocate_buffer(device, dtypes.uint8, size, Arena)
             for device, size in (plan.memory.arena_bytes.items() if not plan.counts else ())
             if size <= get_device(device).limits.max_alloc_bytes  # else each buffer has a block of its own
         }

@@ -21,6 +21,7 @@ from kernmill.ir import IndexRangeError, Kernel, KernmillError, ShapeError
 from . import later
 from .buffer import Buffer
 from .device import Batch, Call, Device, batch_of, failure, get_device
+from .scratch import scratch_of
 from .watch import wants_report
 
 __all__ = [
@@ -162,6 +163,7 @@ class Replay:
         # in place of what moves: the memory of the capture belongs to its user, and is not kept alive from here
         self._absent = [Buffer(b.device, b.dtype, b.numel, None, 0) for b in moving]
         self._slot_of_absent = {id(absent): slot for slot, absent in enumerate(self._absent)}
+        self._scratch, self._inner = scratch_of(b for b in recorded.buffers() if id(b) not in self._slots)
         self.addresses = [_UNBOUND] * len(moving)
         self._setters: dict[str, list[Callable[[int], object]]] = {}
         self._bounds: dict[str, tuple[int, int]] = {}
@@ -170,7 +172,9 @@ class Replay:
         self.kept_bytes, self.least_bytes = self._memory(recorded)
         self._places: list[list[Any]] = [[] for _ in moving]
         self._steps: list[_Ready | _Copy | _Check] = [self._prepared(step) for step in recorded.steps]
-        only = self._steps[0] if len(self._steps) == 1 else None
+        for scratch in self._scratch:  # not before the batches are made, which look at memory
+            scratch.give_back()
+        only = self._steps[0] if len(self._steps) == 1 and not self._scratch else None
         self.batch = only.batch if isinstance(only, _Ready) else None  # where that is all there is to launch
         self.checks_last = isinstance(self._steps[-1], _Check) if self._steps else False
         self.is_bound_only = not any(id(part) in self._slot_of_absent for step in self._steps for part in step)
@@ -199,6 +203,8 @@ class Replay:
 
     def _standing(self, buffer: Buffer) -> Buffer:
         """The buffer, or what stands in its place."""
+        if (inner := self._inner.get(id(buffer))) is not None:
+            return inner[1]
         slot = self._slots.get(id(buffer))
         return buffer if slot is None else self._absent[slot]
 
@@ -212,7 +218,9 @@ class Replay:
         variables: dict[str, list[tuple[int, int]]] = {}
         for entry, call in enumerate(step.calls):
             for slot, buffer in enumerate(call.buffers):
-                if id(buffer) in self._slots:
+                if (inner := self._inner.get(id(buffer))) is not None:
+                    inner[0].bind(batch, entry, slot, inner[1])
+                elif id(buffer) in self._slots:
                     self._binders[self._slots[id(buffer)]].append(batch.binder(entry, slot))
                     self._places[self._slots[id(buffer)]].append(batch.place(entry, slot))
             narrow(self._bounds, step.kernels[entry].variables)
@@ -254,6 +262,15 @@ class Replay:
     def launch(self, given: Sequence[Buffer], *, is_timed: bool | None = None) -> None:
         """Launch everything as it is bound. `is_timed`: whether somebody wants to know how long it takes, if known."""
         is_timed = wants_report() if is_timed is None else is_timed
+        try:
+            for scratch in self._scratch:
+                scratch.take()
+            self._launch(given, is_timed=is_timed)
+        finally:
+            for scratch in self._scratch:
+                scratch.give_back()
+
+    def _launch(self, given: Sequence[Buffer], *, is_timed: bool) -> None:
         for step in self._steps:
             if not isinstance(step, _Ready):
                 self._run_other(step, given, is_timed=is_timed)

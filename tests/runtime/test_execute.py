@@ -354,8 +354,8 @@ def test_realizing_again_costs_nothing(device: str) -> None:
 def test_a_result_without_memory_leaves_assignments_to_be_done(monkeypatch: pytest.MonkeyPatch) -> None:
     """A part of memory, as a result, got its own when all was done: an assignment in place was lost with it."""
     total, table = Tensor(np.zeros(3, np.float32)).realize(), Tensor(np.arange(8, dtype=np.float32)).realize()
-    cls, turns = type(get_device(total.device)), [0]
-    allocate = cls.allocate
+    cls, turns = type(get_device(total.device).allocator), [0]
+    allocate = cls.alloc
 
     def refused(self: Any, size_bytes: int) -> Any:
         turns[0] -= 1
@@ -367,6 +367,6 @@ def test_a_result_without_memory_leaves_assignments_to_be_done(monkeypatch: pyte
         total.assign(total + 1)
         part, turns[0] = table[at : at + 2], at
         with monkeypatch.context() as patch, suppress(OutOfMemoryError):
-            patch.setattr(cls, "allocate", refused)
+            patch.setattr(cls, "alloc", refused)
             total.realize(part)
         assert (total.tolist(), part.tolist()) == ([at] * 3, [at, at + 1])

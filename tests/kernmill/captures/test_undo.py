@@ -66,8 +66,8 @@ def seen(m: Any, x: Tensor) -> list[Any]:
 
 def refuse(patch: pytest.MonkeyPatch, at: int) -> None:
     """No memory for one request, counted from 0."""
-    cls, left = type(get_device()), [at]
-    allocate = cls.allocate
+    cls, left = type(get_device().allocator), [at]
+    allocate = cls.alloc
 
     def refused(self: Any, size_bytes: int) -> Any:
         left[0] -= 1
@@ -75,7 +75,7 @@ def refuse(patch: pytest.MonkeyPatch, at: int) -> None:
             raise OutOfMemoryError("no room")
         return allocate(self, size_bytes)
 
-    patch.setattr(cls, "allocate", refused)
+    patch.setattr(cls, "alloc", refused)
 
 
 @pytest.mark.parametrize("step", [_assigns, _puts, _swaps, _argument, _trains])
