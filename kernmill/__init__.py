@@ -5,11 +5,11 @@ import os as _os
 
 _here = _os.path.dirname(_os.path.realpath(__file__))
 _is_checkout = not _os.path.isdir(_os.path.join(_here, "ir"))
-if _is_checkout:  # the sub-packages stand beside it, in a wheel inside
+if _is_checkout:  # the sub-packages are next to it, in a wheel inside
     __path__.append(_os.path.dirname(_here))
 
 _was_enabled = _gc.isenabled()
-_gc.disable()  # what is imported stays: looking through it for garbage takes a fifth of the time
+_gc.disable()  # imported objects stay alive: scanning them for garbage takes a fifth of the time
 try:
     from typing import TYPE_CHECKING
 
@@ -91,9 +91,9 @@ __all__ = [
 
 
 def _version() -> str:
-    """Read when it is asked for: the reader of versions takes longer than all else here."""
+    """Return the version; imported at the first access: reading it takes longer than everything else here."""
     project = _os.path.join(_os.path.dirname(_here), "pyproject.toml")
-    if _is_checkout and _os.path.isfile(project):  # what is installed may be another one
+    if _is_checkout and _os.path.isfile(project):  # the installed version may differ
         import tomllib
 
         with open(project, "rb") as file:
@@ -110,7 +110,7 @@ if not TYPE_CHECKING:  # to a checker a __getattr__ is every name that there cou
     _find, __dir__ = _lazy_exports(__name__, "captures", "nn", only=__all__)
 
     def __getattr__(name: str) -> object:
-        """A name whose module is imported now; of what is none, where it is."""
+        """Import the module of a name; for an unknown name, say where it is."""
         if name == "__version__":
             return globals().setdefault(name, _version())
         try:

@@ -6,14 +6,14 @@ import sys
 
 try:
     from .commands import cli
-except KeyboardInterrupt:  # before there is anything that could say it in a sentence
+except KeyboardInterrupt:  # too early for any message
     raise SystemExit(130) from None
 
 __all__ = ["main"]
 
 
 def main() -> int:
-    """One command, and then the process ends: Python need not look for garbage in a model first, for 0.1 s.
+    """Run one command and end the process, without Python's garbage search in a model, which takes 0.1 s.
 
     From then on Ctrl-C ends it at once: there is nothing left that a KeyboardInterrupt could close, only tracebacks.
     """

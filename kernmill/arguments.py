@@ -1,9 +1,8 @@
-"""Arguments of the wrong type: a sentence from what a call says of its parameters, once something in it has failed.
+"""Errors for arguments of the wrong type: a message from the annotations of a call, once something in it has failed.
 
-Nothing is checked before: a call with right arguments pays nothing. Only annotations that say all of what is taken
-are checked (`Self`, `int`, `Sequence[int] | None`, ..); operands, dtypes and indices have sentences of their own.
-Where every argument has the right type, but Python or NumPy failed with one, the sentence quotes what they said.
-`is_whole` is for checks before a call.
+Nothing is checked before: a correct call costs nothing. Only complete annotations are checked (`Self`, `int`,
+`Sequence[int] | None`, ..); operands, dtypes and indices have separate messages. If every argument has the right type,
+but Python or NumPy failed with one, the message quotes their error. `is_whole` is for checks before a call.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ __all__ = [
 
 
 class AnyTensor:
-    """What sentences call a Tensor: class Lazy, on which all tensors stand, is the one."""
+    """The name of a Tensor in messages: class Lazy, the base of all tensors, is checked."""
 
 
 Call = TypeVar("Call", bound=Callable[..., Any])
@@ -52,8 +51,8 @@ _SEVERAL = {int: "several integers", float: "several numbers", AnyTensor: "sever
 
 
 def is_foreign(error: BaseException, function: Callable[..., Any]) -> bool:
-    """Whether Python or NumPy raised this in a function of ours: no sentence of kernmill's, and nothing that a user's
-    own code says, such as a generator that was given, an `__array__` or a layer."""
+    """True if Python or NumPy raised this in a function of ours: not an error of kernmill, and not one from a user's
+    own code, such as a generator argument, an `__array__` or a layer."""
     place = error.__traceback__
     if not isinstance(error, _FAILURES) or isinstance(error, KernmillError) or place is None:
         return False
@@ -64,14 +63,15 @@ def is_foreign(error: BaseException, function: Callable[..., Any]) -> bool:
 
 
 def is_whole(value: object, least: float = -math.inf) -> bool:
-    """Whether it is a whole number, also NumPy's, not below `least`; True is one to Python, and counts nothing."""
+    """True if it is an integer, also NumPy's, not below `least`; bools are excluded."""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 
 def refuse(
     error: BaseException, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> None:
-    """Raise an error that names an argument, if one can be blamed. No frame keeps it: it would keep the arguments."""
+    """Raise an error that names an argument, if one is at fault. No frame keeps it: it would keep the arguments
+    alive."""
     if not is_foreign(error, function):
         return
     fault: KernmillError | None = misfit(function, args, kwargs)
@@ -86,10 +86,11 @@ def refuse(
 
 
 def name_call(error: BaseException, call: str) -> None:
-    """A sentence of a part of a method begins with the method: `mse_loss: sub: shapes (3,) and (4,) ..`."""
+    """Prefix a message from inside a method with the method: `mse_loss: sub: shapes (3,) and (4,) ..`."""
     text = str(error)
     part, _, rest = text.partition(": ")
-    is_axis = type(error) is IndexRangeError and rest.startswith("axis ")  # others may come from what ran now
+    # others may come from earlier computations that run now
+    is_axis = type(error) is IndexRangeError and rest.startswith("axis ")
     if not (is_axis or type(error) in (ShapeError, DTypeError, SettingError)) or call.startswith("__"):
         return
     if call not in part and not call.startswith(part):
@@ -97,7 +98,7 @@ def name_call(error: BaseException, call: str) -> None:
 
 
 def with_sentences(function: Call) -> Call:
-    """Decorator of a public function: what fails because of an argument's type says so."""
+    """Decorate a public function: failures because of an argument's type name the argument."""
 
     @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -121,7 +122,7 @@ def with_sentences_at_init(cls: type) -> None:
 
 
 def misfit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> DTypeError | None:
-    """An error that names the first argument of a type that its annotation leaves out; None: there is none."""
+    """Return an error that names the first argument whose type its annotation excludes, or None."""
     signature, call = inspect.signature(function), _call_name(function, args)
     for word in (word for word in kwargs if word not in signature.parameters):
         if word in _NOT_HERE:
@@ -153,8 +154,8 @@ _NOT_CALLS = tuple(f"{__name__.partition('.')[0]}.{folder}." for folder in ("com
 def _unusable(
     error: BaseException, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> KernmillError | None:
-    """The error for values that Python or NumPy refused; None for what our own code raised on purpose, for what failed
-    while kernels were made or run, and where Python has said which argument is missing or unknown."""
+    """Return the error for values that Python or NumPy rejected. None for errors that our code raised on purpose,
+    for failures while kernels were made or run, and if Python already named a missing or unknown argument."""
     place = error.__traceback__
     while place is not None:
         frame, at = place.tb_frame, place.tb_lasti
@@ -205,7 +206,7 @@ def _kinds(kind: Any) -> tuple[Any, ...]:
 
 
 def _type_name(value: object) -> str:
-    """Another library's Tensor is none of ours."""
+    """Return the name of a type; another library's Tensor gets its package name."""
     kind, package = type(value), type(value).__module__.partition(".")[0]
     is_theirs = kind.__name__ == "Tensor" and package != __name__.partition(".")[0]
     return f"{package}.Tensor" if is_theirs else kind.__name__
@@ -216,8 +217,8 @@ def _fits(value: Any, kinds: tuple[Any, ...]) -> bool:
 
 
 def _fits_one(value: Any, kind: Any) -> bool:
-    """Whether a value may be given for a type that is no union. What has no word of ours is not judged."""
-    given: Any = value  # what the checks leave of its type is not enough
+    """True if a value fits a type that is not a union. Types without a name in messages always fit."""
+    given: Any = value  # the checks narrow its type too little
     origin, inner = get_origin(kind) or kind, get_args(kind)
     is_tensor = isinstance(value, AnyTensor)
     if origin in (int, float):
@@ -230,7 +231,7 @@ def _fits_one(value: Any, kind: Any) -> bool:
         if getattr(value, "shape", True) == ():  # an array of NumPy's that has no elements to iterate over
             return False
         if not hasattr(value, "__len__"):
-            return origin is Iterable  # what it gives has been used up
+            return origin is Iterable  # its items have been used up
         return all(_fits(v, _kinds(inner[0])) for v in value)
     if origin is tuple:
         is_same = isinstance(value, (tuple, list)) and len(value) == len(inner)
@@ -239,7 +240,7 @@ def _fits_one(value: Any, kind: Any) -> bool:
 
 
 def _is_number(value: Any, *, is_whole: bool) -> bool:
-    """Whether a value is one number: of Python, or an array or a tensor without axes."""
+    """True if a value is one number: of Python, or an array or a tensor without axes."""
     if isinstance(value, Integral if is_whole else Real):
         return True
     if getattr(value, "shape", None) != ():

@@ -43,13 +43,13 @@ from .methods.sorting import Sortable
 __all__ = ["gradient", "history_lost", "is_stop", "leads_not", "leaf_written", "stepped"]
 
 Grads = tuple[UOp | None, ...]
-_DEPTH = 3  # elementwise steps in the look at what is the same along an axis
+_DEPTH = 3  # elementwise steps in the search for invariance along an axis
 
 
 def gradient(root: UOp, grad: UOp, targets: Collection[UOp], leaves: Collection[UOp] = ()) -> dict[UOp, UOp]:
-    """The gradient of `root` for each target that leads to it, given the gradient of root itself.
+    """Return the gradient of `root` for each target that it depends on, given the gradient of root itself.
 
-    Nothing below `leaves` is looked at.
+    Nodes below `leaves` are not visited.
     """
     order = root.toposort(stop=lambda u: u in leaves or (is_stop(u) and u not in targets))
     leads: set[UOp] = set()
@@ -124,7 +124,7 @@ def is_stop(node: UOp) -> bool:
 
 
 def _is_between(targets: Collection[UOp], node: UOp, source: UOp) -> bool:
-    """Whether a node leads to one of these other than through its source."""
+    """True if a node depends on one of these other than through its source."""
     return any(u in targets and u is not node and u is not source for u in node.toposort(stop=lambda u: u is source))
 
 
@@ -141,7 +141,7 @@ def filled(like: UOp, value: UOp | float) -> UOp:
 
 
 def sum_axes(x: UOp, axes: Sequence[int]) -> UOp:
-    """Axes added to size 1; half types in float32. What is the same along another axis is added once."""
+    """Sum axes to size 1; half types in float32. Values that are invariant in another axis are summed once."""
     if still := _still(x, _DEPTH).difference(axes):
         once = sum_axes(_narrow(x, still), axes)
         return expand(once, [x.shape[a] if a in still else size for a, size in enumerate(once.shape)])
@@ -164,8 +164,8 @@ def _still(x: UOp, depth: int) -> set[int]:
 
 
 def _axes_below(x: UOp) -> list[int | None]:
-    """The axis of its source that each axis of an EXPAND, PERMUTE or RESHAPE is; None: all entries are one. An axis
-    that a RESHAPE cuts or joins is -1, which no source has."""
+    """Return the axis of its source for each axis of an EXPAND, PERMUTE or RESHAPE; None: all entries are equal. An
+    axis that a RESHAPE splits or merges is -1, which no source has."""
     (source,) = x.src
     if x.op is Ops.PERMUTE:
         return [*x.arg]
@@ -247,7 +247,7 @@ def grad_pow(u: UOp, g: UOp) -> Grads:
 
 
 def grad_extreme(u: UOp, g: UOp) -> Grads:
-    """max, min: to the winner; equal sources share evenly; with nan nobody loses."""
+    """Propagate to the winner of max or min; equal sources share evenly; with nan all get the gradient."""
     a, b = u.src
     share = _where(elementwise(Ops.EQ, a, b), g * 0.5, g)
     is_less, is_more = elementwise(Ops.LT, a, b), elementwise(Ops.LT, b, a)
@@ -320,8 +320,8 @@ def grad_same(u: UOp, g: UOp) -> Grads:
 
 
 def grad_stored(u: UOp, g: UOp) -> Grads:
-    """The gradient of a stored tensor. If it is a sum in another order of axes, it is stored in this one: its readers
-    then read it as they read the tensor."""
+    """Return the gradient of a stored tensor. If it is a sum in a different order of axes, it is stored in this one:
+    its readers then read it like the tensor."""
     below = g
     while below.op is Ops.RESHAPE or below.op is Ops.PERMUTE:
         below = below.src[0]
@@ -357,7 +357,7 @@ def grad_stride(u: UOp, g: UOp) -> Grads:
 
 
 def spread(x: UOp, steps: Sequence[int], shape: Sequence[Size]) -> UOp:
-    """The adjoint of STRIDE: elements at their places in `shape`, zeros between."""
+    """Return the adjoint of STRIDE: elements at their positions in `shape`, zeros between."""
     wide = [size for length, step in zip(x.shape, steps, strict=True) for size in (length, abs(step))]
     apart = pad(reshape(x, [s for length in x.shape for s in (length, 1)]),
                 [p for step in steps for p in ((0, 0), (0, abs(step) - 1))])  # fmt: skip
@@ -380,7 +380,7 @@ def grad_window(u: UOp, g: UOp) -> Grads:
 
 
 def grad_unwindow(u: UOp, g: UOp) -> Grads:
-    """out[.., o, .., k] = g[.., o*stride + k*dilation, .., k]: a window of g, of which the diagonal k = k' is kept."""
+    """Return the window of g with only the diagonal k = k': out[.., o, .., k] = g[.., o*stride + k*dilation, .., k]."""
     axis, _, stride, dilation = u.arg
     (x,) = u.src
     size = x.shape[-1]
@@ -426,7 +426,7 @@ def others_product(x: UOp, product: UOp, axes: Sequence[int]) -> UOp:
 
 
 def grad_take(u: UOp, g: UOp) -> Grads:
-    """Each entry gets the sum over the index positions that read it."""
+    """Add up the gradients of all index positions that read each entry."""
     data, index = u.src
     axis = u.arg
     rank, count = len(index.shape), numel(index.shape)

@@ -91,7 +91,7 @@ def _sharing(metadata: gguf.Metadata, model: str) -> int:
 
 
 def _facts(file: gguf.File) -> dict[str, Any]:
-    """What a mix goes by besides a tensor's name."""
+    """Return the facts that a mix depends on in addition to a tensor's name."""
     model = file.metadata.read("general.architecture", str, "")
     count = file.metadata.read(f"{model}.block_count", int, 0)
     return {
@@ -100,7 +100,7 @@ def _facts(file: gguf.File) -> dict[str, Any]:
 
 
 def _fallen(file: gguf.File, kinds: Mapping[str, TensorType], recipe: Mix) -> str:
-    """Which types other ones stand in for, as a sentence; nothing where all rows are whole numbers of blocks."""
+    """Describe which types were replaced by others; empty if all rows are multiples of their block size."""
     facts, counts = _facts(file), Counter[tuple[str, str]]()
     for name, kind in kinds.items():
         if kind is recipe.type_for(name, file.entries[name].shape, **facts):
@@ -112,7 +112,7 @@ def _fallen(file: gguf.File, kinds: Mapping[str, TensorType], recipe: Mix) -> st
 
 
 def _kind(file: gguf.File, entry: gguf.Entry, recipe: Mix, requantize: bool) -> TensorType:
-    """What becomes of a tensor."""
+    """Return the new type of a tensor."""
     kind = recipe.type_for(entry.name, entry.shape, **_facts(file))
     if kind is None or kind is entry.type or (entry.type.dtype is not None and not entry.type.dtype.is_float):
         return entry.type
@@ -158,7 +158,7 @@ def _converted(file: gguf.File, name: str, kind: TensorType, number: int, report
 
 @no_grad()
 def _encoded(piece: memoryview, old: TensorType, new: TensorType) -> memoryview | None:
-    """The bytes of a piece in another type; None if it holds what is no finite number, before or after."""
+    """Convert the bytes of a piece to another type; None if it contains a non-finite number, before or after."""
     if old.dtype is not None:
         values = tensor_over(piece, old.dtype, (len(piece) // old.size_bytes,)).float()
     else:

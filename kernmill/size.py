@@ -1,8 +1,8 @@
-"""class SymbolicSize: a size that differs from call to call of one captured function: it computes and never decides.
+"""class SymbolicSize: a size that differs per call of a captured function: it can be computed with, but not branched
+on.
 
-A captured function runs once for all values of its variables. What Python would decide by a value (`if n > 3`,
-`range(n)`) would hold for the others, too; so it is decided by the bounds where they leave no doubt, and refused where
-they do.
+A captured function is traced once for all values of its variables. A decision by a value (`if n > 3`, `range(n)`) would
+apply to all other values, too. So it is decided by the bounds if they are conclusive, and raises an error otherwise.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ def shown(size: Size) -> Any:
 
 
 def as_node(value: Any) -> Any:
-    """A size as the IR takes it, NumPy's ints as Python's; anything else as it is."""
+    """Convert a size for the IR: NumPy's ints to Python's; anything else is unchanged."""
     if isinstance(value, SymbolicSize):
         return value.uop
     return value if isinstance(value, int) or not isinstance(value, Integral) else int(value)
 
 
 class SymbolicSize:
-    """A whole number between known bounds. Sums, products, `//` and `%` with whole numbers are sizes again.
+    """An integer between known bounds. Sums, products, `//` and `%` with integers are sizes again.
 
     Raises:
-        ShapeError: Python asks for its value, and the bounds do not tell.
+        ShapeError: Python needs its value, and the bounds are not conclusive.
     """
 
     __slots__ = ("uop",)
@@ -49,7 +49,7 @@ class SymbolicSize:
         return int(least), int(greatest)
 
     def number(self, values: Mapping[str, int]) -> int:
-        """What it is in a call where the variables have these values."""
+        """Return its value in a call where the variables have these values."""
         return int(evaluate(self.uop, None, values))
 
     # --- arithmetic
@@ -110,7 +110,7 @@ class SymbolicSize:
 
     # --- decisions
     def _less(self, other: Any, symbol: str, *, or_equal: bool, turned: bool = False) -> Any:
-        """Whether this is less than another; `turned`: whether the other is less than this."""
+        """True if this is less than another; `turned`: if the other is less than this."""
         if not isinstance(other, (SymbolicSize, int, float, Integral)):
             return NotImplemented
         least, greatest = self._apart(other)

@@ -1,7 +1,7 @@
-"""Names of other libraries: what they call an argument or a method that means the same here.
+"""Names of other libraries: equivalent names of arguments and methods.
 
-`ARGUMENTS` is read when Python refused a keyword, so a call with our names pays nothing. `METHODS` is applied to the
-class when it is made. A name whose meaning differs is not here: methods/other_names.py says what to write instead.
+`ARGUMENTS` is read after Python rejected a keyword, so a call with our names costs nothing. `METHODS` is applied to the
+class when it is created. A name whose meaning differs is not here: methods/other_names.py has its replacement.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Tensor"]
 
-# of NumPy's functions those that are operators
+# NumPy functions that are operators
 _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
     "add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "divide": operator.truediv,
     "floor_divide": operator.floordiv, "remainder": operator.mod, "power": operator.pow, "matmul": operator.matmul,
@@ -102,13 +102,13 @@ class Conversions(Casting):
         return not self.requires_grad or self._is_leaf()
 
     def is_floating_point(self) -> bool:
-        """Whether the dtype is a float."""
+        """True if the dtype is a float."""
         return self.dtype.is_float
 
     if not TYPE_CHECKING:  # to a checker it would be every name that there could be
 
         def __getattr__(self, name: str) -> Any:
-            """The node of a stale view; of another name what is written here for one of another library."""
+            """Rebuild the node of a stale view; for a name of another library, raise an error with its replacement."""
             if name == "uop" and self._owner is not None:
                 return renew(self)
             text = f"{type(self).__name__!r} object has no attribute {name!r}"
@@ -118,7 +118,7 @@ class Conversions(Casting):
     # --- realizing
     @property
     def is_realized(self) -> bool:
-        """Whether the values are in memory."""
+        """True if the values are in memory."""
         return _stored(self.uop) is not None
 
     def realize(self, *others: Self) -> Self:
@@ -136,10 +136,10 @@ class Conversions(Casting):
 
     @classmethod
     def set_random_state(cls, state: Self, *, device: str | None = None) -> None:
-        """Go on from a `random_state`, also in captured functions.
+        """Continue from a `random_state`, also in captured functions.
 
         Raises:
-            ShapeError: no state of two uint32.
+            ShapeError: not a state of two uint32.
         """
         if state.uop.shape != (2,) or state.dtype is not dtypes.uint32:
             raise ShapeError(
@@ -147,10 +147,10 @@ class Conversions(Casting):
                 "Tensor.random_state(): two uint32."
             )
         cls._go_on(device, state.tolist())
-        state.realize()  # and with it what waits to be written
+        state.realize()  # together with pending writes
 
     def _settle(self, node: UOp) -> None:
-        """After realizing: keep the memory, and the history only where backward() may ask for it."""
+        """After realizing: keep the memory, and the history only if backward() may need it."""
         storage = node.storage
         is_leaf = self.requires_grad and self._is_leaf()
         if is_leaf or not self.requires_grad:
@@ -172,7 +172,7 @@ class Conversions(Casting):
         return _read_only(self._array())
 
     def _array(self) -> Array:
-        """A view of its own."""
+        """Return a new view."""
         array = self._on_host()
         if self.uop.dtype is dtypes.bfloat16 and array.dtype.name == dtypes.bfloat16.stored_as:
             try:
@@ -183,7 +183,7 @@ class Conversions(Casting):
         return array
 
     def _on_host(self) -> Array:
-        """The values as the host has them, in a view of its own: bfloat16 as uint16."""
+        """Return the values on the host in a new view: bfloat16 as uint16."""
         while True:
             uop = self.uop
             if (node := _stored(uop)) is None:  # another thread may assign meanwhile
@@ -197,7 +197,7 @@ class Conversions(Casting):
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        """The memory as NumPy's protocol, read-only. The strides are explicit, so that Pillow asks for `tobytes`."""
+        """The memory in NumPy's protocol, read-only. The strides are explicit, so that Pillow calls `tobytes`."""
         array = self.numpy()
         return {**array.__array_interface__, "strides": array.strides}
 
@@ -212,7 +212,7 @@ class Conversions(Casting):
         return array.copy() if copy else array
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """NumPy's functions get what np.asarray gives, and their results are NumPy's."""
+        """Call NumPy's function with np.asarray of the tensors; the results are NumPy's."""
         _leads_nowhere(function, (args, kwargs), kwargs.get("out"))  # before it is written
         return _leads_nowhere(function, (args, kwargs), function(*_as_arrays(args), **_as_arrays(kwargs)))
 
@@ -239,10 +239,9 @@ class Conversions(Casting):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """The memory as `numpy()` gives it, marked as read-only; a copy for who asks as before DLPack 1.
-
-        It stays as it is while anybody has it; who writes to it nevertheless (PyTorch does not look at the mark)
-        changes this tensor, and others of the same values.
+        """Export the memory as `numpy()` does, marked as read-only; a copy for callers before DLPack 1. It is not
+        changed while a reference exists. Writing to it anyway (PyTorch ignores the mark) changes this tensor, and
+        others of the same values.
         """
         import numpy as np
 
@@ -261,7 +260,7 @@ class Conversions(Casting):
         return capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return 1, 0  # kDLCPU: what other devices hold is copied to the host
+        return 1, 0  # kDLCPU: data on other devices is copied to the host
 
     def tolist(self) -> Any:
         """The values as nested lists of Python numbers."""
@@ -283,7 +282,7 @@ class Conversions(Casting):
         return value
 
     def allclose(self, other: Operand, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
-        """Whether `isclose` is true everywhere. This computes the tensor."""
+        """True if `isclose` is true everywhere. This computes the tensor."""
         return bool(self.isclose(other, rtol, atol, equal_nan).all().item())
 
     def __float__(self) -> float:
@@ -312,7 +311,7 @@ class Conversions(Casting):
         return bool(self.item())
 
     def __format__(self, spec: str) -> str:
-        """As its repr; with a format, such as `{loss:.3f}`, as the value of its one element."""
+        """Format like its repr; with a format, such as `{loss:.3f}`, like the value of its one element."""
         return format(self.item(), spec) if spec else repr(self)
 
     def __len__(self) -> int:
@@ -343,7 +342,7 @@ class Conversions(Casting):
     def _set_data(self, _value: Any) -> None:
         raise AttributeError(f"{type(self).__name__!r} object has no attribute 'data'. Write x.assign(values).")
 
-    data = property(None, _set_data)  # it would be an attribute like any other, and the tensor stay as it is
+    data = property(None, _set_data)  # otherwise it would be an ordinary attribute, and the tensor unchanged
 
     # --- leaves
     def _is_leaf(self) -> bool:
@@ -355,7 +354,7 @@ class Conversions(Casting):
 
         Raises:
             DTypeError: the dtype is not a float.
-            GradientError: it was computed from such leaves, which would not stop that.
+            GradientError: it was computed from such leaves.
         """
         if not requires_grad and self.requires_grad and not self._is_leaf():
             raise GradientError(
@@ -365,18 +364,18 @@ class Conversions(Casting):
         if requires_grad and not self.dtype.is_float:
             raise DTypeError(f"requires_grad: a {self.dtype.name} tensor has no gradient. Use a float dtype.")
         if requires_grad and not self.requires_grad:
-            separate(self)  # a leaf is nobody's view
-            # a node of its own: equal constants share a node, leaves must not
+            separate(self)  # a leaf is not a view
+            # a separate node: equal constants share a node, leaves must not
             self._put(UOp(Ops.DETACH, self.dtype, (self.uop,), next(_leaf_numbers)))
             _register(self)
         elif not requires_grad and self.requires_grad and self.uop.op is Ops.DETACH:
-            self._put(self.uop.src[0])  # what is made from now on does not lead to the leaf that this was
+            self._put(self.uop.src[0])  # later results do not depend on the former leaf
         self._requires_grad = bool(requires_grad)
         return self
 
 
 def _realize(lazy: list[tuple[Any, UOp]]) -> None:
-    """Compute the nodes of tensors, and give them their memory: those that no other thread has changed meanwhile."""
+    """Compute the nodes of tensors, and store their memory: for those that no other thread has changed meanwhile."""
     for _, node in lazy:
         if not {int}.issuperset(map(type, node.shape)):
             raise ShapeError(
@@ -404,12 +403,12 @@ def _register(leaf: Conversions) -> None:
 
 
 def _is_shared(node: UOp) -> bool:
-    """Whether the expression is of constants only: then every other tensor of the same value has the same node."""
+    """True if the expression consists of constants only: then all tensors of the same value share the node."""
     for s in node.src:
         if s.storage is not None:
             return False
     seen, stack = {node}, [node]
-    while stack:  # until the first leaf that is data: asked of every tensor that a large graph writes
+    while stack:  # until the first leaf that is data: called for every tensor that a large graph writes
         u = stack.pop()
         if u.storage is not None or u.op in (Ops.BUFFER, Ops.DETACH):
             return False
@@ -421,14 +420,14 @@ def _is_shared(node: UOp) -> bool:
 
 
 def _stored(node: UOp) -> UOp | None:
-    """The node that holds these values in memory, row-major, if one does."""
+    """Return the node that has these values in memory, row-major, if there is one."""
     while node.storage is None and node.op in (Ops.RESHAPE, Ops.DETACH):
         node = node.src[0]
     return node if node.storage is not None else None
 
 
 def _as_arrays(value: Any) -> Any:
-    """Arguments of a NumPy function, with arrays in place of tensors."""
+    """Replace tensors by arrays in the arguments of a NumPy function."""
     if isinstance(value, Conversions):
         return value.numpy()
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
@@ -454,7 +453,7 @@ def _leads_nowhere(function: Any, given: Any, result: Any) -> Any:
 
 
 def _has(values: Any, is_it: Callable[[Any], bool]) -> bool:
-    """Whether something is true of a value, or of one in a container."""
+    """True if a value, or one in a container, satisfies the predicate."""
     if isinstance(values, dict):
         values = list(values.values())
     return any(_has(v, is_it) for v in values) if isinstance(values, (list, tuple)) else is_it(values)
@@ -481,7 +480,7 @@ def _read_only(array: Array) -> Array:
 
 
 def _updating(sign: str, method: str) -> Callable[[Tensor, Operand], Tensor]:
-    """An operator such as `+=`: every name of the tensor sees the new values."""
+    """Return an operator such as `+=`: every name of the tensor sees the new values."""
 
     def update(self: Tensor, other: Operand) -> Tensor:
         result: Tensor = getattr(self, method)(other)
@@ -505,7 +504,8 @@ class Tensor(Conversions):
     `data` is a number, nested lists, bytes (uint8), a NumPy array or anything with `__array__`; it is copied.
     """
 
-    _roots: tuple[weakref.ref[Tensor], ...] = ()  # of a leaf: what gave it gradients since an optimizer's last step
+    # of a leaf: the losses that gave it gradients since an optimizer's last step
+    _roots: tuple[weakref.ref[Tensor], ...] = ()
     _leads_to: frozenset[int] = frozenset()  # leaves that backward() gave gradients to, until a step moved them
     _was_stepped = False  # optimizers have made the steps that its backward() was for
 
@@ -517,7 +517,7 @@ class Tensor(Conversions):
         self._requires_grad = False
         made = self._of(data, dtype, device, requires_grad)._named()
         self.uop, self._device, self._is_named = made.uop, made._device, True
-        keep_track(self)  # last: other threads look at every tensor there is
+        keep_track(self)  # last: other threads read every tracked tensor
         if requires_grad:
             self.requires_grad_()
 
@@ -544,7 +544,7 @@ class Tensor(Conversions):
 
     # --- changing the box
     def __copy__(self) -> Self:
-        """As `clone`; of a leaf a leaf of its own, without its gradient."""
+        """Return a `clone`; of a leaf a separate leaf, without its gradient."""
         if not (self.requires_grad and self._is_leaf()):
             return self.clone()
         return self.detach().clone().requires_grad_()
@@ -553,7 +553,7 @@ class Tensor(Conversions):
         return self.__copy__()
 
     def assign(self, value: Operand) -> Self:
-        """This tensor with new values of the same shape and dtype; its views show them, what was computed stays."""
+        """Assign new values of the same shape and dtype; views show them, computed results are unchanged."""
         new = self._stays(value if isinstance(value, Lazy) else self._own(value), "assign")
         self._keeps_history_of(new)
         if broadcast_shapes("assign", self.uop.shape, new.uop.shape) != self.uop.shape:
@@ -589,7 +589,7 @@ class Tensor(Conversions):
             write(self, other, no_grad)
 
     def _take(self, other: Lazy) -> None:
-        """Take the node of another tensor; a leaf stays a leaf, what it is given is a constant to it."""
+        """Take the node of another tensor; a leaf stays a leaf, and the new value is a constant for it."""
         if self.requires_grad and self._is_leaf():
             node = other.uop  # in no_grad() with a DETACH around it, which a leaf has no need of
             self._put(node.src[0] if node.op is Ops.DETACH and node.src[0].op is Ops.ASSIGN else node)
@@ -643,7 +643,7 @@ class Tensor(Conversions):
             leaf._roots = (*roots, weakref.ref(self))
 
     def _let_go(self, moved: Iterable[Tensor]) -> None:
-        """Of a loss after the steps that it was for: who keeps it keeps its value, and not the batch."""
+        """Release the graph of a loss after the steps that used it: it keeps its value, and not the batch."""
         self._leads_to -= set(map(id, moved))
         node = _stored(self.uop)
         if node is not None and not self._leads_to and self.requires_grad and not self._is_leaf():
@@ -688,7 +688,7 @@ class Tensor(Conversions):
         nodes = [t._nodes() for t in targets]
         flat = {node for own in nodes for node in own}
         grads = gradient_of(self.uop, self._seed(gradient, "gradient"), flat)
-        if not grads.keys() >= flat:  # by steps only, such as floor
+        if not grads.keys() >= flat:  # connected only through step functions, such as floor
             below = self.uop.toposort(stop=lambda u: not u.dtype.is_float or (is_stop(u) and u not in flat))
             grads |= {node: filled(node, 0.0) for node in below if node in flat and node not in grads}
         leads = self.requires_grad and grad_state()

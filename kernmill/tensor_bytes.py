@@ -21,10 +21,8 @@ __all__ = ["bytes_of", "in_new_memory", "joined_in_memory", "tensor_over"]
 def tensor_over(
     values: memoryview, dtype: DType, shape: Sequence[int], device: str | None = None, *, borrow: bool = True
 ) -> Tensor:
-    """A tensor of these bytes, row-major.
-
-    On a device that works on the host's memory it lies in these very bytes, which nobody may change, unless they are
-    not aligned or `borrow` is False. Bools are 0 or 1; the caller has looked.
+    """Return a tensor of these bytes, row-major. On a device with host memory it uses these bytes without a copy, and
+    they must not change, unless they are not aligned or `borrow` is False. The caller ensures that bools are 0 or 1.
     """
     import numpy as np
 
@@ -40,18 +38,18 @@ def tensor_over(
 def in_new_memory(
     dtype: DType, shape: Sequence[int], device: str | None = None, arena: WeightArena | None = None
 ) -> Tensor:
-    """A realized tensor with whatever values its memory had: for who assigns all of them, part by part. In `arena`, if
-    it is one of that device."""
+    """Return a realized tensor with undefined values, for a caller that assigns all of them, slice by slice. In
+    `arena`, if it is one of that device."""
     place = device_name(device)
     made = partial(allocate_buffer, place) if arena is None or arena.device != place else arena.buffer
     buffer = made(dtype, prod(shape))
-    buffer.is_borrowed = current_recording() is not None  # each replay needs memory of its own: this is not written
+    buffer.is_borrowed = current_recording() is not None  # each replay needs separate memory: this is not written
     return Tensor._make(reshape(buffer_node(buffer), tuple(shape)), place)
 
 
 def joined_in_memory(tensors: Sequence[Tensor]) -> Tensor | None:
-    """What `cat` gives, over the same memory, which from now on nobody writes in place: whoever assigns to one of them
-    gets memory of his own. None where they do not follow each other in one block of memory, row-major, or do not fit
+    """Return the result of `cat` over the same memory, which from now on is not written in place: assigning to one
+    of the tensors moves it. None if they are not consecutive in one block of memory, row-major, or do not fit
     together."""
     nodes = [_stored(tensor.uop) for tensor in tensors]
     buffers = [node.storage for node in nodes if node is not None and isinstance(node.storage, Buffer)]

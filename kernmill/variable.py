@@ -19,7 +19,7 @@ _given: contextvars.ContextVar[Mapping[str, int]] = contextvars.ContextVar("give
 
 
 class Variable:
-    """A whole number from `least` to `greatest` that is known at each call only.
+    """An integer from `least` to `greatest` that is bound at each call.
 
         pos = Variable("pos", 0, 4095)
 
@@ -31,13 +31,13 @@ class Variable:
         for place in range(100):
             step(x, cache, pos.bind(place))  # captured once
 
-    The function gets a SymbolicSize in place of the number: it goes into slices, sums, and arithmetic and comparisons
-    with tensors, and costs what its value says, not what its bounds say. Returned, it is the number of that call.
-    Python can decide by it (`if`, `==`, `min`) only where the bounds leave no doubt; else it is refused: decide
-    outside, or with tensors. Outside of captured functions a bound variable is a plain int.
+    The function gets a SymbolicSize instead of the number, for slices, sums, and arithmetic and comparisons with
+    tensors. The cost depends on its value, not on its bounds. Returned, it is the number of that call. Python can
+    branch on it (`if`, `==`, `min`) only if the bounds are conclusive; otherwise an error is raised: decide outside, or
+    with tensors. Outside of captured functions a bound variable is an int.
 
     Raises:
-        ShapeError: no name, or bounds that no number lies between.
+        ShapeError: no name, or empty bounds.
     """
 
     def __init__(self, name: str, least: int, greatest: int) -> None:

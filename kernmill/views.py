@@ -1,9 +1,9 @@
-"""Views: which tensors show elements of another one, and what a write to either does to both.
+"""Views: which tensors show elements of another one, and the effect of a write to either on both.
 
 A tensor is a box around a node that never changes, so a view (`t[0]`, `t.T`, `t.reshape(..)`) starts as an expression
-of the node of its owner. What is noted beside it is the way from the owner: a chain of links. A write to a view becomes
+of the node of its owner. In addition the path from the owner is recorded: a chain of links. A write to a view becomes
 an assignment to the owner. After it, and after a write to the owner itself, all views of the owner are stale: their
-node is taken away, and made anew from the owner's when it is read. Tensors without views pay nothing.
+node is removed, and rebuilt from the owner's when it is read. Tensors without views cost nothing.
 
 Whether a reshape is a view follows from strides, as in NumPy and PyTorch: of a transposed tensor it is a copy.
 """
@@ -50,13 +50,13 @@ __all__ = [
 ]  # fmt: skip
 
 _LEAST = 16  # views of one owner, before the dead ones among them are dropped
-_WORK = 100_000  # steps in which NumPy is to find whether two views overlap
+_WORK = 100_000  # steps for NumPy to find out whether two views overlap
 _before: contextvars.ContextVar[Collection[int]] = contextvars.ContextVar("made_before", default=())
 _lock = process_lock()
 
 
 class Memory:
-    """What a tensor and its views share: the tensor, and the views that have a node."""
+    """The shared state of a tensor and its views: the tensor, and the views that have a node."""
 
     __slots__ = ("fresh", "most", "owner", "shape")
 
@@ -129,7 +129,7 @@ def link(view: Lazy, source: Lazy, changes: Sequence[tuple[Change, Any]]) -> Non
             return
     else:
         memory, step = before, None
-        source._pin = source.uop  # captures that write there in place count who refers to it
+        source._pin = source.uop  # captures that write there in place count its references
     for change, argument in changes:
         step = memory, step, change, argument
     if source._requires_grad and not view._requires_grad and changes[-1][0] is not detached:  # made in no_grad()
@@ -139,7 +139,7 @@ def link(view: Lazy, source: Lazy, changes: Sequence[tuple[Change, Any]]) -> Non
 
 
 def separate(tensor: Lazy) -> None:
-    """Make a view a tensor of its own, of the values that it has now."""
+    """Make a view a separate tensor with its current values."""
     if type(tensor._link) is tuple:
         renew(tensor)
         tensor._link = None
@@ -230,7 +230,7 @@ def _layout(last: Any) -> Layout | None:
 
 # --- reading ---------------------------------------------------------------------------------------------------------
 def mark(owner: Lazy) -> None:
-    """The owner has other values: its views are made anew when they are read."""
+    """Mark all views of an owner with new values as stale: they are rebuilt when they are read."""
     memory = owner._link
     if type(memory) is not Memory:
         return
@@ -263,14 +263,14 @@ def renew(view: Lazy) -> UOp:
         if id(view) in _before.get():
             raise _read_by_capture(view._link[0].shape)
         node = _node(view._link, owner.uop)
-        view.__dict__.update(uop=node, _owner=None, _is_named=False)  # `_put` has told of the write already
+        view.__dict__.update(uop=node, _owner=None, _is_named=False)  # `_put` has already announced the write
         node = view._named().uop
         owner._pin = owner.uop
         view._link[0].note(view)
         return node
 
 
-# --- captured functions: what they do is replayed for one tensor, not for those that share its elements ---------------
+# --- captured functions: their effects are replayed for one tensor, not for those that share its elements
 def _read_by_capture(shape: Sequence[Size]) -> KernmillError:
     return KernmillError(
         "jit: the captured function reads a view that was made before it, and writes to the tensor of the view, of "
@@ -321,7 +321,8 @@ def write(tensor: Lazy, other: Lazy, no_grad: Callable[[], AbstractContextManage
         node = owner.uop
         value, region = _lifted(tensor._link, node, *_parts(other.uop, tensor.uop))
         given = None if _is_whole(region, node.shape) else tuple(region)
-        while node.op is Ops.ASSIGN and node.storage is None and node.arg == given:  # what it wrote is written again
+        # a repeated write overwrites the earlier one
+        while node.op is Ops.ASSIGN and node.storage is None and node.arg == given:
             node = node.src[0]
         owner._take(owner._result(assign(node, value, given), other))
     mark(owner)
@@ -383,7 +384,7 @@ def _overlap(a: Any, b: Any) -> bool:
 
 
 class _Extent:
-    """Addresses of one byte for each element, which nobody reads."""
+    """Addresses of one byte for each element, which are never read."""
 
     def __init__(self, offset: int, axes: list[tuple[int, int]]) -> None:
         self.__array_interface__ = {
@@ -409,7 +410,7 @@ def _parts(new: UOp, old: UOp) -> tuple[UOp, Region]:
 
 
 def _lifted(last: Any, node: UOp, value: UOp, region: Region) -> tuple[UOp, Region]:
-    """What a write of `value` into a region of a view writes into its owner, whose node is given."""
+    """Return the value and region of the owner's assignment for a write of `value` into a region of a view."""
     steps, nodes = _chain(last), [node]
     for _, _, change, argument in steps:
         nodes.append(change(nodes[-1], argument))

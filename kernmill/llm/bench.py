@@ -54,7 +54,7 @@ class Test:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is measured: each length of a prompt and each number of tokens to make, with each number of threads."""
+    """The measurements: each prompt length and each number of generated tokens, with each number of threads."""
 
     prompts: Sequence[int]
     counts: Sequence[int]
@@ -79,7 +79,7 @@ def run(path: str | os.PathLike[str], wanted: Wanted, output: str = "md") -> Non
 
 
 def measure(file: gguf.File, n_prompt: int, n_gen: int, wanted: Wanted, *, threads: int) -> Test:
-    """One row, on a model of its own whose cache is just long enough."""
+    """Measure one row, on a separate model whose cache is just long enough."""
     with Context(THREADS=threads):
         return _measured(file, n_prompt, n_gen, wanted)
 
@@ -132,7 +132,7 @@ def _spread(values: Sequence[float]) -> float:
 
 
 def _type_of(file: gguf.File) -> str:
-    """Such as "llama 1B Q4_0"."""
+    """Return a name such as "llama 1B Q4_0"."""
     of_number = {mix.file_type: mix.name for mix in MIXES.values()}
     kinds = Counter(entry.type.name for entry in file.entries.values() if len(entry.shape) > 1)
     number = file.metadata.read("general.file_type", int, -1)
@@ -144,13 +144,13 @@ def _type_of(file: gguf.File) -> str:
 # --- how it is written -----------------------------------------------------------------------------------------------
 _COLUMNS = ("model", "size", "params", "backend", "threads", "test", "t/s")
 _WIDTHS = (30, 10, 10, 10, 7, 15, 20)
-_LEFT = 1  # of the columns: the others stand on the right
+_LEFT = 1  # left-aligned columns; the others are right-aligned
 _DASHES = "".join(f"| {'-' * w} " if n < _LEFT else f"| {'-' * (w - 1)}: " for n, w in enumerate(_WIDTHS)) + "|"
 
 
 def _markdown(tests: Iterator[Test]) -> Iterator[str]:
     for place, test in enumerate(tests):
-        if not place:  # not before the file has turned out to be a model
+        if not place:  # not before the file has proved to be a model
             yield _row(_COLUMNS)
             yield _DASHES
         name = f"pp{test.n_prompt}" if test.n_prompt else f"tg{test.n_gen}"

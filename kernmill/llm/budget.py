@@ -1,15 +1,16 @@
-"""The steps of a rendering: what an operation of a template takes, by the size of what it reads and of what it makes.
+"""The steps of a rendering: the cost of a template's operations, by the size of their inputs and results.
 
-Whatever the sandbox sees takes a step: a pass of a loop, an attribute, a comparison, a call. On top of that
+Each operation that the sandbox sees takes a step: a loop iteration, an attribute, a comparison, a call. In addition
 
-    what is looked through    a step for each entry, at any depth, and for each 256 characters: to print, compare, hash
-    what is searched          a step for 4,096 characters compared, were each place of the text compared with all of
-                              what is looked for: some of Python's searches do that
-    what is sorted            what looking through it takes, as many times as its length has digits
-    what is made              a step for each 8 entries, and for each 256 characters
+    traversal    a step for each entry, at any depth, and for each 256 characters: to print, compare, hash
+    search       a step for 4,096 characters compared, as if each position of the text were compared with the whole
+                 pattern: some of Python's searches do that
+    sorting      the cost of traversal, times the number of digits of the length
+    results      a step for each 8 entries, and for each 256 characters
 
-and is paid for first, where its size shows. Values that would be too long are refused before they are made. What is
-handed on as it is (the first entry, a default, a length) costs nothing by its size, so that long conversations fit.
+Steps are taken before the operation, if its size is known. Values that would be too long are rejected before they are
+created. Values that are passed on unchanged (the first entry, a default, a length) are free, so that long conversations
+fit.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ __all__ = [
 
 MAX_CHARACTERS = 20_000_000  # of a value, and of the result
 MAX_STEPS = 1_000_000  # of one rendering
-MAX_BITS = 64  # of a whole number: longer ones take time by their length, and many of them have one hash
+MAX_BITS = 64  # of an int: longer ones take time by their length, and many of them share one hash
 MAX_DEPTH = 256  # of lists in lists: Python hashes tuples in tuples until its stack is full
 _STEP = 256  # characters that take a step
 _SEARCH = 4096  # comparisons of characters that take a step
 _ENTRIES = 8  # of a new list that take a step
 _CALL = 4  # steps of a call
-_TUPLE = 16  # steps of a tuple: those that have one hash can be computed, and a dict tells them apart one by one
+_TUPLE = 16  # steps of a tuple: tuples with equal hashes can be computed, and a dict compares them one by one
 
 _ENDLESS: list[float] = [math.inf]  # while a template is read: Jinja computes constants
-_left: ContextVar[list[float]] = ContextVar("steps")  # one number: those that a rendering has left
+_left: ContextVar[list[float]] = ContextVar("steps")  # one number: the remaining steps of a rendering
 
 
 @contextmanager
@@ -67,7 +68,7 @@ def spend(count: int) -> None:
 
 
 def counted(values: Iterable[Any], cost: int = 1) -> Iterator[Any]:
-    """What every loop goes over."""
+    """Yield the values of a loop, counting steps."""
     spend(1)
     for value in values:
         spend(cost)
@@ -75,7 +76,7 @@ def counted(values: Iterable[Any], cost: int = 1) -> Iterator[Any]:
 
 
 def read(*values: Any) -> int:
-    """Take the steps of looking at all that is in some values, also at what is in them twice; how many characters."""
+    """Take the steps of traversing some values, including repeated parts; return the number of characters."""
     characters, depth, level = 0, 0, list(values)
     while level:
         inner: list[Any] = []
@@ -94,7 +95,7 @@ def read(*values: Any) -> int:
 
 
 def made(value: Any, name: str = "") -> Any:
-    """What a call of this name gives: a value that is new, though what is in it is not."""
+    """Take the steps of the result of a call of this name: a new value, whose entries may be old."""
     if isinstance(value, GeneratorType):
         return map(made, counted(value))
     if name in _GLANCES or name == ".get":  # it was there before
@@ -110,20 +111,20 @@ def made(value: Any, name: str = "") -> Any:
 
 
 def check_length(length: float, what: str) -> None:
-    """Refuse a value of so many characters, or entries."""
+    """Raise an error for a value of this many characters or entries."""
     if length > MAX_CHARACTERS:
         raise FormatError(f"chat template: {what} builds a value of more than {MAX_CHARACTERS} characters.")
 
 
 def check_number(bits: float, what: str) -> None:
-    """Refuse a whole number of so many bits."""
+    """Raise an error for an int of this many bits."""
     if bits > MAX_BITS:
         raise FormatError(f"chat template: {what} builds an integer of more than {MAX_BITS} bits.")
 
 
 # --- comparisons -----------------------------------------------------------------------------------------------------
 def compare(operate: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
-    """A comparison, for what it may have to look at: what both sides have."""
+    """Compare, after taking the steps for the entries that both sides have."""
     spend(1)
     pairs = [(left, right)]
     while pairs:
@@ -145,7 +146,7 @@ def compare(operate: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
 
 
 def contains(whole: Any, part: Any) -> bool:
-    """`part in whole`, entry by entry where Python would do that."""
+    """Return `part in whole`, compared entry by entry if Python would do that."""
     spend(1)
     if isinstance(whole, (str, bytes)):
         spend(len(whole) // _STEP + len(whole) * read(part) // _SEARCH)
@@ -178,10 +179,10 @@ class Side:
 
 # --- how long a value will be ----------------------------------------------------------------------------------------
 def length_of(sign: str, left: Any, right: Any) -> float:
-    """An upper bound on the length of a result, where it can be long.
+    """Return an upper bound on the length of a result, if it can be long.
 
     Raises:
-        FormatError: a whole number is too long, or will be.
+        FormatError: an int is too long, or will be.
     """
     if isinstance(left, int) and isinstance(right, int):
         bits = left.bit_length(), right.bit_length()
@@ -201,8 +202,8 @@ def _length(value: Any) -> int:
 
 
 def _formatted(text: Any, values: Any, mark: str) -> float:
-    """The widths that a format asks for, at most, and the longest value at each mark; endless with a width that is one
-    of the values."""
+    """Return the greatest widths that a format requests, plus the longest value at each mark; infinite if a width is
+    itself a value."""
     if not isinstance(text, str):
         return 0
     if _WIDTH_OF_VALUES[mark].search(text):
@@ -235,7 +236,7 @@ def _rounded(value: Any, precision: int = 0, method: str = "") -> float:
     return length_of("*", value, 10 ** abs(precision)) if abs(precision) < 300 else math.inf
 
 
-_BOUNDS: dict[str, Callable[..., float]] = {  # of filters, and with a point of methods of a text, which comes first
+_BOUNDS: dict[str, Callable[..., float]] = {  # of filters, and with a leading dot of string methods
     "center": lambda value, width=80: width,
     "batch": lambda value, linecount, fill_with=None: linecount,
     "slice": lambda value, slices, fill_with=None: slices,
@@ -266,8 +267,8 @@ _GLANCES = frozenset((
     "rejectattr", "select", "selectattr",
 ))  # fmt: skip
 _READING_TESTS = frozenset(("is lower", "is upper"))
-_OUTSIDE = frozenset(("batch", "list", "slice"))  # what takes the entries as they are
-_EACH = frozenset(("batch", "join", "list", "max", "min", "slice", "sort", "sum", "unique"))  # of texts: letters
+_OUTSIDE = frozenset(("batch", "list", "slice"))  # they use the entries unchanged
+_EACH = frozenset(("batch", "join", "list", "max", "min", "slice", "sort", "sum", "unique"))  # of strings: letters
 _SORTS = frozenset(("dictsort", "groupby", "sort"))
 _SLOW = {  # characters a step: not done by one loop in C
     **dict.fromkeys(("title", "wordwrap", ".format", ".format_map"), 4),
@@ -276,10 +277,9 @@ _SLOW = {  # characters a step: not done by one loop in C
 
 
 def pay(name: str, given: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Take the steps of a call, and refuse what it would make too long; its arguments, with a list where one can be
-    read once only. `name` is that of a filter, "is " and that of a test, a point and that of a method, whose owner is
-    the first argument, "%", or nothing.
-    """
+    """Take the steps of a call, and reject it if its result would be too long; return its arguments, with a list for
+    an iterator. `name` is that of a filter, "is " and that of a test, a dot and that of a method, whose owner is
+    the first argument, "%", or nothing."""
     spend(_CALL + len(given) + len(named))
     work = 0
     if name not in _GLANCES and (name in _READING_TESTS or not name.startswith("is ")):
@@ -299,7 +299,7 @@ def pay(name: str, given: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[An
 
 
 def _looked_through(name: str, first: tuple[Any, ...], others: tuple[Any, ...]) -> int:
-    """Take the steps of reading the arguments of a call; those of what it does with the characters of the first one."""
+    """Take the steps of reading the arguments of a call; return the characters of the first one."""
     searched = read(*others)
     if name in _OUTSIDE:
         return sum(map(_length, first)) // _ENTRIES

@@ -1,6 +1,7 @@
-"""Chat templates: messages to the text that a model was trained on, by the Jinja template in its file.
+"""Chat templates: messages to the text format of a model, by the Jinja template in its file.
 
-A template comes from a file that may be hostile. `sandbox.py` says what it may do, `budget.py` how much.
+A template comes from a file that may be hostile. `sandbox.py` limits what it may access, `budget.py` how much it
+computes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .tokenizer import Tokenizer
 
 __all__ = ["CHATML", "ChatTemplate"]
 
-MAX_TEMPLATE_CHARACTERS = 1 << 16  # those of known models have less than half; to compile takes seconds then
+MAX_TEMPLATE_CHARACTERS = 1 << 16  # known models have less than half; compiling takes seconds then
 
 CHATML = (  # when a file brings no template
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
@@ -31,7 +32,7 @@ class ChatTemplate:
     """A template, ready to render.
 
     Raises:
-        FormatError: the template is no Jinja.
+        FormatError: the template is not valid Jinja.
     """
 
     @with_sentences
@@ -51,16 +52,18 @@ class ChatTemplate:
             raise
         except (RecursionError, MemoryError) as error:  # the second from Python's parser
             raise FormatError("chat template: it is nested too deeply.") from error
-        except Exception as error:  # what Jinja lets pass, and Python does not: `break` outside of a loop, a name twice
+        # errors that Jinja misses and Python reports: `break` outside of a loop, a duplicate name
+        except Exception as error:
             why = error.msg if isinstance(error, SyntaxError) else str(error)
             raise FormatError(f"chat template: it is not valid Jinja: {escaped(why)}.") from error
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any], tokenizer: Tokenizer, name: str = "") -> ChatTemplate:
-        """The template of a GGUF file, or ChatML where it has none; `name` asks for another one, such as "tool_use".
+        """Return the template of a GGUF file, or ChatML if it has none; `name` selects a different one, such as
+        "tool_use".
 
         Raises:
-            FormatError: there is none of this name, or it is no text, or no Jinja.
+            FormatError: there is none of this name, or it is not a string, or not valid Jinja.
         """
         key = "tokenizer.chat_template" + (f".{name}" if name else "")
         if name and key not in metadata:
@@ -83,11 +86,12 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         **values: Any,
     ) -> str:
-        """The text of a conversation: `messages` are {"role": .., "content": ..}; `values` are the template's own.
+        """Return the text of a conversation: `messages` are {"role": .., "content": ..}; `values` are variables of the
+        template.
 
         Raises:
-            SettingError: no messages, one without a role, or what the template itself objects to.
-            FormatError: the template fails, or makes too much.
+            SettingError: no messages, one without a role, or an error that the template raises.
+            FormatError: the template fails, or its output is too long.
         """
         if not isinstance(messages, Iterable):
             raise SettingError(
@@ -121,7 +125,7 @@ class ChatTemplate:
 
     @staticmethod
     def tokens(tokenizer: Tokenizer, text: str) -> list[int]:
-        """As encode, of what render gave."""
+        """Encode the result of `render`."""
         ids = tokenizer.encode(text, parse_special=True)
         is_doubled = len(ids) > 1 and ids[0] == ids[1] == tokenizer.bos_id and tokenizer.add_bos
         return ids[1:] if is_doubled else ids

@@ -48,14 +48,14 @@ _BESIDE_MODELS = {
     "adapter": "an adapter to a model", "imatrix": "an importance matrix", "mmproj": "the image encoder of a model",
 }  # fmt: skip
 BLOCK, LARGE_BLOCK = 64, 512  # tokens of a prompt that are computed together; ... where a matrix unit does it
-_PADDED = 0.6  # of a large block: with so many tokens it takes less time than small ones
+_PADDED = 0.6  # of a large block: with this many tokens it is faster than small ones
 ONE_BY_ONE = 8  # tokens, of a short prompt or left of a long one: the graph for one token is needed in any case
 _MEMORY = ("architecture", "_cache", "_last", "_all")  # attributes that `close` releases
 DEFAULT_CAPACITY = 4096  # tokens; less where the model was trained on less
 
 
 class ModelMemory(NamedTuple):
-    """What a model takes on its device. Units: bytes. `context` is the cache, `compute` what captures keep."""
+    """The memory of a model on its device. Units: bytes. `context` is the cache, `compute` the memory of captures."""
 
     weights: int
     context: int
@@ -65,21 +65,20 @@ class ModelMemory(NamedTuple):
 class Model:
     """A language model that is ready to run.
 
-    `weights` gives the tensor of a name, or None where there is none; a matrix may also be in a form of its own
-    (`arch.Matrix`).
+    `weights` returns the tensor of a name, or None; a matrix may also have a special layout (`arch.Matrix`).
 
-    capacity      how many tokens of a sequence the cache holds; by default what the model was trained on, at most 4096
-    sequences     how many sequences can be generated at once
-    block         how many tokens of a prompt are computed together; by default 64, and 512 while so many are left
-                  where a matrix unit multiplies them
+    capacity      most tokens of a sequence in the cache; default: the trained context, at most 4096
+    sequences     number of sequences that can be generated at once
+    block         prompt tokens per batch; default: 64, and 512 while that many remain
+                  if a matrix unit multiplies them
     cache_type    the type of keys and values: f32, f16, bf16, or a type of blocks such as q8_0; or a pair of types
 
     A model is a context manager: `with Model.from_gguf(path) as model:` closes it at the end. `metadata` has the values
     of the file, except the lists of its vocabulary.
 
     Several threads may call one model, and another call may come while a generator is suspended: each step takes the
-    lock, and looks at what the cache holds. What a call has in common with the one before is not computed again, so
-    calls that alternate compute their texts again; `generate_all` is the fast way to make several texts.
+    lock, and checks the contents of the cache. A prefix that a call shares with the previous one is not computed again,
+    so alternating calls compute their texts again; `generate_all` is the fast way to generate several texts.
 
     Raises:
         FormatError: an unknown architecture, or tensors and metadata that do not fit together.
@@ -117,19 +116,20 @@ class Model:
                 f"tokenizer.ggml.tokens has {len(tokenizer)} tokens, and token_embd.weight has rows for "
                 f"{self.architecture.vocabulary}. The file's vocabulary and tensors are inconsistent."
             )
-        self._seen: list[list[int]] = [[] for _ in range(sequences)]  # the tokens that the cache holds
-        self._stepping = process_lock()  # the cache and what it holds belong to one step at a time
+        self._seen: list[list[int]] = [[] for _ in range(sequences)]  # the tokens in the cache
+        self._stepping = process_lock()  # the cache and its contents belong to one step at a time
         self._single = [Variable(f"token{n}", 0, self.architecture.vocabulary - 1) for n in range(sequences)]
         self.computed_tokens = 0  # by all calls so far
-        self.builds = self.build_ns = 0  # calls that were no replay, and what they took besides running kernels
+        self.builds = self.build_ns = 0  # calls that were not replays, and their time apart from running kernels
         self._last = Jit(self._last_logits, runs_first=False)
         self._all = Jit(self._all_states, runs_first=False)
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any], weights: Weights, *, n_ctx: int | None = None, **options: Any) -> Model:
-        """From the metadata of a GGUF file: its sizes and its tokenizer, if it has one and `tokenizer` is not given.
+        """Make a model from the metadata of a GGUF file: its sizes and its tokenizer, if it has one and `tokenizer` is
+        not given.
 
-        `n_ctx` is llama.cpp's name for `capacity`; 0: what the model was trained on.
+        `n_ctx` is llama.cpp's name for `capacity`; 0: the trained context.
         """
         config = config_of(metadata)
         if n_ctx is not None and options.get("capacity") is not None:
@@ -152,15 +152,15 @@ class Model:
         device: str | None = None,
         **options: Any,
     ) -> Model:
-        """From a GGUF file, or the first part of a split one; `options` as the class and `of` take them.
+        """Load a model from a GGUF file, or the first part of a split one; `options` as for the class and `of`.
 
-        `arena`: what `arena_for` made of the file a while before. `device`: such as "CL"; default: the setting DEVICE.
+        `arena`: the result of an earlier `arena_for` for the file. `device`: such as "CL"; default: the setting DEVICE.
 
-        Weights keep their bits. They are copied now, matrices in the order in which products read them fastest; no
-        tensor of the file is read again.
+        Weights keep their bits. They are copied now, matrices in the layout that products read fastest; no tensor of
+        the file is read again.
 
         Raises:
-            FormatError: the file cannot be read, or does not hold a model that kernmill can run.
+            FormatError: the file cannot be read, or has no model that kernmill can run.
         """
         if device is not None:
             with Context(DEVICE=canonical_name(device)):
@@ -177,7 +177,7 @@ class Model:
             used.add(name)
             return _loaded(file, name, arena) if name in file.entries else None
 
-        beside = 2 * min(1, int(setting("COMPILER_PROCESS")))  # many kernels are to come, a few at a time
+        beside = 2 * min(1, int(setting("COMPILER_PROCESS")))  # many kernels will be compiled, a few at a time
         with naming(file), Context(COMPILER_PROCESS=beside):
             config_in(file)
             model = cls.of(file.metadata, weight, **options)
@@ -191,7 +191,7 @@ class Model:
             "again: Model.from_gguf(path)."
         )
 
-    # --- what is captured: the places are variables, so that one graph serves them all, and so are single tokens
+    # --- captured functions: positions and single tokens are variables, so that one graph serves all of them
     def _last_logits(self, tokens: Tokens, last: Tensor | None, places: Places) -> Tensor:
         """The logits after token `last` of each sequence, None: the only one. Shapes: (sequences, vocabulary)."""
         hidden = self._all_states(tokens, last, places)
@@ -229,21 +229,22 @@ class Model:
         return known
 
     def _rewind(self, texts: Sequence[list[int]]) -> None:
-        """Keep what the cache and these texts have in common at the front; the last token is computed again."""
+        """Keep the common prefix of the cache and these texts; the last token is computed again."""
         for n, ids in enumerate(texts):
             seen = self._seen[n]
-            if len(seen) < len(ids) and seen == ids[: len(seen)]:  # for each token, of a text that may be long
+            if len(seen) < len(ids) and seen == ids[: len(seen)]:  # for each token of a text that may be long
                 continue
             pairs = zip(seen, ids[:-1], strict=False)
             same = next((place for place, (old, new) in enumerate(pairs) if old != new), None)
             self._seen[n] = seen[: max(0, len(ids) - 1) if same is None else same]
 
     def _run(self, texts: Sequence[list[int]], function: Callable[..., Tensor]) -> Generator[tuple[list[slice], Array]]:
-        """Compute what is not in the cache, block by block: which tokens of a block are new, and the results.
+        """Compute the tokens that are not in the cache, block by block: yield which tokens of a block are new, and the
+        results.
 
-        A sequence with fewer tokens left than the others is padded. What padding writes into the cache lies behind its
-        tokens, where nothing sees it before it is written again. Where a block would go past the end of the cache it
-        begins earlier, with tokens that are there already.
+        A sequence with fewer remaining tokens than the others is padded. Padding is written to the cache after its
+        tokens, and is overwritten before it is visible. If a block would go past the end of the cache it begins
+        earlier, with tokens that are already there.
         """
         while (left := [len(ids) - len(seen) for ids, seen in zip(texts, self._seen, strict=False)]) and max(left) > 0:
             size = 1 if max(left) <= min(ONE_BY_ONE, self.block - 1) else self.block
@@ -275,7 +276,7 @@ class Model:
             yield new[: len(texts)], result
 
     def _next(self, texts: Sequence[list[int]]) -> list[Array]:
-        """The logits after each text. A text without new tokens since the last call gets an empty array."""
+        """Return the logits after each text. A text without new tokens since the last call gets an empty array."""
         found = [np.zeros(0, np.float32) for _ in texts]
         with self._stepping:
             self._rewind(texts)
@@ -318,14 +319,14 @@ class Model:
             raise KernmillError("Model: it is closed. Open its file again: Model.from_gguf(path).")
         raise AttributeError(f"Model has no attribute {name!r}.")
 
-    # --- what it costs
+    # --- memory
     @property
     def replays(self) -> int:
         """Steps so far that were one native call; the others also built a graph and its kernels."""
         return self._last.replays + self._all.replays
 
     def memory(self) -> ModelMemory:
-        """What the weights, the cache and captured graphs take now."""
+        """Return the current memory of the weights, the cache and captured graphs."""
         compute = self._last.memory().kept_bytes + self._all.memory().kept_bytes
         context = sum(nbytes(tensor) for part in (self._cache.keys, self._cache.values) for tensor in part)
         return ModelMemory(self.architecture.nbytes, context, compute)
@@ -345,11 +346,11 @@ class Model:
             return self.architecture.logits(self._states(ids, "logits")).realize()
 
     def embed(self, text: str | Sequence[int], *, normalize: bool = True) -> Tensor:
-        """Returns the vector of a text or of token ids, pooled as the file says, of length 1 if `normalize`.
+        """Return the vector of a text or of token ids, pooled as the file says, of length 1 if `normalize`.
 
-        `<architecture>.pooling_type`: mean (also without the key), first or last token. A file that says none gives a
-        vector for each token. One that says rank gives the scores of its classes.
-        Shapes: (width,), (tokens, width) or (classes,).
+        `<architecture>.pooling_type`: mean (also without the key), first or last token. With type none the result has a
+        vector for each token, with type rank the scores of the classes. Shapes: (width,), (tokens, width) or
+        (classes,).
         """
         ids = self._tokens_of(text, "embed")
         with self._on_device(), no_grad():
@@ -366,7 +367,7 @@ class Model:
     def generate_all(
         self, prompts: Sequence[Sequence[int]], sampler: Sampler | None = None, max_tokens: int | None = None
     ) -> Generations:
-        """As generate, for several prompts together: at each step a token for each, None for those that have ended.
+        """Generate for several prompts together: at each step a token for each, None for those that have ended.
 
         Raises:
             SettingError: more prompts than the model has sequences, or one that is too long.
@@ -425,7 +426,7 @@ class Model:
         return Completion(generation, self.tokenizer.stream(), stops)
 
     def _tokens_of(self, text: str | Sequence[int], call: str) -> Sequence[int]:
-        """The token ids of a text; `embed` takes ids as well."""
+        """Return the token ids of a text; `embed` accepts ids too."""
         if call == "embed" and not isinstance(text, str):
             return text
         if self.tokenizer is None:
@@ -436,7 +437,7 @@ class Model:
 
 
 def arena_for(file: gguf.File) -> WeightArena:
-    """Memory for the matrices of a file whose rows are laid side by side: the system begins to give it."""
+    """Allocate memory for the interleaved matrices of a file: the system starts to pre-fault it."""
     device = get_device().name
     matrices = (entry for entry in file.entries.values() if _is_laid(entry, device))
     return WeightArena(device, [interleaved_bytes(entry.type, entry.shape, device) for entry in matrices])
@@ -470,7 +471,7 @@ def config_of(metadata: Mapping[str, Any]) -> Config:
 
 @contextmanager
 def naming(file: gguf.File) -> Generator[None]:
-    """What is wrong with a file begins with its path."""
+    """Prefix errors about a file with its path."""
     try:
         yield
     except FormatError as error:
@@ -483,7 +484,7 @@ def naming(file: gguf.File) -> Generator[None]:
 def needing_memory(
     path: str | os.PathLike[str], capacity: int | None = None, cache_type: CacheTypes = "f32"
 ) -> Generator[None]:
-    """Where there is too little memory for a model, a sentence says what it needs."""
+    """Replace out-of-memory errors by a message with the memory that the model needs."""
     try:
         yield
     except (FormatError, MemoryError) as error:
@@ -519,7 +520,7 @@ def _check_known(name: str) -> None:
 
 
 def _check_memory(capacity: int, size_bytes: int) -> None:
-    """Said before anything is asked for: a system may promise more memory than it has, and end who uses it."""
+    """Check before any allocation: a system may promise more memory than it has, and kill processes that use it."""
     props = get_device().props()
     room = props.free_bytes or props.total_bytes
     if 0 < room < size_bytes:
@@ -531,10 +532,10 @@ def _check_memory(capacity: int, size_bytes: int) -> None:
 
 
 def config_in(file: gguf.File) -> Config:
-    """The sizes of the model in a file, which has as many layers as it says; before memory is asked for.
+    """Return the configuration of the model in a file and check its number of layers, before memory is allocated.
 
     Raises:
-        FormatError: it holds no model, or one of another number of layers; as `config_of`.
+        FormatError: it has no model, or one with a different number of layers; as `config_of`.
     """
     what = file.metadata.get("general.type")
     if isinstance(what, str) and what in _BESIDE_MODELS:
@@ -559,8 +560,8 @@ def config_in(file: gguf.File) -> Config:
 
 
 def _check_all_used(file: gguf.File, used: set[str], name: str) -> None:
-    """A tensor that is left out would give other text without a word. Of the factors of rope one kind is read, and what
-    is for images or for ranking no text needs."""
+    """Check that no tensor is ignored, which would silently change the output. Exceptions: only one kind of rope
+    factors is read, and tensors for images or ranking are not needed for text."""
     fine = ("v.", "mm.", "cls.", *(("rope_factors_",) if any(u.startswith("rope_factors_") for u in used) else ()))
     left = [entry for entry in file.entries if entry not in used and not entry.startswith(fine)]
     if left:
@@ -584,6 +585,6 @@ def _loaded(file: gguf.File, name: str, arena: WeightArena) -> Weight:
 
 
 def _is_laid(entry: gguf.Entry, device: str) -> bool:
-    """Whether a tensor is a matrix whose rows are laid side by side."""
+    """True if a tensor is a matrix whose rows will be interleaved."""
     kind = entry.type.dtype
     return len(entry.shape) == 2 and (kind is None or are_side_by_side(kind, device))

@@ -1,4 +1,4 @@
-"""What generation returns: new tokens or text one by one, the reason for the end, and token counts; stop strings."""
+"""The results of generation: new tokens or text one by one, the reason for the end, and token counts; stop strings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Completion", "Generation", "Generations", "StopStrings", "Text", "st
 
 @dataclass
 class Text:
-    """One sequence: its tokens, the prompt first, and how many it may have.
+    """A sequence: its tokens, the prompt first, and its maximal length.
 
     `finish_reason` is None while the text grows; then "stop" (the model or a stop string ended it), "length" (it has
     `max_tokens`) or "context" (the cache is full).
@@ -28,7 +28,7 @@ class Text:
 
     @classmethod
     def of(cls, ids: list[int], max_tokens: int | None, capacity: int) -> Text:
-        """Returns a sequence with only a prompt. A cache holds one token less than a text can have."""
+        """Return a sequence with only a prompt. A cache has room for one token less than a text."""
         most = capacity + 1
         wanted = most + 1 if max_tokens is None else len(ids) + max_tokens
         text = cls(ids, len(ids), min(most, wanted), wanted > most)
@@ -50,7 +50,7 @@ class Text:
         return token
 
     def end_if_full(self) -> None:
-        """End a text that has all tokens it may have."""
+        """End a text at its maximal length."""
         if len(self.ids) >= self.limit:
             self.finish_reason = "context" if self.is_cut_short else "length"
 
@@ -158,7 +158,7 @@ class StopStrings:
         self.found: str | None = None
 
     def push(self, piece: str) -> str:
-        """Returns the text that is certain, without the stop string and what follows it."""
+        """Return the text that is certain, without the stop string and what follows it."""
         if self.found is not None or not self._strings:
             return "" if self.found is not None else piece
         text = self._waiting + piece

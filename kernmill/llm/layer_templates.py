@@ -1,8 +1,8 @@
-"""class LayerTemplates: layers with the same structure are built once: the first one's graph serves the others, with
-their data.
+"""class LayerTemplates: layers with the same structure are built once; the first one's graph is reused with the data of
+the others.
 
-Building a layer takes hundreds of calls, and all layers of a model make the same ones. What differs is known by name:
-the result of the layer before, weights, keys and values.
+Building a layer takes hundreds of calls, and all layers of a model make the same ones. The differences are known by
+name: the result of the layer before, weights, keys and values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["LayerTemplates"]
 
 @dataclass(frozen=True, slots=True)
 class _First:
-    """A layer that was built: what it was given, and a SINK of what came out: its result and what it assigned."""
+    """A layer that was built: its inputs, and a SINK of its result and its assignments."""
 
     given: list[UOp]
     made: UOp
@@ -42,9 +42,10 @@ class LayerTemplates:
         changed: Sequence[Tensor],
         build: Callable[[], Tensor],
     ) -> Tensor:
-        """What `build` gives for x. It reads nothing of its own but `weights` and `changed`, tensors that it assigns.
+        """Return the result of `build` for x. Its only other inputs are `weights` and `changed`, tensors that it
+        assigns.
 
-        Layers of one `kind` call the same functions; whether their tensors are alike is seen here.
+        Layers of one `kind` call the same functions; this function checks that their tensors are alike.
         """
         key, memory = _look([*weights, *changed])
         key = None if x.requires_grad else key and (kind, x.uop.shape, x.dtype, key)
@@ -66,7 +67,7 @@ def _sink(tensors: Sequence[Tensor]) -> UOp:
 
 
 def _look(weights: Sequence[Weight]) -> tuple[Hashable, list[UOp]]:
-    """What tensors have to have in common, and the memory of each; None where one has none, or no row-major one."""
+    """Return the properties that tensors must share, and the memory of each; None if one has no row-major memory."""
     looks: list[Hashable] = []
     memory: list[UOp] = []
     for weight in weights:
@@ -86,7 +87,7 @@ def _look(weights: Sequence[Weight]) -> tuple[Hashable, list[UOp]]:
 
 
 def _is_apart(given: Sequence[UOp], made: UOp) -> bool:
-    """Whether what differs between layers is reached only through what they were given, each of that another thing."""
+    """True if the differences between layers are reached only through their inputs, which are all distinct."""
     x = given[0]
     if len(set(given)) < len(given) or not x.op.is_elementwise:  # movement of a movement is one, and forgets the first
         return False

@@ -24,7 +24,7 @@ def package(name: str, purpose: str) -> Any:
 
 
 def check_package(name: str, purpose: str) -> None:
-    """Look whether a package of the extra `llm` is there, and leave its import to who uses it.
+    """Check that a package of the extra `llm` is installed, without importing it.
 
     Raises:
         SettingError: it is not installed.

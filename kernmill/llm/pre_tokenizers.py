@@ -1,8 +1,9 @@
-"""How BPE vocabularies cut text into words before they merge: one row for each name of `tokenizer.ggml.pre`.
+"""Pre-tokenizers: how BPE vocabularies split text into words before merging, one row for each name of
+`tokenizer.ggml.pre`.
 
-A row has regular expressions (Oniguruma's syntax); each cuts the pieces that the one before left, and what none matches
-is a piece as well. They are those that the authors of the vocabularies publish with them (tokenizer.json). Of these
-rows tests have a vocabulary for falcon, gpt-2 and qwen2; the others are checked for what they cut.
+A row has regular expressions (Oniguruma's syntax); each splits the pieces of the previous one, and text between matches
+is a piece as well. They are published by the authors of the vocabularies (tokenizer.json). Of these rows tests have a
+vocabulary for falcon, gpt-2 and qwen2; the others are tested by the pieces they give.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ __all__ = ["PreTokenizer", "pre_tokenizer"]
 
 
 class PreTokenizer(NamedTuple):
-    """What one name stands for."""
+    """The rules of one name."""
 
     patterns: tuple[str, ...]
     whole_words: bool = False  # a word that is a token is taken whole, whatever the merges say
     adds_bos: bool = False  # unless tokenizer.ggml.add_bos_token says otherwise
-    is_byte_level: bool = True  # bytes stand as GPT-2's printable characters; False: UTF-8 with U+2581 for a space
+    # bytes are represented by GPT-2's printable characters; False: UTF-8 with U+2581 for a space
+    is_byte_level: bool = True
 
 
 _S = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -32,19 +34,19 @@ _PUNCTUATED = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
 
 
 def _cl100k(numbers: str, letters: str = r"\p{L}+", rest: str = _PUNCTUATED, lines: str = _LINES) -> str:
-    """The form that GPT-4 made common: contractions, words with what stands before them, numbers, the rest."""
+    """Return the pattern that GPT-4 made common: contractions, words with a preceding character, numbers, the rest."""
     return rf"{_S}|[^\r\n\p{{L}}\p{{N}}]?{letters}|{numbers}|{rest}|{lines}"
 
 
 def _cased(numbers: str, suffix: str, rest: str = r" ?[^\s\p{L}\p{N}]+[\r\n/]*", but: str = "") -> str:
-    """GPT-4o's form: a word ends where a capital begins."""
+    """Return GPT-4o's pattern: a word ends where a capital begins."""
     upper, lower = rf"[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}{but}]", rf"[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}{but}]"
     before = r"[^\r\n\p{L}\p{N}]?"
     return rf"{before}{upper}*{lower}+{suffix}|{before}{upper}+{lower}*{suffix}|{numbers}|{rest}|{_LINES}"
 
 
 def _any_of(spans: str) -> str:
-    """A run of characters from spans of code points; text would be at the mercy of Unicode normalization."""
+    """Return a run of characters from spans of code points; literal text would depend on Unicode normalization."""
     ends = [span.split("-") for span in spans.split()]
     return "[" + "".join("-".join(rf"\x{{{end}}}" for end in span) for span in ends) + "]+"
 
@@ -56,7 +58,7 @@ _DEEPSEEK3 = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
     r"| ?[\p{P}\p{S}]+[\r\n]*|" + _LINES
 )
-_CASED_LETTERS = (  # those that DeepSeek lists, as spans of code points
+_CASED_LETTERS = (  # DeepSeek's list, as spans of code points
     "41-5a 61-7a b5 c0-d6 d8-f6 f8-1ba 1bc-1bf 1c4-293 295-2af 370-373 376 377 37b-37d 37f 386 388-38a 38c "
     "38e-3a1 3a3-3f5 3f7-481 48a-52f 531-556 10a0-10c5 13a0-13f5 13f8-13fd 1c90-1cba 1cbd-1cbf 1d00-1d2b "
     "1d6b-1d77 1d79-1d9a 1e00-1f15 1f18-1f1d 1f20-1f45 1f48-1f4d 1f50-1f57 1f59 1f5b 1f5d 1f5f-1f7d 1f80-1fb4 "
@@ -169,10 +171,10 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {name: row for names, row in _ROWS.ite
 
 
 def pre_tokenizer(name: str) -> PreTokenizer:
-    """The row of a name.
+    """Return the row of a name.
 
     Raises:
-        FormatError: there is none: guessing would give other tokens than the model was trained on.
+        FormatError: unknown name: a guess would give other tokens than the model was trained on.
     """
     if name not in PRE_TOKENIZERS:
         raise FormatError(

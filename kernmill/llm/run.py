@@ -1,4 +1,4 @@
-"""`kernmill run MODEL -p PROMPT`: text from a language model while it is made, a conversation, and what it cost."""
+"""`kernmill run MODEL -p PROMPT`: print generated text, hold a conversation, report timings and memory."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ MAX_CHARACTERS = 8_000_000  # of a prompt: a million tokens of English have 4 to
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line asks for. `tokens` None: until the text ends. `capacity` None: as needed, 0: as the model
-    was trained. `block`: tokens of a prompt that are computed together. `stop`: strings that end the text."""
+    """The options of the command line. `tokens` None: until the text ends. `capacity` None: as needed, 0: the
+    trained context. `block`: prompt tokens per batch. `stop`: strings that end the text."""
 
     prompt: str | None
     chat: bool = False
@@ -48,10 +48,10 @@ class Options:
 
 
 class Timings:
-    """Where the time went, with the words of llama.cpp. Units: ns.
+    """Timings, with the words of llama.cpp. Units: ns.
 
-    Building graphs and their kernels is apart from running them: that is done once for each size of a block. What the
-    user takes to type is no part of it.
+    Building graphs and their kernels is separate from running them: it happens once for each size of a block. The
+    user's typing time is not included.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Timings:
 
     @contextmanager
     def waiting(self) -> Generator[None]:
-        """The clock stands still."""
+        """Stop the clock."""
         start = time.perf_counter_ns()
         try:
             yield
@@ -116,11 +116,11 @@ class _TimedSampler(Sampler):
 
 
 def run(path: str | os.PathLike[str], options: Options, sampler: Sampler | None = None) -> int:
-    """Write what the model says; the exit status: 130 if Ctrl-C ended it. Timings and memory go to stderr.
+    """Print the model's text and return the exit status: 130 if Ctrl-C ended it. Timings and memory go to stderr.
 
     Raises:
-        FormatError: the file cannot be read, or does not hold a model that kernmill can run.
-        SettingError: a prompt that the context has no room for.
+        FormatError: the file cannot be read, or has no model that kernmill can run.
+        SettingError: a prompt that does not fit the context.
     """
     with needing_memory(path, options.capacity, options.cache_type):
         return _run(_Session(path, options, sampler or Sampler()))
@@ -143,7 +143,7 @@ def _run(session: _Session) -> int:
 
 
 class _Session:
-    """A model and what is said to it. The model is made when the length of the first prompt is known."""
+    """A model and its messages. The model is loaded when the length of the first prompt is known."""
 
     def __init__(self, path: str | os.PathLike[str], options: Options, sampler: Sampler) -> None:
         self.timings, self.options = Timings(), options
@@ -153,18 +153,18 @@ class _Session:
         self.model: Model | None = None
         with naming(self.file):
             self.config = config_in(self.file)
-            self.arena = arena_for(self.file)  # beside what follows
+            self.arena = arena_for(self.file)  # pre-faulted in parallel with the following
             self.tokenizer = Tokenizer(self.file.metadata)
         if options.ignores_end:
             self.sampler.logit_bias = {**sampler.logit_bias, **dict.fromkeys(self.tokenizer.end_ids, -math.inf)}
         self.screen = _Screen()
 
     def complete(self) -> None:
-        """What follows the prompt."""
+        """Generate the continuation of the prompt."""
         prompt = _checked(self.options.prompt or "", "the prompt")
         self.check_length(prompt)
         ids = self.tokenizer.encode(prompt, parse_special=True)
-        self.loaded(ids)  # what is wrong is said before anything is written
+        self.loaded(ids)  # errors are reported before anything is printed
         if self.options.shows_prompt:
             self.screen.write(prompt)
         for piece in self.answer(ids):
@@ -172,7 +172,7 @@ class _Session:
         self.screen.write("\n")
 
     def converse(self) -> None:
-        """Message and answer in turn: the prompt first if there is one, then lines of stdin until it ends."""
+        """Hold a conversation: the prompt first if there is one, then lines of stdin until it ends."""
         template = ChatTemplate.of(self.file.metadata, self.tokenizer)
         if "tokenizer.chat_template" not in self.file.metadata:
             _tell("The file has no chat template; ChatML is used.")
@@ -203,7 +203,7 @@ class _Session:
         capacity = self.capacity(len(ids))
         oldest, count = int(bool(self.options.system)), len(messages)
         while len(ids) > capacity * 3 // 4 and len(messages) > oldest + 1:
-            del messages[oldest : oldest + 2]  # what the user said, and the answer to it
+            del messages[oldest : oldest + 2]  # the user's message, and the answer to it
             ids = self.encoded(template, messages)
         _check_room(len(ids), capacity, self.config.context)
         if gone := (count - len(messages)) // 2:
@@ -218,7 +218,7 @@ class _Session:
         return template.tokens(self.tokenizer, text)
 
     def check_length(self, text: str) -> None:
-        """Said before the text is cut into tokens, which takes gigabytes where it is long."""
+        """Check the length before the text is tokenized, which takes gigabytes for long text."""
         context = self.config.context
         capacity = self.capacity(context)
         most = min(MAX_CHARACTERS, capacity * self.tokenizer.longest)
@@ -229,7 +229,7 @@ class _Session:
             )
 
     def messages(self) -> Iterator[str]:
-        """What the user says, until stdin ends, or a line asks for the end."""
+        """Yield the user's messages, until stdin ends, or a line requests the end."""
         is_first = self.options.prompt is not None
         if self.options.prompt is not None:
             yield _checked(self.options.prompt, "the prompt")
@@ -283,7 +283,8 @@ class _Session:
         return self.model
 
     def capacity(self, prompt: int) -> int:
-        """Tokens that the cache holds, or is to hold: all that it attends to costs time, used or not."""
+        """Return the current or needed number of tokens in the cache: attention to all of them costs time, used or
+        not."""
         context = self.config.context
         if self.model is not None:
             return self.model.capacity
@@ -298,7 +299,7 @@ class _Session:
 
 
 def _tell(text: str) -> None:
-    """For whoever watches, on stderr: where that is full or closed, the text goes on without."""
+    """Print a message to stderr; if that is full or closed, the text continues without it."""
     with suppress(OSError):
         print(text, file=sys.stderr)
 
@@ -313,7 +314,7 @@ def _checked(text: str, what: str) -> str:
 
 
 def _typed() -> str:
-    """What the user types next."""
+    """Return the user's next line."""
     try:
         return _checked(input("\n> " if sys.stdin.isatty() else ""), "a line of stdin")
     except UnicodeDecodeError:
@@ -321,12 +322,13 @@ def _typed() -> str:
 
 
 class _MessageError(SettingError):
-    """What is wrong with one message, and not with the next."""
+    """An error in one message, which does not affect the next."""
 
 
 @contextmanager
 def _another_chance() -> Generator[None]:
-    """Who types is told and asked again; what comes through a pipe ends, so that no answer is missing unseen."""
+    """Report an error to an interactive user and continue; piped input ends instead, so that no answer is silently
+    missing."""
     try:
         yield
     except _MessageError as error:
@@ -352,7 +354,8 @@ def _shorter(capacity: int, context: int) -> str:
 
 
 class _Screen:
-    """stdout, for text of a model: it may hold what steers a terminal, or what stdout cannot spell."""
+    """stdout for generated text, which may contain terminal control sequences, or characters that stdout cannot
+    encode."""
 
     def __init__(self) -> None:
         self.is_terminal = sys.stdout.isatty()
@@ -367,7 +370,7 @@ class _Screen:
 
 
 def memory_table(model: Model) -> list[str]:
-    """What the model takes, device by device."""
+    """Return the memory of the model, device by device."""
     device, memory = get_device(), model.memory()
     props = device.props()
     numbers = (props.total_bytes, props.free_bytes, *memory)

@@ -29,7 +29,7 @@ def _is_number(value: object) -> bool:
 
 @dataclass
 class Sampler:
-    """Chooses tokens; with a seed always the same ones.
+    """A token sampler; with a seed it always chooses the same tokens.
 
     temperature        0 or less takes the best token, 1 draws from the model's own probabilities, more is bolder
     top_k              only the k best tokens; 0 or less: all
@@ -83,7 +83,7 @@ class Sampler:
                 )
 
     @cached_property
-    def _random(self) -> np.random.Generator:  # who takes the best token does without, and its import
+    def _random(self) -> np.random.Generator:  # greedy decoding needs no generator, nor its import
         return np.random.default_rng(None if self.seed in _RANDOM_SEEDS else self.seed)
 
     def choose(self, logits: Array, recent: Sequence[int] = ()) -> int:
@@ -104,7 +104,7 @@ class Sampler:
         ids = self._best(scores)
         kept = scores[ids].astype(np.float64)
         chances = _softmax(kept)
-        before = np.cumsum(chances) - chances  # what better tokens reach together, rounded: it may say 1 too early
+        before = np.cumsum(chances) - chances  # total probability of better tokens, rounded: it may reach 1 too early
         is_kept = ((before < self.top_p) | (self.top_p >= 1)) & (chances >= self.min_p * chances[0])
         is_kept[0] = True
         ids, kept = ids[is_kept], kept[is_kept]
@@ -137,7 +137,8 @@ class Sampler:
     def _best(self, scores: Array) -> Array:
         """The ids of the top_k best scores, best first; of equals the first."""
         count, limit = min(self.top_k if self.top_k > 0 else scores.size, scores.size), -np.inf
-        if count < _COLUMNS < scores.size:  # what so many columns reach, so many tokens reach: most are below it
+        # at least `count` tokens reach the value that this many columns reach: most are below it
+        if count < _COLUMNS < scores.size:
             limit = _reached(scores[: scores.size // _COLUMNS * _COLUMNS].reshape(-1, _COLUMNS).max(0), count)
         found: Array = np.flatnonzero(scores >= limit)
         found = found[scores[found] >= _reached(scores[found], count)]
@@ -156,7 +157,7 @@ _RANGES = (
 
 
 def _reached(scores: Array, count: int) -> float:
-    """What the `count` best of them are not below."""
+    """Return a lower bound of the `count` best scores."""
     return float(np.partition(scores, scores.size - count)[scores.size - count])
 
 

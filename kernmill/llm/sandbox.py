@@ -1,9 +1,9 @@
-"""Jinja for templates from files that may be hostile: its sandbox for immutable data, and a limit on what they make.
+"""Jinja for templates from files that may be hostile: its sandbox for immutable data, with limits on time and memory.
 
-The sandbox keeps a template from attributes that lead out of it, and from changing what it is given. What it does not
-limit is limited here: a rendering has a number of steps, and all that takes time by its size goes through `budget.py`
-first. Jinja asks its environment for attributes, entries, calls and arithmetic; loops, comparisons, slices, keys and
-joined texts it writes as Python, so that they are made calls in the tree of the template.
+The sandbox prevents a template from accessing attributes outside of it, and from changing its inputs. This module adds
+limits: a rendering has a number of steps, and all operations whose time depends on a size go through `budget.py` first.
+Jinja calls its environment for attributes, entries, calls and arithmetic. It compiles loops, comparisons, slices, keys
+and concatenations to Python, so the tree of the template is rewritten to call functions for these.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ __all__ = ["TemplateRefusal", "environment"]
 
 _NODES = 16  # of a template that take a step
 _LEFT_OUT = ("lipsum", "pprint", "striptags", "urlencode", "urlize", "xmlattr")  # for web pages; some take very long
-_OF_JINJA = ("_block_vars", "_loop_vars")  # what it gives to each call beside the arguments
+_OF_JINJA = ("_block_vars", "_loop_vars")  # Jinja's additional arguments of each call
 _METHODS_LEFT_OUT = ("decode", "encode", "from_bytes", "striptags", "to_bytes", "unescape")  # also of bytes and numbers
 
 
 class TemplateRefusal(Exception):
-    """What a template itself says, by raise_exception."""
+    """An error that a template raises itself, by raise_exception."""
 
 
-# --- what stands in the tree of a template ----------------------------------------------------------------------------
+# --- functions that the rewritten tree calls
 def _joined(*parts: Any) -> str:
-    """Texts side by side: `a ~ b`."""
+    """Concatenate texts: `a ~ b`."""
     spend(1)
     read(*parts)
     texts = [str(part) for part in parts]
@@ -70,13 +70,14 @@ _OWN: dict[str, Callable[..., Any]] = {
 
 
 def _size(node: Any) -> int:
-    """Of a node by itself, in nodes: a long text is several."""
+    """Return the size of a node without its children, in nodes: a long text counts as several."""
     text = getattr(node, "data", getattr(node, "value", ""))
     return 1 + (len(text) // _NODES if isinstance(text, str) else 0)
 
 
 def _limited(tree: Any, nodes: Any, visitor: Any, own: str) -> Any:
-    """A template that calls what takes its steps. The names that it calls for that are none that a template can set."""
+    """Rewrite a template to call the functions that take steps. Templates cannot assign the names of these
+    functions."""
 
     def calling(name: str, node: Any, *given: Any) -> Any:
         return nodes.Call(nodes.ExtensionAttribute(own, name), list(given), [], None, None, lineno=node.lineno)
@@ -96,7 +97,7 @@ def _limited(tree: Any, nodes: Any, visitor: Any, own: str) -> Any:
             return node
 
         def visit_Macro(self, node: Any) -> Any:
-            """What can run many times takes steps by its size."""
+            """Make code that can run many times take steps by its size."""
             before = self.size
             self.generic_visit(node)
             cost = nodes.Const(1 + (self.size - before) // _NODES)
@@ -175,7 +176,7 @@ def environment() -> Any:
             name = ""
             if isinstance(__obj, of_templates):
                 spend(1 + len(given) + len(named))
-                if isinstance(__obj, runtime.LoopContext):  # a recursive loop goes over what it is given
+                if isinstance(__obj, runtime.LoopContext):  # a recursive loop iterates over its argument
                     given = tuple(map(counted, given))
             else:
                 name, given = _paid(__obj, given, {key: named[key] for key in named if key not in _OF_JINJA})
@@ -201,10 +202,10 @@ def environment() -> Any:
 
 
 def _own_extension(base: Any) -> Any:
-    """What templates call (`_OWN`), and a tag."""
+    """Return the extension with the functions that templates call (`_OWN`), and a tag."""
 
     class Generation(base):  # type: ignore[misc]
-        """{% generation %}: marks what the assistant says, for training; here it is what stands inside."""
+        """{% generation %}: marks the assistant's text, for training; here it is replaced by its content."""
 
         tags = frozenset(("generation",))
 
@@ -225,8 +226,8 @@ def _is_in(value: Any, seq: Any) -> bool:
 
 
 def _paid(function: Any, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[str, tuple[Any, ...]]:
-    """A call that is no template's: the name by which it pays, and its arguments. Methods of a dict look at none of its
-    values."""
+    """Return the name that a call pays under, and its arguments, for a function that is not the template's. Methods
+    of a dict do not read its values."""
     owner = getattr(getattr(function, "__wrapped__", function), "__self__", None)  # the sandbox wraps `format`
     if not isinstance(owner, Collection):
         return "", pay("", given, named)
@@ -260,7 +261,7 @@ def _now(pattern: str) -> str:
 def _to_json(
     value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
-    """JSON as it is, where Jinja's own filter escapes it for HTML."""
+    """Return unescaped JSON; Jinja's own filter escapes it for HTML."""
     pieces = json.JSONEncoder(
         ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     ).iterencode(value)

@@ -11,7 +11,7 @@ from typing import Any
 
 __all__ = ["Vocabulary", "stories"]
 
-SPACE = "\u2581"  # stands for a space, as SentencePiece has it
+SPACE = "\u2581"  # represents a space, as in SentencePiece
 CONTROL = ("<unk>", "<s>", "</s>")
 BEGIN, END = 1, 2
 
@@ -22,7 +22,7 @@ _HEROES = (
 _ANIMALS = ("fox", "rabbit", "bear", "duck", "hedgehog", "mouse", "goat", "frog")
 _HOMES = ("by the river", "under the hill", "at the edge of the forest", "behind the old mill", "near the sea")
 _HOBBIES = ("to sing", "to swim", "to climb trees", "to read", "to look at the stars", "to bake bread")
-_THINGS = {  # what happens to each, and what helps
+_THINGS = {  # the trouble with each, and the remedy
     "kite": ("flew up into a tree", "climbed up and brought it down"),
     "boat": ("had a hole in it", "closed the hole with wax"),
     "drum": ("had lost its skin", "made a new skin for it"),
@@ -43,7 +43,7 @@ _ENDS = (
 
 
 def stories(count: int, seed: int = 1) -> list[str]:
-    """So many stories, one line each; the same ones for the same seed."""
+    """Return `count` stories, one line each; the same ones for the same seed."""
     chance = random.Random(seed)
     return [_story(chance) for _ in range(count)]
 
@@ -67,8 +67,8 @@ def _story(chance: random.Random) -> str:
 class Vocabulary:
     """Control tokens, a token for each byte, and pieces of the words of some texts: a `llama` vocabulary of GGUF files.
 
-    Pieces grow by byte-pair encoding: the pair of neighbors that is most frequent becomes a piece of its own, until
-    there are `size` tokens or every word is one. Earlier pieces have higher scores, and merge first.
+    Pieces grow by byte-pair encoding: the most frequent pair of neighbors becomes a new piece, until there are `size`
+    tokens or every word is one. Earlier pieces have higher scores, and merge first.
 
     Source: Sennrich et al., Neural Machine Translation of Rare Words with Subword Units (2016).
     """
@@ -97,7 +97,7 @@ class Vocabulary:
         return {token: i for i, token in enumerate(self.tokens) if i >= self.first}
 
     def encode(self, text: str, *, is_whole: bool = False) -> list[int]:
-        """The ids of a text after the begin token; the end token behind it, if that is all of it."""
+        """Return the ids of a text after the begin token; with the end token if `is_whole`."""
         return [BEGIN, *(i for word in _words(text) for i in self.encode_word(word)), *([END] if is_whole else [])]
 
     def _encode_word(self, word: str) -> tuple[int, ...]:
@@ -137,7 +137,7 @@ def _words(text: str) -> list[str]:
 
 
 def _merged(parts: Sequence[str], piece: str) -> list[str]:
-    """Neighbors that make the piece, joined from the left on."""
+    """Merge neighbors that form the piece, from left to right."""
     result: list[str] = []
     is_joined = False
     for part, after in zip(parts, [*parts[1:], ""], strict=True):

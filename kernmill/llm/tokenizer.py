@@ -1,16 +1,16 @@
 """Text to token ids and back, from the metadata of a GGUF file, on the library `tokenizers`.
 
     tokenizer.ggml.model    what it is                                            built on
-    gpt2                    byte-level BPE; words are cut as `pre` says           models.BPE with the file's merges
+    gpt2                    byte-level BPE; words are split as `pre` says           models.BPE with the file's merges
     llama                   SentencePiece BPE: scores, bytes for unknown text     models.BPE with merges from the scores
-    bert                    WordPiece; U+2581 starts a word, in place of ## in it  models.WordPiece
+    bert                    WordPiece; U+2581 starts a word, no ## inside one  models.WordPiece
     t5                      SentencePiece unigram: the best sum of scores         models.Unigram
 
-The library finds special tokens and merges; names, flags and ids are read and checked here, and decoding is done here:
+The library finds special tokens and merges. Names, flags and ids are read and checked here, and decoding is done here:
 a token is bytes, and text is the UTF-8 of a sequence of them.
 
-To hand over a vocabulary of 150,000 tokens with its merges takes half a second. The first short texts do with less: all
-that byte pairs can become is a piece of the text, so that the library gets the tokens that are, and their merges.
+Passing a vocabulary of 150,000 tokens with its merges to the library takes half a second. The first short texts need
+less: merges only give pieces of the text, so that the library gets the tokens that are pieces, and their merges.
 
 Source: the key names of the GGUF specification (github.com/ggml-org/ggml, docs/gguf.md).
 """
@@ -40,9 +40,9 @@ from .pre_tokenizers import PreTokenizer, pre_tokenizer
 
 __all__ = ["TextStream", "TokenKind", "Tokenizer"]
 
-WITHOUT = ("none", "no_vocab")  # what tokenizer.ggml.model is where a file has no vocabulary
-SPACE = "\u2581"  # stands for a space in SentencePiece's vocabularies
-_ENDS_BY_NAME = (  # older files do not say which token ends a turn
+WITHOUT = ("none", "no_vocab")  # values of tokenizer.ggml.model in files without a vocabulary
+SPACE = "\u2581"  # represents a space in SentencePiece's vocabularies
+_ENDS_BY_NAME = (  # older files do not name the token that ends a turn
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>", "<turn|>", "<|endoftext|>",
     "<|eom_id|>", "<|end_of_text|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<end_of_utterance>",
     f"<\uff5cend{SPACE}of{SPACE}sentence\uff5c>",
@@ -60,24 +60,25 @@ class TokenKind(IntEnum):
     BYTE = 6
 
 
-_PRE = "default"  # of files that do not say how words are cut
+_PRE = "default"  # for files that do not name their pre-tokenizer
 _NO_ID = (-1, 2**32 - 1)
 _MAX_LENGTH = 1 << 12  # characters of a token; the longest of known vocabularies have 256
-_CUTS = 1 << 24, 1 << 6  # of what all cuts of all tokens write: so many characters, and so many for each of theirs
-_SMALL = 1 << 12  # tokens: such a vocabulary is handed over as it is
+# limits of the total characters of all splits of all tokens: absolute, and per character of a token
+_CUTS = 1 << 24, 1 << 6
+_SMALL = 1 << 12  # tokens: such a vocabulary is passed unchanged
 _TOGETHER = 1 << 12  # merges that are looked through together: texts of megabytes take new memory each time
-_SHORT_TEXTS = 4  # that get a vocabulary of their own; who has more gets the whole one
+_SHORT_TEXTS = 4  # that get a reduced vocabulary; after these the whole one is passed
 _FOUND_FIRST = frozenset((TokenKind.UNKNOWN.value, TokenKind.CONTROL.value, TokenKind.USER_DEFINED.value))
 
 
 class Tokenizer:
     """Encodes text to token ids and decodes them, as the model was trained.
 
-    `metadata` holds the keys of a GGUF file with Python values; those that start with `tokenizer.` are read.
+    `metadata` has the keys of a GGUF file with Python values; those that start with `tokenizer.` are read.
 
     Raises:
-        FormatError: a key is missing, a list has another length than the tokens, an id is none, or the kind is unknown.
-        SettingError: the package `tokenizers` is not installed.
+        FormatError: a key is missing, the length of a list differs from the number of tokens, or an id or the kind is
+        unknown. SettingError: the package `tokenizers` is not installed.
     """
 
     @with_sentences
@@ -139,7 +140,8 @@ class Tokenizer:
         return list(value)
 
     def _joined(self, name: str) -> bytes:
-        """A list of texts as one, a zero in front of each; empty where it is not known so, or is no text."""
+        """Return a list of strings as one, a zero before each; empty if it is not stored so, or is not a list of
+        strings."""
         key = f"tokenizer.ggml.{name}"
         together = self._keys.joined(key) if isinstance(self._keys, Metadata) else None
         try:
@@ -159,8 +161,9 @@ class Tokenizer:
         return values
 
     def _checked_lengths(self) -> int:
-        """The characters of the longest token. To cut a token at each place takes the square of its length, and what
-        the library makes of one hundreds of times its bytes: a small file could ask for more than a machine has."""
+        """Return the characters of the longest token. Splitting a token at each position takes the square of its
+        length, and the library needs hundreds of times its bytes: a small file could need more memory than a
+        machine has."""
         lengths = np.fromiter(map(len, self.tokens), np.int64, len(self.tokens))
         longest = int(lengths.argmax())
         if lengths[longest] > _MAX_LENGTH:
@@ -186,7 +189,7 @@ class Tokenizer:
         return scores
 
     def _checked_row(self) -> PreTokenizer:
-        """How words are cut; old files do not say it, and their user is told once."""
+        """Return the pre-tokenizer; old files do not name it, which causes one warning."""
         if self._key("pre") is None:
             import logging  # takes a few milliseconds, and most files say it
 
@@ -198,7 +201,7 @@ class Tokenizer:
         return pre_tokenizer(self._text("pre", _PRE))
 
     def _checked_merges(self, tokens: bytes) -> _Merges | list[str]:
-        """Merges that make tokens. That a cut is at its place shows when the library gets all of them."""
+        """Return the merges that form tokens. The library checks that each split is right when it gets all of them."""
         if tokens and (merges := _Merges.of(self._joined("merges"), tokens)) is not None:
             return merges
         lines: list[str] = self._list("merges", str, "text")
@@ -252,7 +255,7 @@ class Tokenizer:
         return int(value)
 
     def _ends(self) -> frozenset[int]:
-        """The ids that end a generation: what the file says, and control tokens known for it."""
+        """Return the ids that end a generation: those of the file, and known control tokens."""
         said = (self.eos_id, self._id("eot"), self._id("eom"))
         named = (i for i in self._found_first if self._is_special(i) and self.tokens[i] in _ENDS_BY_NAME)
         return frozenset((*(i for i in said if i is not None), *named))
@@ -265,7 +268,7 @@ class Tokenizer:
 
     @cached_property
     def _found_first(self) -> list[int]:
-        """The ids of tokens that are found in a text before anything else."""
+        """Return the ids of tokens that are matched in a text before anything else."""
         if not self.row.is_byte_level:
             return [i for i, kind in enumerate(self.kinds) if kind in _FOUND_FIRST or self._is_lines(i)]
         return list(compress(range(len(self.kinds)), map(_FOUND_FIRST.__contains__, self.kinds)))
@@ -280,7 +283,8 @@ class Tokenizer:
 
     # --- building
     def _build(self, text: str | None) -> Any:
-        """The library's tokenizer, with what it takes for this text, or whole where there is none."""
+        """Build the library's tokenizer with the vocabulary that it needs for this text, or the whole one without a
+        text."""
         library = package(_LIBRARY, _PURPOSE)
         with self._faults():
             built = _BUILDERS[self.kind](self, library, text)
@@ -291,7 +295,8 @@ class Tokenizer:
         return _faults(f"tokenizer.ggml.* does not describe a valid {self.kind} tokenizer")
 
     def _add_special(self, built: Any, library: Any) -> None:
-        """Tokens that are found in the text before anything else: the user's always, control tokens when asked for."""
+        """Add tokens that are matched in the text before anything else: the user's always, control tokens on
+        request."""
         strips = any(name in str(self._keys.get("general.name", "")).lower() for name in ("phi-3", "phi3"))
         special: list[Any] = []
         always: list[Any] = []
@@ -344,13 +349,13 @@ class Tokenizer:
         )  # fmt: skip
 
     def _merge_lines(self, among: Iterable[int] | None, ids: Mapping[str, int]) -> list[str]:
-        """All merges, or those of two of some tokens to a third one."""
+        """Return all merges, or those of two of some tokens to a third one."""
         if not isinstance(self._merges, _Merges):
             return self._merges if among is None else _lines_of(self._merges, ids)
         return self._merges.lines() if among is None else _lines_of(self._merges.making(among), ids)
 
     def _within(self, text: str) -> list[int]:
-        """The ids of what tokens of a text can be: its pieces, bytes, and what is found before anything else."""
+        """Return the ids of all possible tokens of a text: its pieces, bytes, and special tokens."""
         if self.kind == "gpt2" and self.row.is_byte_level:
             space, letters = _CHARACTERS[ord(" ")], "".join([_CHARACTERS[byte] for byte in text.encode()])
         else:
@@ -364,12 +369,12 @@ class Tokenizer:
         return [*compress(range(len(self.tokens)), map(found.__contains__, self.tokens))]
 
     def _provide(self, text: str) -> None:
-        """See to it that the library has the vocabulary for a text. Call with the lock held."""
+        """Make sure that the library has the vocabulary for a text. Call with the lock held."""
         if self._is_whole:
             return
         is_whole = not self._short_texts or len(text.encode()) * self.longest > len(self.tokens)
         self._built = self._build(None if is_whole else text)
-        self._is_whole = is_whole  # only now: who fails or is interrupted above leaves it to the next text
+        self._is_whole = is_whole  # only now: after an error or interrupt above, the next text does it
         self._short_texts -= 1
         if is_whole:
             self._merges, self._scores = [], []
@@ -407,7 +412,8 @@ class Tokenizer:
         return "##" + token
 
     def _unigrams(self, library: Any, _: str | None) -> Any:
-        """t5: the cut with the best sum of scores. Behind a user-defined token text starts anew, with a space."""
+        """Build t5: the split with the best sum of scores. After a user-defined token text starts again, with a
+        space."""
         if self.unknown_id is None:
             raise FormatError("tokenizer.ggml.unknown_token_id is missing, and a t5 vocabulary needs one.")
         vocabulary = [  # a name that no text has, so that control tokens are never made from text
@@ -426,13 +432,13 @@ class Tokenizer:
 
     # --- encoding
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
-        """The token ids of a text.
+        """Encode a text to token ids.
 
         `add_special` puts the begin and end tokens around it that the model expects. `parse_special` reads control
-        tokens that are spelled out in the text, as chat templates need; text of others must not be read that way.
+        tokens that are spelled out in the text, as chat templates need; untrusted text must not be read that way.
 
         Raises:
-            FormatError: the text is no str, or has a lone surrogate, which is no character.
+            FormatError: the text is not a str, or has a lone surrogate, which is not a character.
         """
         _check_unicode(text)
         with self._lock, _faults(f"encode: the {self.kind} tokenizer of this file fails on this text"):
@@ -447,10 +453,10 @@ class Tokenizer:
 
     # --- decoding
     def token_bytes(self, token_id: int) -> bytes:
-        """What a token adds to the text, control tokens by their names.
+        """Return the bytes that a token adds to the text, for control tokens their names.
 
         Raises:
-            IndexRangeError: no token has this id.
+            IndexRangeError: unknown id.
         """
         if not 0 <= token_id < len(self.tokens):
             raise IndexRangeError(f"decode: token id {token_id} is out of range: there are {len(self.tokens)} tokens.")
@@ -464,12 +470,12 @@ class Tokenizer:
         return token.replace(SPACE, " ").encode()
 
     def is_control(self, token_id: int) -> bool:
-        """Whether a token steers the model and is no part of the text."""
+        """True if a token controls the model and is not part of the text."""
         return 0 <= token_id < len(self.tokens) and self._is_special(token_id)
 
     @with_sentences
     def decode(self, ids: Iterable[int], *, show_special: bool = False) -> str:
-        """The text of token ids; bytes that are no UTF-8 become U+FFFD. Control tokens are left out unless shown."""
+        """Decode token ids to text; invalid UTF-8 becomes U+FFFD. Control tokens are left out unless shown."""
         stream = TextStream(self, is_start=True, show_special=show_special)
         return "".join([*map(stream.push, ids), stream.finish()])
 
@@ -482,7 +488,7 @@ class Tokenizer:
 
 
 class TextStream:
-    """Tokens one by one to text: what is no whole character yet waits for the next token."""
+    """A decoder of tokens one by one: an incomplete character waits for the next token."""
 
     def __init__(self, tokenizer: Tokenizer, *, is_start: bool, show_special: bool) -> None:
         self._tokenizer, self._show_special = tokenizer, show_special
@@ -490,10 +496,10 @@ class TextStream:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token_id: int) -> str:
-        """The characters that this token completes.
+        """Return the characters that this token completes.
 
         Raises:
-            IndexRangeError: no token has this id, or it is no whole number.
+            IndexRangeError: unknown id, or not an integer.
         """
         if not hasattr(token_id, "__index__") or hasattr(token_id, "__len__"):
             last = len(self._tokenizer) - 1
@@ -507,7 +513,7 @@ class TextStream:
         return self._decoder.decode(data)
 
     def finish(self) -> str:
-        """What is left: U+FFFD for a character that was never completed."""
+        """Return the remaining text: U+FFFD for a character that was never completed."""
         return self._decoder.decode(b"", final=True)
 
 
@@ -523,7 +529,7 @@ _LIBRARY, _PURPOSE = "tokenizers", "a tokenizer"
 
 @contextlib.contextmanager
 def _faults(what: str) -> Generator[None]:
-    """What the library raises as a sentence: plain Exception, or a panic, which is not even that."""
+    """Convert errors of the library to messages: plain Exception, or a panic, which is not even that."""
     try:
         yield
     except KernmillError:
@@ -537,8 +543,8 @@ def _faults(what: str) -> Generator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Merges:
-    """Merges in the order of the tokens that they make, as most files have them: the one that makes a token is known
-    by its id, and only those that are asked for become texts."""
+    """Merges in the order of the tokens that they form, as most files have them: the merge of a token is found by
+    its id, and only requested ones become strings."""
 
     together: bytes  # a zero in front of each
     first: int  # the id of the token that the first one makes
@@ -559,7 +565,7 @@ class _Merges:
         return _lines(self.together)
 
     def making(self, ids: Iterable[int]) -> list[str]:
-        """Those that make these tokens, in their order."""
+        """Return the merges that form these tokens, in order."""
         starts = np.append(np.flatnonzero(np.frombuffer(self.together, np.uint8) == 0), len(self.together))
         places = (i - self.first for i in ids if 0 <= i - self.first < len(starts) - 1)
         return [str(self.together[starts[place] + 1 : starts[place + 1]], "utf-8") for place in places]
@@ -578,7 +584,8 @@ def _pairs(lines: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _make_tokens(lines: Sequence[str], tokens: list[str]) -> bool:
-    """Whether the lines, cut once each, are tokens; most files have both lists in one order, which is quick to see."""
+    """True if the lines, split once each, are tokens; most files have both lists in the same order, which is quick
+    to check."""
     known, first = frozenset[str](), lines[0].replace(" ", "")
     at = tokens.index(first) if first in tokens else len(tokens)
     for start in range(0, len(lines), _TOGETHER):

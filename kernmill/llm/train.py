@@ -1,4 +1,4 @@
-"""Training: the forward pass of an architecture on parameters, without a cache; what comes out is a GGUF file."""
+"""Training: the forward pass of an architecture on parameters, without a cache; the result is a GGUF file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def shapes_of(config: Config, vocabulary: int) -> dict[str, tuple[int, ...]]:
     kind = ARCHITECTURES[config.name]
     layer = {name: shape for name, shape in kind.shapes(config).items() if name in kind.needed_names()}
     for joint, parts in kind.fused:
-        if joint in parts:  # files of this architecture always have these matrices as one
+        if joint in parts:  # files of this architecture always have these matrices merged
             rows = sum(layer.pop(f"{part}.weight")[0] for part in parts)
             layer[f"{joint}.weight"] = (rows, config.width)
     shapes = {"token_embd.weight": (vocabulary, config.width), "output_norm.weight": (config.width,)}
@@ -47,7 +47,7 @@ def shapes_of(config: Config, vocabulary: int) -> dict[str, tuple[int, ...]]:
 
 
 class _Batch(Cache):
-    """What stands where a cache is asked for: every token of a text is there at once, so nothing is kept."""
+    """A replacement of the cache: every token of a text is available at once, so nothing is stored."""
 
     def write(self, layer: int, places: Places, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """The new ones are all."""
@@ -55,13 +55,13 @@ class _Batch(Cache):
 
 
 class Learner:
-    """A language model whose weights are parameters: `loss` of batches of tokens, `save` as a file that `run` opens.
+    """A language model whose weights are parameters: `loss` of batches of tokens, `save` as a file for `run`.
 
-    `metadata` holds the sizes as a GGUF file has them, `length` is the number of tokens that are learned together. The
-    embedding is the output as well. Weights start small and random, norms as ones.
+    `metadata` has the sizes as in a GGUF file, `length` is the number of tokens per sample. The embedding is tied to
+    the output. Weights start small and random, norms as ones.
 
     Raises:
-        FormatError: an unknown architecture, or sizes that make no sense.
+        FormatError: an unknown architecture, or invalid sizes.
         SettingError: a seed below 0.
     """
 
@@ -78,12 +78,12 @@ class Learner:
         self.architecture = ARCHITECTURES[config.name](config, self.weights.get, length)
 
     def parameters(self) -> list[Tensor]:
-        """What an optimizer takes."""
+        """Return the parameters for an optimizer."""
         return list(self.weights.values())
 
     def logits(self, tokens: Tensor) -> Tensor:
         """Shapes: (texts, length) -> (texts, length, vocabulary)."""
-        every = Places([0], self.length)  # of all texts the same
+        every = Places([0], self.length)  # the same for all texts
         return self.architecture.logits(self.architecture.forward(tokens, every, _Batch([], [])))
 
     def loss(self, tokens: Tensor) -> Tensor:
@@ -93,9 +93,9 @@ class Learner:
 
     def fit(self, texts: Sequence[Sequence[int]], steps: int, *, batch: int = 16, rate: float = 3e-3, seed: int = 1,
             report: Report = print) -> float:  # fmt: skip
-        """Learn from random batches of texts, by AdamW with a rate that falls to a tenth; the last loss.
+        """Train on random batches of texts, by AdamW with a rate that falls to a tenth; return the last loss.
 
-        A text that is too long is cut; after a short one its last token is repeated.
+        A text that is too long is truncated; a short one is padded with its last token.
 
         Raises:
             SettingError: no texts, or one without tokens.

@@ -1,4 +1,4 @@
-"""Architectures: one file each, and what they share."""
+"""Architectures: one file each, and their shared parts."""
 
 from .arcee import Arcee
 from .architecture import Architecture

@@ -10,11 +10,11 @@ __all__ = ["Arcee"]
 
 
 class Arcee(Llama):
-    """Llama with a feed-forward part without gate: the square of the positive part."""
+    """Llama with an ungated feed-forward part: the squared ReLU."""
 
     has_gate = False
     lacks = ("ffn_gate.weight",)
 
     def activation(self, x: Tensor) -> Tensor:
-        """The square of the positive part."""
+        """Return the squared ReLU."""
         return x.relu().square()

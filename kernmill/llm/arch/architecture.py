@@ -1,4 +1,4 @@
-"""class Architecture: the decoder that all architectures here are, with the places where they differ.
+"""class Architecture: the decoder of all architectures, with hooks for their differences.
 
     x = embedding of the tokens
     each layer:  x = x + attention(norm(x))
@@ -6,7 +6,7 @@
     logits = norm(x) @ output.T
 
 A subclass sets the attributes of `Architecture` and overrides the methods that are different in it. Tensors have the
-names that GGUF files give them, and are checked for their shapes. Weights may be of any float dtype; what flows is
+names that GGUF files give them, and their shapes are checked. Weights may be of any float dtype; activations are
 float32.
 """
 
@@ -39,7 +39,7 @@ Layers = Callable[[Hashable, Tensor, Sequence[Weight], Sequence[Tensor], Callabl
 
 
 def _check_fits(c: Config, name: str, shape: Sequence[int], wanted: Sequence[int | None]) -> None:
-    """A tensor has the shape that the metadata ask for, where None stands for any size."""
+    """Check that a tensor has the shape that the metadata require; None stands for any size."""
     if len(shape) != len(wanted) or any(size not in (None, own) for size, own in zip(wanted, shape, strict=True)):
         sizes = ", ".join("any" if size is None else str(size) for size in wanted)
         raise FormatError(
@@ -60,7 +60,7 @@ class Architecture:
     has_gate = True  # the feed-forward part multiplies `ffn_up` with an activated `ffn_gate`
     is_parallel = False  # attention and feed-forward part read the same x
     norms_rotated = False  # heads are normed after they are rotated, not before
-    period = 0  # the last of so many layers has no window, the others have one; 0: no layer has one
+    period = 0  # the last of this many layers has no window, the others have one; 0: no layer has one
     mixes = "never"  # whether layers have experts: never, sometimes (if a file says so), always
     gating, is_normed = "softmax", True  # of experts, where the file does not say: see config.Experts
     weighs_input = False  # the weights of experts multiply their x, not their results
@@ -100,7 +100,7 @@ class Architecture:
 
     # --- weights
     def found(self, name: str, *shape: int | None) -> Weight | None:
-        """What the file has under a name, if it has; None in a shape stands for any size."""
+        """Return the tensor of this name, or None; None in a shape stands for any size."""
         weight = self._weights(name)
         if weight is None:
             return None
@@ -204,10 +204,10 @@ class Architecture:
 
     @classmethod
     def check(cls, c: Config, shapes: Mapping[str, Sequence[int]]) -> None:
-        """The sizes are those of the tensors of a file, before memory is asked for by them.
+        """Check that the sizes match the tensors of a file, before memory is allocated for them.
 
         Raises:
-            FormatError: a tensor has another shape than the metadata say.
+            FormatError: the shape of a tensor differs from the metadata.
         """
         whole = {"token_embd.weight": (None, c.width), "output.weight": (None, c.width)}
         layer = cls.shapes(c) | expert_shapes(c)
@@ -232,7 +232,7 @@ class Architecture:
             weight = self.found(f"blk.{n}.{joint}.weight", *before, sum(rows), width)
             if weight is None:
                 continue
-            matrices[f"{parts[0]}.weight"] = weight  # `products` splits what it gives
+            matrices[f"{parts[0]}.weight"] = weight  # `products` splits its result
             bias = self.found(f"blk.{n}.{joint}.bias", *before, sum(rows))
             for part, size in zip(parts, rows, strict=True):
                 del shapes[f"{part}.weight"], shapes[f"{part}.bias"]
@@ -251,7 +251,7 @@ class Architecture:
         self.matrices.append(matrices)
         self.vectors.append(vectors)
 
-    # --- what differs
+    # --- differences
     def has_window(self, n: int) -> bool:
         """True if a layer sees only the last `window` tokens: by the file's pattern, or by `period`."""
         pattern = self.config.window_pattern or self.period
@@ -277,7 +277,7 @@ class Architecture:
         return tables(self.config.rope, self.capacity, self.rope_factors())
 
     def activation(self, x: Tensor) -> Tensor:
-        """The activation of the feed-forward part."""
+        """Apply the activation of the feed-forward part."""
         return x.silu()
 
     def scale(self) -> float:
@@ -291,9 +291,9 @@ class Architecture:
 
     # --- the parts
     def forward(self, tokens: Tensor, places: Places, cache: Cache, layers: Layers | None = None) -> Tensor:
-        """The last hidden state of each token, normed; their keys and values go into the cache.
+        """Return the normed last hidden state of each token; their keys and values are written to the cache.
 
-        `layers` gives what a layer makes: of its kind, x, its weights, its keys and values, and what builds it.
+        `layers` builds a layer from its kind, x, its weights, its keys and values, and a builder function.
         Shapes: tokens (sequences, tokens); the result (sequences, tokens, width).
         """
         count = tokens.shape[1]
@@ -328,7 +328,7 @@ class Architecture:
         return x + self._scaled(self.normed(n, part, self.after_feed_forward))
 
     def norms_before(self, n: int) -> tuple[str, str]:
-        """The names of the norms before attention and before the feed-forward part of a layer."""
+        """Return the names of the norms before attention and before the feed-forward part of a layer."""
         return self.before_attention, self.before_feed_forward
 
     def is_parallel_in(self, n: int) -> bool:
@@ -344,7 +344,7 @@ class Architecture:
         return self.norm(x, self.vectors[n].get(f"{name}.weight"), self.vectors[n].get(f"{name}.bias"))
 
     def mask(self, places: Places, count: int, is_local: bool) -> Tensor:
-        """What each token sees. Shapes: (sequences, 1, 1, count, end)."""
+        """Return which positions each token attends to. Shapes: (sequences, 1, 1, count, end)."""
         every = Tensor.arange(self.capacity)
         seen, now = every[: places.end], places.rows(every, count).unflatten(-1, (1, 1, -1, 1))
         mask = seen <= now
@@ -368,7 +368,7 @@ class Architecture:
         return q, k, v
 
     def product(self, n: int, x: Tensor, name: str) -> Tensor:
-        """With a matrix of a layer, and its bias where there is one."""
+        """Multiply by a matrix of a layer, and add its bias if there is one."""
         return linear(x, self.matrices[n][f"{name}.weight"], self.vectors[n].get(f"{name}.bias"))
 
     def products(self, n: int, x: Tensor, names: Sequence[str]) -> list[Tensor]:
@@ -377,14 +377,14 @@ class Architecture:
         rows = [shapes[f"{name}.weight"][0] for name in names]
         found: list[Tensor] = []
         for name in names:
-            matrix = self.matrices[n].get(f"{name}.weight")  # None: it lies in the one before
+            matrix = self.matrices[n].get(f"{name}.weight")  # None: it is merged into the one before
             if matrix is not None:
                 found += parts_of(linear(x, matrix), rows[len(found) :])
         biases = [self.vectors[n].get(f"{name}.bias") for name in names]
         return [part if bias is None else part + bias for part, bias in zip(found, biases, strict=True)]
 
     def attention(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
-        """Each token looks at those before it; several query heads share a key head."""
+        """Attend to the tokens before each token; several query heads share a key head."""
         c, (cosine, sine, mask) = self.config, around
         q, k, v = self.queries_keys_values(n, x)
         q, k = self._heads(n, q, "attn_q_norm", c.head_width), self._heads(n, k, "attn_k_norm", c.head_width)
@@ -394,17 +394,17 @@ class Architecture:
         if self.norms_rotated:
             q, k = self.normed(n, q, "attn_q_norm"), self.normed(n, k, "attn_k_norm")
         has_many = x.shape[1] > 1
-        q, k, v = (part.contiguous() if has_many else part for part in (q, k, v))  # attention is a kernel by itself
+        q, k, v = (part.contiguous() if has_many else part for part in (q, k, v))  # attention is a separate kernel
         keys, values = (part.unsqueeze(2) for part in cache.write(n, places, k, v))
         q = q.unflatten(1, (c.kv_heads, -1))  # (sequences, kv heads, group, tokens, width)
-        if has_many and not c.attention_cap:  # each of many tokens sees a part: loops end there
+        if has_many and not c.attention_cap:  # each of many tokens attends to a range: loops end there
             mixed = q.scaled_dot_product_attention(keys, values, mask, scale=self.scale())
         else:
             scores = q.matmul(keys.mT) * self.scale()
             if c.attention_cap:
                 scores = (scores / c.attention_cap).tanh() * c.attention_cap
             mixed = where(mask, scores, -math.inf).softmax(-1).matmul(values)
-        mixed = mixed.flatten(1, 2).transpose(1, 2).flatten(2).contiguous()  # heads side by side
+        mixed = mixed.flatten(1, 2).transpose(1, 2).flatten(2).contiguous()  # concatenate the heads
         return self.product(n, mixed, "attn_output")
 
     def _heads(self, n: int, rows: Tensor, norm: str, width: int) -> Tensor:

@@ -1,4 +1,5 @@
-"""class Cache: keys and values of the tokens so far, each at the place of its position; class Places: which are due."""
+"""class Cache: keys and values of the tokens so far, each at its position; class Places: the positions of new
+tokens."""
 
 from __future__ import annotations
 
@@ -25,9 +26,11 @@ CACHE_TYPES = (*_FLOATS, *_TYPES)
 
 
 class Places(NamedTuple):
-    """Where the new tokens of a step stand: variables of the captured graph, so that one serves every position.
+    """The positions of the new tokens of a step: variables of the captured graph, so that one graph serves every
+    position.
 
-    `first`: of each sequence, the position of its first new token. `end`: behind the last place that any sequence uses.
+    `first`: of each sequence, the position of its first new token. `end`: one past the last position that any sequence
+    uses.
     """
 
     first: Sequence[Any]
@@ -40,7 +43,7 @@ class Places(NamedTuple):
         return cls(tuple(v.bind(p) for v, p in zip(names, first, strict=True)), end.bind(max(first) + count))
 
     def rows(self, table: Tensor, count: int) -> Tensor:
-        """What a table has for the new tokens. Shapes: (capacity, ..) -> (sequences, count, ..)."""
+        """Return the rows of a table for the new tokens. Shapes: (capacity, ..) -> (sequences, count, ..)."""
         return cat([table[p : p + count].unsqueeze(0) for p in self.first])
 
 
@@ -51,7 +54,7 @@ def _variables(sequences: int, count: int, capacity: int) -> tuple[list[Variable
 
 
 def _row(type: str, width: int) -> tuple[tuple[int, ...], DType]:
-    """Shape and dtype of what is kept of a key or a value."""
+    """Return shape and dtype of a stored key or value."""
     if type not in CACHE_TYPES:
         raise SettingError(f"cache of {type!r}: must be one of {', '.join(CACHE_TYPES)}.")
     if type in _FLOATS:
@@ -77,9 +80,9 @@ def pair_of(types: CacheTypes) -> tuple[str, str]:
 
 
 class Cache(NamedTuple):
-    """Keys and values of each layer: the token at position p of a sequence lies in its place p.
+    """Keys and values of each layer: the token at position p of a sequence is stored at index p.
 
-    A tuple of lists, since `jit` finds the tensors of containers and follows what is written to them.
+    A tuple of lists, since `jit` finds the tensors of containers and tracks writes to them.
 
     Shapes: keys[layer] (sequences, kv heads, capacity, head width), values[layer] the same with the value width. Of a
     type with blocks the last axis is [blocks, bytes of a block].
@@ -92,10 +95,10 @@ class Cache(NamedTuple):
 
     @classmethod
     def empty(cls, config: Config, capacity: int, sequences: int = 1, type: CacheTypes = "f32") -> Cache:
-        """Zeros: places that were never written are masked, but 0 times nan would be nan.
+        """Return a cache of zeros: unwritten positions are masked, but 0 times nan would be nan.
 
         Raises:
-            SettingError: no such type, or heads that are no whole blocks of it.
+            SettingError: unknown type, or heads that are not a multiple of its block size.
         """
 
         def zeros(width: int, type: str) -> Tensor:
@@ -112,13 +115,13 @@ class Cache(NamedTuple):
 
     @staticmethod
     def nbytes(config: Config, capacity: int, sequences: int = 1, type: CacheTypes = "f32") -> int:
-        """What `empty` takes. Raises as it does."""
+        """Return the bytes that `empty` takes. Raises the same errors."""
         rows = map(_row, pair_of(type), (config.head_width, config.value_width))
         each = sum(prod(row) * dtype.size_bytes for row, dtype in rows)
         return each * sequences * config.kv_heads * capacity * config.layers
 
     def write(self, layer: int, places: Places, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Put in the keys and values of new tokens; returns those of the layer up to `places.end`.
+        """Write the keys and values of new tokens; return those of the layer up to `places.end`.
 
         Shapes: keys and values (sequences, kv heads, tokens, width); the results the same with `end` tokens.
         Dtypes: the results float32.
@@ -137,10 +140,10 @@ class Cache(NamedTuple):
 
 
 def _stored(x: Tensor, type: str) -> Tensor:
-    """Floats as the cache keeps them."""
+    """Convert floats to the cache's type."""
     return x if type in _FLOATS else _TYPES[type].encode(x.unflatten(-1, (-1, _BLOCK)))
 
 
 def _read(kept: Tensor, type: str) -> Tensor:
-    """Floats of what the cache keeps."""
+    """Convert cached values to floats."""
     return kept.float() if type in _FLOATS else _TYPES[type].decode(kept).flatten(-2)

@@ -10,7 +10,7 @@ __all__ = ["CommandR"]
 
 
 class CommandR(Llama):
-    """Both parts from the same layer norm of x, and a factor of the logits."""
+    """Llama with both parts from the same layer norm of x, and scaled logits."""
 
     has_layer_norm = True
     is_parallel = True

@@ -17,7 +17,7 @@ GATINGS = ("", "softmax", "sigmoid", "chosen")  # <architecture>.expert_gating_f
 POOLINGS = ("none", "mean", "cls", "last", "rank")  # <architecture>.pooling_type 0, 1, ..
 
 LARGEST = 1 << 31  # of any size
-_SCALES = 1e-6, 1e6  # of factors on scores and logits, whose products float32 still holds
+_SCALES = 1e-6, 1e6  # of factors on scores and logits, whose products fit float32
 _FACTORS = 1e-3, 1e6  # of a longer context
 _GROWTH = 0.01, 100.0  # of rotated vectors; their products with each other grow by the square
 _BASES = 1.0, 1e30  # of rotations that slow down
@@ -68,9 +68,10 @@ class Experts:
 
 @dataclass(frozen=True)
 class Config:
-    """What a model is. Sizes are numbers of entries; `window` 0 means that all layers see everything.
+    """The configuration of a model. Sizes are numbers of entries; `window` 0 means that all layers attend to
+    everything.
 
-    `window_pattern` n: of every n layers the last one sees everything; 0: the file does not say.
+    `window_pattern` n: of every n layers the last one attends to everything; 0: not in the file.
     """
 
     name: str
@@ -89,7 +90,7 @@ class Config:
     attention_cap: float  # 0: none
     logit_cap: float
     attention_scale: float  # 0: by the width of a head
-    pooling: str = "mean"  # one of POOLINGS; what `embed` has always done where the file does not say
+    pooling: str = "mean"  # one of POOLINGS; the default of `embed` if the file does not name one
     embedding_scale: float = 0.0  # factors of x, of each part, of the logits; 0: none
     residual_scale: float = 0.0
     logit_scale: float = 0.0
@@ -99,7 +100,7 @@ class Config:
 
     @property
     def sizes(self) -> str:
-        """Those by which tensors have their shapes, under their names in a file."""
+        """The sizes that determine the shapes of tensors, under their names in a file."""
         e = self.experts
         experts = f", expert_count {e.count}, expert_feed_forward_length {e.width}" if e.count else ""
         return (
@@ -176,12 +177,12 @@ class _Keys:
         self._metadata, self.name = metadata, architecture_in(metadata)
 
     def get(self, key: str) -> Any:
-        """A value of Python, also where NumPy's were given; a list as it is, however long."""
+        """Return a Python value, also for NumPy scalars; a list is unchanged, however long."""
         value: Any = self._metadata.get(f"{self.name}.{key}")
         return value.tolist() if hasattr(value, "tolist") and not _is_list(value) else value
 
     def text(self, key: str, default: str) -> str:
-        """A text."""
+        """Return a string."""
         value = self.get(key)
         value = default if value is None else value
         if not isinstance(value, str):
@@ -189,7 +190,8 @@ class _Keys:
         return value
 
     def number(self, key: str, default: float | None = None, *, within: tuple[float, float] | None = None) -> float:
-        """A finite number, 0 or more; 0, where that means none, or `within` what a model can compute with."""
+        """Return a finite number, 0 or more; 0 if it may mean none, otherwise `within` the range that a model can
+        compute with."""
         value = self.get(key)
         value = default if value is None else value
         if value is None:
@@ -242,7 +244,7 @@ class _Keys:
         return self.choice("pooling_type", POOLINGS, POOLINGS.index("mean"))
 
     def check_causal(self) -> None:
-        """Each token sees what stands before it: other models read texts, and write none."""
+        """Check that tokens attend to earlier ones only: bidirectional models cannot generate text."""
         is_causal = self.get("attention.causal")
         if is_causal not in (None, True):
             raise FormatError(
@@ -251,7 +253,7 @@ class _Keys:
             )
 
     def size(self, key: str, default: int | None = None, *, least: int = 1) -> int:
-        """A whole number; a list of one number for each layer only if they are equal."""
+        """Return an integer; a list of one number for each layer is accepted if all are equal."""
         value = self.get(key)
         if _is_list(value) and key != "block_count":
             values = self._of_layers(key, value, self.size("block_count"))
@@ -271,7 +273,7 @@ class _Keys:
         return int(value)
 
     def pattern(self, key: str, layers: int) -> int | tuple[bool, ...]:
-        """A period, or for each layer whether it has a window."""
+        """Return a period, or for each layer whether it has a window."""
         value = self.get(key)
         return tuple(map(bool, self._of_layers(key, value, layers))) if _is_list(value) else self.size(key, 0, least=0)
 

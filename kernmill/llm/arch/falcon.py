@@ -8,7 +8,8 @@ __all__ = ["Falcon"]
 
 
 class Falcon(StarCoder2):
-    """Both parts from x: with one layer norm, or with one each, where `attn_norm_2` is the norm of attention."""
+    """Both parts from x: with one shared layer norm, or with one each, if `attn_norm_2` exists as the norm of
+    attention."""
 
     is_parallel = True
     before_feed_forward = "attn_norm"

@@ -13,7 +13,7 @@ __all__ = ["Gemma"]
 
 
 class Gemma(Architecture):
-    """Scaled embeddings, and GELU in the gate. Its files hold 1 + w where the paper norms with 1 + w."""
+    """Scaled embeddings, and a GELU gate. Its files store 1 + w where the paper norms with 1 + w."""
 
     def embed(self, tokens: Tensor, places: Places) -> Tensor:
         """The embedding times the root of the width."""

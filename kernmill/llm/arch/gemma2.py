@@ -14,10 +14,10 @@ __all__ = ["Gemma2"]
 
 
 class Gemma2(Gemma):
-    """Gemma with norms before and after each part, a window in every other layer, and soft caps by the file."""
+    """Gemma with norms before and after each part, a window in every other layer, and soft caps from the file."""
 
     needs_besides: tuple[str, ...] = ("post_attention_norm.weight", "post_ffw_norm.weight")
-    period = 2  # of so many layers the last one has no window, unless the file says otherwise
+    period = 2  # of this many layers the last one has no window, unless the file says otherwise
     largest_layers = 46  # of the model whose scale goes by the width of the embedding
     assumed: Mapping[str, Any] = {"window": 4096, "attention_cap": 50.0, "logit_cap": 30.0}  # the first files say none
 

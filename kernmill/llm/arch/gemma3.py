@@ -15,7 +15,7 @@ __all__ = ["Gemma3"]
 
 
 class Gemma3(Gemma2):
-    """Gemma 2 with normed heads, and windows in five of six layers, which have a rope of their own."""
+    """Gemma 2 with normed heads, and windows in five of six layers, which have a separate rope."""
 
     needs_besides = (*Gemma2.needs_besides, "attn_q_norm.weight", "attn_k_norm.weight")
     period = 6
@@ -23,7 +23,7 @@ class Gemma3(Gemma2):
     assumed: Mapping[str, Any] = {}
 
     def rope_tables(self, is_local: bool) -> tuple[Tensor, Tensor]:
-        """Layers with a window have a base of their own and are not stretched."""
+        """Return the rope of a layer. Layers with a window have a different base and no scaling."""
         rope = self.config.rope
         if not is_local:
             return super().rope_tables(is_local)

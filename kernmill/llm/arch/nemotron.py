@@ -10,8 +10,8 @@ __all__ = ["Nemotron"]
 
 
 class Nemotron(StarCoder2):
-    """The square of the positive part in place of GELU; partial rope. Its files hold 1 + w."""
+    """Squared ReLU instead of GELU; partial rope. Its files store 1 + w."""
 
     def activation(self, x: Tensor) -> Tensor:
-        """The square of the positive part."""
+        """Return the squared ReLU."""
         return x.relu().square()

@@ -15,10 +15,10 @@ class Phi3(Architecture):
     fused = (*Architecture.fused, ("ffn_up", ("ffn_gate", "ffn_up")))
 
     def has_window(self, n: int) -> bool:
-        """All layers, where the file has a window, as in Transformers; llama.cpp reads such files without one."""
+        """Return True for all layers if the file has a window, as in Transformers; llama.cpp ignores it."""
         return self.config.window > 0
 
     def rope_factors(self) -> Tensor | None:
-        """Long ones where there is room for more tokens than the model was first trained on."""
+        """Return the long factors if the capacity exceeds the original context of the model."""
         kind = "long" if self.capacity > self.config.rope.trained_context else "short"
         return self.factors(f"rope_factors_{kind}.weight")

@@ -1,4 +1,4 @@
-"""Pooling: from the hidden states of the tokens of a text to its vector, by `<architecture>.pooling_type`."""
+"""Pooling: one vector from the hidden states of the tokens of a text, by `<architecture>.pooling_type`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Pooling:
         return [part for layer in (self.dense, self.output) if layer is not None for part in layer if part is not None]
 
     def __call__(self, states: Tensor, normalize: bool) -> Tensor:
-        """The vector of a text; scores of classes are not normalized. Shapes: states (tokens, width)."""
+        """Return the vector of a text; class scores are not normalized. Shapes: states (tokens, width)."""
         if self.kind == "rank":
             return self.scores(states[-1:]).squeeze(0)
         vector = {"mean": lambda: states.mean(0), "cls": lambda: states[0], "last": lambda: states[-1]}.get(

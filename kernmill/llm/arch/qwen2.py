@@ -1,4 +1,4 @@
-"""qwen2: Qwen 1.5 to 2.5 and what was distilled into them."""
+"""qwen2: Qwen 1.5 to 2.5 and models distilled into them."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Rotary positions: pairs of entries of a head, rotated by an angle that grows with the position.
 
-Entry pair i turns by position * base ** (-2i / size), in radians; models stretch that for contexts longer than trained:
+Entry pair i rotates by position * base ** (-2i / size), in radians; models rescale it for contexts longer than trained:
 
     factors    a divisor of each frequency, from the file (Llama 3, LongRoPE)
     linear     all frequencies divided by one factor
-    yarn       slow pairs divided by the factor, fast ones left, a ramp between; the vectors grow a little as well
+    yarn       slow pairs divided by the factor, fast ones unchanged, a ramp between; the vectors grow slightly
 
 Source: Su et al., RoFormer (2021); Peng et al., YaRN (2023); Ding et al., LongRoPE (2024).
 """
@@ -52,7 +52,7 @@ def _stretched(rope: Rope, frequencies: Array, factors: Array | None) -> tuple[A
 
 
 def _pair_that_turns(rope: Rope, turns: float) -> float:
-    """The pair that makes this many turns within the trained context."""
+    """Return the pair with this many rotations within the trained context."""
     if rope.base <= 1 or turns <= 0:
         raise FormatError(
             f"rope: yarn with base {rope.base:g} and {turns:g} rotations has no frequencies to interpolate."

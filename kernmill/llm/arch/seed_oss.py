@@ -8,7 +8,7 @@ __all__ = ["SeedOss"]
 
 
 class SeedOss(Qwen2):
-    """Qwen 2; the norm before the feed-forward part has another name in its files."""
+    """Qwen 2; the norm before the feed-forward part has a different name in its files."""
 
     before_feed_forward, after_attention = "post_attention_norm", ""
     needs_besides = (*Qwen2.needs_besides, "post_attention_norm.weight")

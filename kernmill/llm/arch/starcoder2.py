@@ -10,7 +10,7 @@ __all__ = ["StarCoder2"]
 
 
 class StarCoder2(Architecture):
-    """Layer norms, biases everywhere, and a feed-forward part with GELU and without gate."""
+    """Layer norms, biases everywhere, and an ungated feed-forward part with GELU."""
 
     has_layer_norm = True
     has_gate = False

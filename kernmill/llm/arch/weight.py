@@ -1,4 +1,4 @@
-"""What a matrix of weights is to an architecture: rows to look up, and a product; a Tensor, or what can do both."""
+"""Weight matrices of an architecture: row lookup and product, for a Tensor or a class with both."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Matrix", "Stack", "Weight", "chosen", "join", "linear", "nbytes", "p
 
 
 class Matrix(Protocol):
-    """A matrix in a form of its own, such as blocks of few bits. Shapes: (out, in)."""
+    """A matrix in a special layout, such as quantized. Shapes: (out, in)."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -22,7 +22,7 @@ class Matrix(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Of the form."""
+        """The bytes of this layout."""
         ...
 
     def rows(self, ids: Tensor, /) -> Tensor:
@@ -91,12 +91,12 @@ def join(matrices: MutableMapping[str, Weight], names: Sequence[str]) -> None:
 
 
 def parts_of(product: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-    """What a product by a joined matrix holds, as many of the sizes as it has. It is made as one: each part by itself
-    would be a stream of memory of its own. Shapes: (.., sum of the sizes) -> (.., size) each."""
+    """Split the product by a merged matrix into as many parts as it has. It is computed as one: separate parts would
+    be separate access streams. Shapes: (.., sum of the sizes) -> (.., size) each."""
     count = next(count for count in range(1, len(sizes) + 1) if sum(sizes[:count]) == product.shape[-1])
     return [product] if count == 1 else [*product.contiguous().split([*sizes[:count]], -1)]
 
 
 def nbytes(weight: Weight) -> int:
-    """Bytes of a weight as it is kept."""
+    """Return the stored bytes of a weight."""
     return weight.numel() * weight.dtype.size_bytes if isinstance(weight, Tensor) else weight.nbytes
