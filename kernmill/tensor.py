@@ -504,8 +504,7 @@ class Tensor(Conversions):
     `data` is a number, nested lists, bytes (uint8), a NumPy array or anything with `__array__`; it is copied.
     """
 
-    # of a leaf: the losses that gave it gradients since an optimizer's last step
-    _roots: tuple[weakref.ref[Tensor], ...] = ()
+    _roots: tuple[weakref.ref[Tensor], ...] = ()  # of a leaf: losses since an optimizer's last step
     _leads_to: frozenset[int] = frozenset()  # leaves that backward() gave gradients to, until a step moved them
     _was_stepped = False  # optimizers have made the steps that its backward() was for
 

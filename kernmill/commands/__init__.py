@@ -1,5 +1,5 @@
-"""The command line, and the subcommands that are nothing else.
+"""The command line, and subcommands that exist only there.
 
 Arrows point down: commands import everything, and only `kernmill/__main__.py` imports them (tests/test_layers.py).
-What programs call as well stands outside: `kernmill.quantize`, and `run` and `bench` in `kernmill.llm`.
+Functions that programs call too are elsewhere: `kernmill.quantize`, and `run` and `bench` in `kernmill.llm`.
 """

@@ -39,23 +39,23 @@ _ROOT = os.path.dirname(_PACKAGE)  # of a checkout
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status: 0, 1 for a finding, 2 for a mistake, 130 for Ctrl-C."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # `kernmill run .. >&-`: closed, which is as good as empty
+        if getattr(sys, name) is None:  # `kernmill run .. >&-`: closed, like an empty file
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
     status, said = _ended(sys.argv[1:] if arguments is None else arguments)
     try:
         print(said, end="\n" if said else "", file=sys.stderr, flush=True)
-    except OSError:  # it is full or closed: nobody wants to know
+    except OSError:  # it is full or closed: the error does not matter
         _drop(sys.stderr)
     return status
 
 
 def _drop(stream: TextIO) -> None:
-    """Let go of what is left for a stream: Python would try to write it at the end, and fail again."""
+    """Drop the buffered output of a stream: Python would try to write it at exit, and fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _ended(arguments: Sequence[str]) -> tuple[int, str]:
-    """The exit status of a command, and what is to be said of its end."""
+    """Return the exit status of a command, and a message about its end."""
     try:
         status = _run(_given(arguments))
         sys.stdout.flush()
@@ -76,7 +76,7 @@ def _ended(arguments: Sequence[str]) -> tuple[int, str]:
 
 
 def _is_of_output(error: OSError) -> bool:
-    """Whether stdout is what cannot be written."""
+    """True if the error is that stdout cannot be written."""
     if error.errno == errno.EBADF:  # `kernmill info 1</dev/null`, or a fault of ours
         try:
             os.write(sys.stdout.fileno(), b"")
@@ -98,7 +98,7 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _given(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command and its arguments; those that llama.cpp has too are read by tables of their options."""
+    """Return the command and its arguments; options shared with llama.cpp are parsed by their tables."""
     rest = list(arguments[1:])
     if arguments[:1] == ["run"]:
         return argparse.Namespace(command=run_model, **vars(options.read("run", rest, description=_RUN)))
@@ -112,7 +112,7 @@ def _given(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _is_debugging() -> bool:
-    """DEBUG=1 and more show the traceback; DEBUG itself may be what is wrong."""
+    """True if the traceback is shown, with DEBUG=1 and more; DEBUG itself may be the invalid setting."""
     try:
         return int(setting("DEBUG")) >= 1
     except KernmillError:
@@ -170,7 +170,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class _Version(argparse.Action):
-    """--version: looked up only when it is asked for."""
+    """--version: the version is read only when requested."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         """Say it, and exit."""
@@ -180,7 +180,7 @@ class _Version(argparse.Action):
 
 # --- info ------------------------------------------------------------------------------------------------------------
 def show_info(given: argparse.Namespace) -> int:
-    """What is here and how it is set."""
+    """Print devices, CPU features, cache and settings."""
     print(f"kernmill {kernmill.__version__}, Python {sys.version.split()[0]}, {_PACKAGE}")
     print("\ndevices")
     default = canonical_name(str(setting("DEVICE")))
@@ -203,7 +203,7 @@ def show_info(given: argparse.Namespace) -> int:
 
 
 def _device_lines(base: str, default: str) -> list[str]:
-    """The devices of a kind: what each is, target, memory and details; or why it cannot be used."""
+    """Return the devices of a kind: description, target, memory and details; or why it cannot be used."""
     try:
         indices = device_indices(base)
     except Exception as error:  # a kind that cannot be listed must not hide the others
@@ -257,13 +257,14 @@ def run_quantize(given: argparse.Namespace) -> int:
 
 @contextmanager
 def _unwound() -> Generator[None]:
-    """SIGTERM and a closed terminal leave the block as Ctrl-C does: what is half written is removed on the way."""
+    """Make SIGTERM and a closed terminal leave the block as Ctrl-C does: half-written files are removed on the way."""
 
     def leave(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
 
     numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    taken = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]  # not what `nohup` ignores
+    # not those that `nohup` ignores
+    taken = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
     try:
         for number in taken:
             signal.signal(number, leave)
@@ -340,7 +341,7 @@ def run_model(given: argparse.Namespace) -> int:
 
 
 def run_bench(given: argparse.Namespace) -> int:
-    """A model's tokens per second, or, in a checkout and without a model, the benchmarks that it holds."""
+    """Measure a model's tokens per second, or, in a checkout and without a model, run its benchmarks."""
     for word in given.rest:
         options.check_path("bench", word, "Give a GGUF file: kernmill bench model.gguf.")
     if not any(_is_of_model(word) for word in given.rest) and os.path.isfile(
@@ -366,14 +367,14 @@ def run_bench(given: argparse.Namespace) -> int:
 
 
 def _is_of_model(word: str) -> bool:
-    """Whether a word after `bench` is for a model: a short option, its file, or a look at the options."""
+    """True if a word after `bench` is for a model: a short option, its file, or a request for help."""
     return (
         re.match("-[^-]|--help$|--model$", word) is not None or word.lower().endswith(".gguf") or os.path.isfile(word)
     )
 
 
 def _run_own_bench(given: argparse.Namespace) -> int:
-    """The benchmarks of a checkout: they are not part of the installed package."""
+    """Run the benchmarks of a checkout: they are not part of the installed package."""
     import subprocess  # nothing else here needs it
 
     try:

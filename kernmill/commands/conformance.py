@@ -195,7 +195,7 @@ def _assigned(leaves: Sequence[UOp]) -> UOp:
     return assign(leaves[0], leaves[1], ((1, 3, 1), (2, 17, 3)))
 
 
-# --- running ---------------------------------------------------------------------------------------------------------
+# Return the difference, or an empty string.
 def check(case: Case, device: str) -> str:
     """What is wrong, or nothing."""
     import numpy as np

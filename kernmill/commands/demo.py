@@ -1,4 +1,5 @@
-"""`kernmill demo`: train a tiny language model on made-up stories, let its file tell some, and show what it cost."""
+"""`kernmill demo`: train a tiny language model on made-up stories, generate some from its file, and show the time
+per kernel."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ def run(steps: int = 240, seed: int = 1) -> float:
 
 
 def tell(learner: Learner, vocabulary: Vocabulary, folder: Path, seed: int) -> None:
-    """Write the model as a GGUF file, quantize that, and print what the second file tells."""
+    """Write the model as a GGUF file, quantize it, and print text from the second file."""
     learner.save(folder / "stories.gguf")
     small = folder / f"stories-{MIX.lower()}.gguf"
     quantize(folder / "stories.gguf", small, MIX, report=lambda line: None)

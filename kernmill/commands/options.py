@@ -1,5 +1,5 @@
-"""The options of `kernmill run` and `kernmill bench`: a row each, under llama.cpp's names too; what to do without the
-others that it has; and a prompt as it was given."""
+"""The options of `kernmill run` and `kernmill bench`: a row each, with llama.cpp's names as aliases; replies for its
+other options; and the prompt text."""
 
 # ruff: noqa: E501 - a row is a line
 
@@ -32,7 +32,8 @@ __all__ = [
 
 
 class Option(NamedTuple):
-    """A row: its names, what reads a value (None: it takes none), the default, what it means, and its value's word."""
+    """A row: names, a parser of the value (None: no value), the default, the meaning, and the placeholder of the
+    value."""
 
     names: str
     reads: Callable[[str], Any] | None
@@ -54,7 +55,7 @@ class Option(NamedTuple):
 
 
 def whole_number(words: str, least: int, none: Sequence[int] = ()) -> Callable[[str], int | None]:
-    """Reads a whole number from `least` on; those in `none` say that there is no limit, or no choice: None."""
+    """Return a parser of integers from `least` on; those in `none` mean no limit, or no choice: None."""
 
     def reads(text: str) -> int | None:
         value = int(text)
@@ -63,7 +64,7 @@ def whole_number(words: str, least: int, none: Sequence[int] = ()) -> Callable[[
             raise argparse.ArgumentTypeError(f"{text} is {why}")
         return None if value in none else value
 
-    reads.__name__ = words  # what argparse calls it where int() refuses a text
+    reads.__name__ = words  # argparse's name of it if int() rejects a string
     return reads
 
 
@@ -76,7 +77,7 @@ def _list_of(reads: Callable[[str], int | None]) -> Callable[[str], list[int | N
 
 
 def _bias(text: str) -> tuple[int, float]:
-    """A token id and what is added to its logit, such as 15043+1.5."""
+    """Parse a token id and the bias of its logit, such as 15043+1.5."""
     found = re.fullmatch(r"(\d+)([+-].+)", text)
     try:
         bias = float(found[2]) if found else math.nan
@@ -170,7 +171,7 @@ _HARMLESS = (  # names of llama.cpp's options, the values that change nothing he
     ("-gan --grp-attn-n", _1, "this value disables it"),
     ("-d --n-depth -embd --embeddings", _0, "this value disables it"),
 )
-_OTHERS = (  # names of llama.cpp's (also with -more behind them) that would change the result, and what to do
+_OTHERS = (  # names of llama.cpp (also with a -suffix) that would change the result, and the remedy
     ("--list-devices", "kernmill info lists devices. --device NAME chooses one."),
     ("--grammar -j --json-schema -jf", "Constrained generation is not supported. Describe the format in the prompt, or choose tokens by Model.next_logits in Python."),
     ("--mirostat --typical --dry --xtc --dynatemp --top-nsigma --top-n-sigma --samplers --sampling-seq --sampler-seq", "Choose by --temp, --top-k, --top-p, --min-p and penalties; in Python, by your own sampler."),
@@ -198,7 +199,7 @@ def read(command: str, words: Sequence[str], **texts: str) -> argparse.Namespace
     """Parse the words after a command with a model. `texts`: description and epilog of its help.
 
     Raises:
-        SettingError: an option that there is not, no model, or two.
+        SettingError: an unknown option, no model, or two.
     """
     given = parse(
         command,
@@ -219,7 +220,7 @@ def parse(command: str, words: Sequence[str], positional: Mapping[str, Any], **t
     """Parse the words after a command by its table; options of llama.cpp that change nothing are named on stderr.
 
     Raises:
-        SettingError: an option that there is not.
+        SettingError: an unknown option.
     """
     parser = argparse.ArgumentParser(prog=f"kernmill {command}", allow_abbrev=False, **texts)  # type: ignore[arg-type]
     for name, how in positional.items():
@@ -243,8 +244,8 @@ def check_path(command: str, path: str | None, remedy: str) -> None:
 
 
 def _spelled(command: str, words: Iterable[str]) -> list[str]:
-    """The words with each value joined to the long name of its option: argparse would take `-ngl` for `-n gl`, and a
-    prompt such as `-x` for an option."""
+    """Join each value to the long name of its option: argparse would parse `-ngl` as `-n gl`, and a prompt such as
+    `-x` as an option."""
     rows = {name: row for row in _TABLES[command] for name in row.names.split()}
     made, left = list[str](), deque(words)
     while left:
@@ -283,7 +284,7 @@ def _ignore(command: str, name: str, value: str | None, left: deque[str], known:
 
 
 def _instead(command: str, name: str, known: Mapping[str, Option]) -> str:
-    """What to write in place of an option that there is not."""
+    """Return the replacement of an unknown option."""
     for names, sentence in _OTHERS:
         if any(name == one or name.startswith(f"{one}-") for one in names.split()):
             return sentence
@@ -303,7 +304,7 @@ def cache_types(given: argparse.Namespace) -> tuple[str, str]:
 
 # --- the prompt ------------------------------------------------------------------------------------------------------
 def written_prompt(given: argparse.Namespace) -> str | None:
-    """The text of -p or -f, or what comes through a pipe; None: there is none.
+    """Return the text of -p or -f, or from a pipe; None: there is none.
 
     Raises:
         SettingError: both options.
@@ -324,7 +325,7 @@ def written_prompt(given: argparse.Namespace) -> str | None:
 
 
 def _without_end(raw: bytes) -> str:
-    """A text that came as bytes, without a line's end at its end, as llama.cpp reads it."""
+    """Decode a text without its trailing newline, as llama.cpp reads it."""
     return raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "surrogateescape")
 
 
@@ -333,7 +334,8 @@ _MEANINGS = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"'": b"'", b'"': b'"', b"\\
 
 
 def typed_text(text: str, given: argparse.Namespace) -> str:
-    """A text of the command line: a shell has no easy way to write a line's end, so `\\n` is one, as in llama.cpp."""
+    """Unescape a text of the command line: a shell has no easy way to write a newline, so `\\n` is one, as in
+    llama.cpp."""
     if given.no_escape:
         return text
     raw = text.encode("utf-8", "surrogateescape")

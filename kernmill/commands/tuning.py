@@ -1,4 +1,4 @@
-"""`kernmill tune`: run a program, collect its kernels, search for a schedule of each, store what is found."""
+"""`kernmill tune`: run a program, collect its kernels, search for a schedule of each, store the results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LEAST_SHARE = 0.02  # of the time, for a kernel that takes next to none of the 
 
 @dataclass(slots=True)
 class Found:
-    """A kernel of the program, the share of its kernel time that it took, and whether it was searched before."""
+    """A kernel of the program, its share of the kernel time, and whether it was searched before."""
 
     device: str
     kernel: Kernel
@@ -34,9 +34,9 @@ class Found:
 
 
 def collect(program: str, arguments: Sequence[str]) -> tuple[list[Found], bool]:
-    """Run a script or a module: the kernels that it launched, and whether it ended well.
+    """Run a script or a module; return the kernels that it launched, and whether it succeeded.
 
-    New kernels come before those that were searched already, and of each those that took the most time first.
+    New kernels come before those that were searched already, each sorted by time.
 
     Raises:
         KernmillError: the program cannot be found.
@@ -56,7 +56,7 @@ def collect(program: str, arguments: Sequence[str]) -> tuple[list[Found], bool]:
 
 
 def _run_program(program: str, arguments: Sequence[str]) -> bool:
-    """Whether it ended well; what is wrong is said."""
+    """Run the program; return True if it succeeded; errors are printed."""
     is_file = Path(program).is_file()
     sys.path.insert(0, str(Path(program).resolve().parent) if is_file else "")
     if not is_file and not _is_module(program):
@@ -94,7 +94,7 @@ def _is_module(name: str) -> bool:
 
 
 class ProgressLine:
-    """What is shown meanwhile: on a terminal one line that changes, elsewhere a line a kernel."""
+    """The progress output: on a terminal one line that changes, elsewhere a line per kernel."""
 
     def __init__(self, stream: TextIO, count: int, deadline: float) -> None:
         self.stream, self.count, self.deadline = stream, count, deadline
@@ -114,7 +114,7 @@ class ProgressLine:
         self.stream.flush()
 
     def text(self, found: Tuned) -> str:
-        """One kernel: its times and what was tried."""
+        """Return the line of one kernel: its times and the number of candidates."""
         faults = [f"{count} {word}" for count, word in
                   ((found.refused, "refused"), (found.lost, "lost"), (len(found.wrong), "WRONG")) if count]  # fmt: skip
         return (
@@ -124,8 +124,8 @@ class ProgressLine:
 
 
 def tune_all(kernels: Sequence[Found], seconds: float, width: int, stream: TextIO) -> list[Tuned]:
-    """Search for each; time is given by share of the program's time, to those that were searched before what the new
-    ones leave. What was found is stored after each."""
+    """Search for each kernel, for a time proportional to its share; kernels that were searched before get the time
+    that new ones leave. Results are stored after each."""
     deadline = time.monotonic() + seconds
     line = ProgressLine(stream, len(kernels), deadline)
     done: list[Tuned] = []
@@ -176,7 +176,7 @@ def run(program: str, arguments: Sequence[str], seconds: float, width: int) -> i
 
 
 def _kept(done: Sequence[Tuned]) -> str:
-    """Whether later processes will find what was found."""
+    """Report whether later processes will find the results."""
     facts = compile_cache.default_cache("schedules").info()
     if facts["folder"] is None or facts["read_only"] or not facts["usable"]:
         why = "CACHE=0" if facts["folder"] is None else "CACHE=ro" if facts["read_only"] else "no folder for the cache"

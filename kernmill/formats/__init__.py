@@ -1,6 +1,6 @@
 """File formats: bytes on disk to named tensors and back.
 
-`gguf` and `gguf_write` are loaded when they are asked for (`from kernmill.formats import gguf`), so that importing
+`gguf` and `gguf_write` are imported at their first use (`from kernmill.formats import gguf`), so that importing
 kernmill does not wait for them.
 """
 

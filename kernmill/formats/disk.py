@@ -60,13 +60,13 @@ def read_into(file: BinaryIO, start: int, size: int) -> memoryview:
 
 
 def mapped(path: str | os.PathLike[str], kind: str) -> memoryview:
-    """The bytes of a file of that kind through the page cache: they are read when they are touched.
+    """Map a file of that kind through the page cache: bytes are read when they are accessed.
 
-    The file must not be cut short while it is in use. One that `replacing` replaces stays whole for those who have it
-    open.
+    The file must not be truncated while it is in use. One that `replacing` replaces remains intact for readers that
+    have it open.
 
     Raises:
-        FormatError: the file is not there, or cannot be read, or is a pipe or a device.
+        FormatError: the file does not exist, or cannot be read, or is a pipe or a device.
     """
     where = os.fspath(path)
     _check_kind(where, kind)
@@ -81,9 +81,9 @@ def mapped(path: str | os.PathLike[str], kind: str) -> memoryview:
 
 
 def release(data: memoryview, start: int, stop: int) -> None:
-    """Memory for the bytes start..stop of what `mapped` gave back to the system: they are read again when touched.
+    """Return the memory of bytes start..stop of a mapping to the system: they are read again when accessed.
 
-    Whole pages only. Nothing happens to bytes that are no mapped file, or where the system has no such call.
+    Whole pages only. Nothing happens for bytes that are not a mapped file, or if the system has no such call.
     """
     file, page = data.obj, mmap.PAGESIZE
     first, last = -(-start // page) * page, stop // page * page
@@ -92,7 +92,7 @@ def release(data: memoryview, start: int, stop: int) -> None:
 
 
 class Output:
-    """A new file that says what is wrong with it. What fails beside it, such as printing, is no fault of the file."""
+    """A new file whose errors name it. Other errors in its block, such as from printing, are not changed."""
 
     def __init__(self, file: BinaryIO, where: str) -> None:
         self._file, self._where = file, where
@@ -113,11 +113,11 @@ def _written(where: str) -> Generator[None]:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Generator[Output]:
-    """A new file under another name. When the block ends it takes the place of the old one, or of what a link leads to,
-    with the mode of that; when it fails, it is gone.
+    """Write a new file under a temporary name. At the end of the block it replaces the old file, or the target of a
+    link, with its mode; after an error it is deleted.
 
     Raises:
-        FormatError: the folder is not there or cannot be written, the disk is full, or a folder or device has the name.
+        FormatError: the folder does not exist or is not writable, the disk is full, or a folder or device has the name.
     """
     where = os.fsdecode(path)
     if not where:
@@ -141,7 +141,7 @@ def replacing(path: str | os.PathLike[str]) -> Generator[Output]:
             os.replace(temporary, place)
     except BaseException:
         with contextlib.suppress(OSError):
-            file.close()  # what is left of it does not fit the disk either
+            file.close()  # the remaining data does not fit the disk either
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise

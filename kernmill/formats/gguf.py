@@ -8,9 +8,9 @@
     zeros     up to a multiple of the alignment, which the value `general.alignment` changes from 32
     data      the bytes of the tensors in the same order, each padded to the alignment
 
-All numbers are little-endian; a text is its length as u64 and its bytes. Everything is refused that would make a later
-step read outside the file, or use memory that the file does not fill: time and memory are proportional to the bytes
-of the header, whatever counts and lengths it claims. Values are decoded when they are asked for.
+All numbers are little-endian; a string is its length as u64 and its bytes. Files are rejected if a later step would
+read outside the file, or use more memory than the file has bytes: time and memory are proportional to the bytes of the
+header, whatever counts and lengths it claims. Values are decoded at their first use.
 
 Source: github.com/ggml-org/ggml, docs/gguf.md.
 """
@@ -47,15 +47,15 @@ __all__ = [
 
 MAGIC = b"GGUF"
 DEFAULT_ALIGNMENT = 32
-MAX_ALIGNMENT = 1 << 21  # a huge page; more would let a small file ask for a large one
+MAX_ALIGNMENT = 1 << 21  # a huge page; more would let a small file request a large allocation
 MAX_AXES = 4
 MAX_NAME_BYTES = 63
-MAX_RECORDS = 1 << 16  # metadata values, and tensors, of one file: what is kept of each is larger than in the file
-MAX_LENGTH = 1 << 30  # bytes of a text, elements of an array: as the reference reader
+MAX_RECORDS = 1 << 16  # metadata values, and tensors, of one file: each takes more memory than bytes in the file
+MAX_LENGTH = 1 << 30  # bytes of a string, elements of an array: as the reference reader
 _LEAST_VALUE = 8 + 1 + 4 + 1  # bytes of a metadata value: key of one byte, type, one byte
 _LEAST_TENSOR = 8 + 4 + 4 + 8  # bytes of a tensor's record: empty name, no axes, type, offset
 _U32, _U64, _I64 = struct.Struct("<I"), struct.Struct("<Q"), struct.Struct("<q")
-_OTHERS = {  # first bytes of what is taken for a GGUF file
+_OTHERS = {  # first bytes of files that are mistaken for GGUF
     b"PK\3\4": "That is a zip archive, such as PyTorch's. Convert the model with llama.cpp's convert_hf_to_gguf.py.",
     b"version https://git-lfs": "That is Git LFS's note of where the file is. Fetch it with: git lfs pull.",
     b"<": "That is a web page. Fetch the file that it links to.",
@@ -63,8 +63,8 @@ _OTHERS = {  # first bytes of what is taken for a GGUF file
 }
 _SAFETENSORS = re.compile(rb".{8}\{", re.DOTALL)
 _SPLIT = re.compile(r"-00001-of-(\d{5})\.gguf")
-_OF_PART = re.compile(r"split\.|general\.alignment$")  # metadata in which the parts of a file may differ
-_WINDOW_BYTES = 1 << 16  # that are looked through together for the places of texts
+_OF_PART = re.compile(r"split\.|general\.alignment$")  # metadata that may differ between the parts of a file
+_WINDOW_BYTES = 1 << 16  # searched at a time for the offsets of strings
 _FEW = 1 << 10  # texts that are gone over one by one where no more are found together
 
 T = TypeVar("T", int, float, bool, str, tuple[Any, ...])
@@ -88,7 +88,7 @@ class Entry:
 
 @dataclass(slots=True)
 class File:
-    """A file that was checked, or all parts of a split one: its tensors by name, its metadata, and its bytes."""
+    """A checked file, or all parts of a split one: its tensors by name, its metadata, and its bytes."""
 
     entries: dict[str, Entry]
     metadata: Metadata
@@ -111,7 +111,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class _Spot:
-    """Where a metadata value lies: its type stands at `begin`, its numbers or texts from `start` to `stop`."""
+    """The position of a metadata value: its type is at `begin`, its numbers or strings from `start` to `stop`."""
 
     type: ValueType  # of the value, or of the elements of an array
     count: int | None  # of an array
@@ -121,11 +121,11 @@ class _Spot:
 
 
 class Metadata(Mapping[str, Any]):
-    """The metadata of a file: bools, ints, floats, texts, and tuples of them; an `array.array` of numbers of one or two
-    bytes, which would take up to 40 times as much in a tuple. A value is decoded when it is asked for.
+    """The metadata of a file: bools, ints, floats, strings, and tuples of them; an `array.array` of numbers of one or
+    two bytes, which would take up to 40 times as much in a tuple. A value is decoded when it is accessed.
 
     Raises:
-        FormatError: on access: a text that is not UTF-8, a bool that is neither 0 nor 1.
+        FormatError: on access: a string that is not UTF-8, a bool that is neither 0 nor 1.
     """
 
     def __init__(self, data: memoryview, where: str, spots: dict[str, _Spot]) -> None:
@@ -146,7 +146,7 @@ class Metadata(Mapping[str, Any]):
             return self._decoded[key]
         spot = self._spots[key]
         value = self._decode(key, spot)
-        if spot.count is None:  # lists are large, and asked for once: a vocabulary and its merges are 50 MB of texts
+        if spot.count is None:  # lists are large, and read once: a vocabulary and its merges are 50 MB of strings
             self._decoded[key] = value
         return value
 
@@ -159,15 +159,15 @@ class Metadata(Mapping[str, Any]):
         return (spot.type, None) if spot.count is None else (ValueType.ARRAY, spot.type)
 
     def raw(self, key: str) -> memoryview:
-        """Type and value as they stand in the file."""
+        """Return type and value as bytes of the file."""
         spot = self._spots[key]
         return self._data[spot.begin : spot.stop]
 
     def read(self, key: str, kind: type[T], default: T | None = None) -> T:
-        """A value that must be of a kind: int, float (an int is one), bool, str or tuple.
+        """Return a value that must be of a kind: int, float (an int is one), bool, str or tuple.
 
         Raises:
-            FormatError: it is not there and there is no default, or it is of another kind.
+            FormatError: it does not exist and there is no default, or it is of another kind.
         """
         if key not in self._spots:
             if default is not None:
@@ -185,8 +185,8 @@ class Metadata(Mapping[str, Any]):
         return value
 
     def joined(self, key: str) -> bytes | None:
-        """The texts of a list in one piece, a zero in front of each; None where there is no such list, or one of them
-        holds a zero. That they are UTF-8 is not checked."""
+        """Return the strings of a list in one piece, a zero before each; None if it is not such a list, or one of
+        them contains a zero. UTF-8 is not checked."""
         spot = self._spots.get(key)
         if spot is None or spot.count is None or spot.type is not ValueType.STRING:
             return None
@@ -236,8 +236,8 @@ class Metadata(Mapping[str, Any]):
 
 # --- texts: a vocabulary has hundred thousands, and one by one they take longer than all else ------------------------
 def _places(data: memoryview, at: int, count: int) -> Iterator[tuple[Sequence[int], int]]:
-    """Where texts begin with their lengths, some thousand at a time, and where the last of these ends. It stops before
-    a text that goes beyond the data."""
+    """Yield the offsets of strings and their lengths, some thousand at a time, and the end of the last one. It stops
+    before a string that extends beyond the data."""
     few = _FEW
     while count:
         places, end = _short_texts(data, at) if count > few else ([], at)
@@ -269,12 +269,12 @@ def _one_by_one(data: memoryview, at: int, count: int) -> tuple[list[int], int]:
 
 
 def _short_texts(data: memoryview, at: int) -> tuple[Any, int]:
-    """As `_one_by_one`, for those that follow from here in a window, as long as they have less than 256 bytes.
+    """Like `_one_by_one`, for the next strings in a window, while they have less than 256 bytes.
 
-    Their lengths are one byte and seven zeros. All places before seven zeros are found, and kept as long as each is
-    where the text before it ends.
+    Their lengths are one byte and seven zeros. All positions before seven zeros are found, and are valid as long as
+    each is the end of the string before it.
     """
-    import numpy as np  # takes a while, and most files are read by who needs it anyway
+    import numpy as np  # slow, and most callers import it anyway
 
     window = np.frombuffer(data[at : at + _WINDOW_BYTES], np.uint8)
     pairs = window[1:-1] | window[2:]  # of the bytes one and two further on
@@ -289,7 +289,8 @@ def _short_texts(data: memoryview, at: int) -> tuple[Any, int]:
 
 
 def _split(raw: memoryview, places: Sequence[int]) -> list[str] | None:
-    """Texts, from the first one's length on; None where they hold zeros, have 256 bytes or more, or are no UTF-8."""
+    """Return strings, from the first one's length on; None if they contain zeros, have 256 bytes or more, or are not
+    UTF-8."""
     together = _together(raw, places)
     try:
         return None if together is None else str(together, "utf-8").split("\0")[1:]
@@ -298,10 +299,10 @@ def _split(raw: memoryview, places: Sequence[int]) -> list[str] | None:
 
 
 def _together(raw: memoryview, places: Sequence[int]) -> bytes | None:
-    """Texts, from the first one's length on, with a zero in place of each length; None where they hold zeros, or have
-    256 bytes or more.
+    """Return strings, from the first one's length on, with a zero instead of each length; None if they contain zeros,
+    or have 256 bytes or more.
 
-    A length is otherwise one byte and seven zeros: where there are no more zeros than these, no text holds one.
+    A length is otherwise one byte and seven zeros: if there are no other zeros, no string contains one.
     """
     import numpy as np
 
@@ -331,13 +332,13 @@ def _fault(where: str, place: int, what: str, text: str) -> FormatError:
 # --- reading ---------------------------------------------------------------------------------------------------------
 @with_sentences
 def read(path: str | os.PathLike[str]) -> File:
-    """Open a file through the page cache and check all of its header; of a split file, the first part opens all.
+    """Open a file through the page cache and check all of its header; for a split file, the first part opens all.
 
-    The files must not be cut short while they are in use; one that `gguf_write.write` replaces stays whole for those
-    who have it open.
+    The files must not be truncated while they are in use; one that `gguf_write.write` replaces remains intact for
+    readers that have it open.
 
     Raises:
-        FormatError: a file is not there, cannot be read, or is not what the format asks for.
+        FormatError: a file does not exist, cannot be read, or is invalid.
     """
     where = os.fspath(path)
     first = parse(mapped(where, "GGUF"), where)
@@ -349,10 +350,10 @@ def read(path: str | os.PathLike[str]) -> File:
 
 
 def parse(data: memoryview, where: str = "GGUF") -> File:
-    """Check the bytes of one file; a part of a split file is read as it stands.
+    """Check the bytes of one file; a part of a split file is read separately.
 
     Raises:
-        FormatError: naming the field and its place.
+        FormatError: with the field and its offset.
     """
     cursor = _Cursor(data, where)
     version = _version(cursor)
@@ -385,13 +386,13 @@ def _padded(place: int, alignment: int) -> int:
 
 
 class _Cursor:
-    """A place in the bytes of a file that moves over what it reads, and never out of them."""
+    """A position in the bytes of a file that advances over what it reads, and never past the end."""
 
     def __init__(self, data: memoryview, where: str) -> None:
         self.data, self.where, self.at, self.last = data, where, 0, 0
 
     def fault(self, what: str, text: str) -> FormatError:
-        """An error about what was read last."""
+        """Return an error about the last field."""
         return _fault(self.where, self.last, what, text)
 
     def skip(self, size_bytes: int, what: str) -> int:
@@ -408,7 +409,7 @@ class _Cursor:
         return found
 
     def count(self, what: str, least_bytes: int) -> int:
-        """How many records follow, each of at least so many bytes."""
+        """Return the number of records, each of at least `least_bytes`."""
         found = self.number(_I64, what)
         if not 0 <= found <= MAX_RECORDS:
             raise self.fault(what, f"{found} is not in 0 to {MAX_RECORDS}")
@@ -417,7 +418,7 @@ class _Cursor:
         return found
 
     def length(self, what: str, least_bytes: int = 1) -> int:
-        """The length of what follows: bytes, or elements of at least so many."""
+        """Return a length: of bytes, or elements of at least `least_bytes`."""
         found = self.number(_U64, f"length of {what}")
         if found > MAX_LENGTH or found * least_bytes > len(self.data) - self.at:
             left = len(self.data) - self.at
@@ -425,7 +426,7 @@ class _Cursor:
         return found
 
     def text(self, what: str) -> str:
-        """A text in UTF-8."""
+        """Return a string in UTF-8."""
         length = self.length(what)
         start = self.skip(length, what)
         try:
@@ -555,7 +556,7 @@ def _known_type(cursor: _Cursor, number: int, what: str) -> TensorType:
 
 # --- split files -----------------------------------------------------------------------------------------------------
 def _joined(first: File, count: int) -> File:
-    """All parts of a split file as one; the first has the metadata."""
+    """Merge all parts of a split file into one; the first has the metadata."""
     where, number = first.where, first.metadata.read("split.no", int)
     name = _SPLIT.search(where)
     if number != 0 or name is None or name.end() != len(where) or int(name[1]) != count:

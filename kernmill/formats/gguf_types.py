@@ -1,4 +1,4 @@
-"""The types in GGUF files: of metadata values; of tensors, a row each: its number, and what a block of it takes.
+"""The types in GGUF files: of metadata values; of tensors, a row each: its number, and the sizes of its blocks.
 
 Source: github.com/ggml-org/ggml, docs/gguf.md and include/ggml.h (`enum ggml_type`).
 """
@@ -16,7 +16,7 @@ __all__ = ["RETIRED", "TYPES", "TensorType", "ValueType", "tensor_type"]
 
 
 class ValueType(IntEnum):
-    """What a metadata value is."""
+    """The type of a metadata value."""
 
     UINT8 = 0
     INT8 = 1
@@ -43,7 +43,7 @@ _CODES = dict(zip(ValueType, "BbHhIif?__Qqd", strict=True))
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """How the values of a tensor are stored: so many values of a row in so many bytes."""
+    """The storage of a tensor's values: so many values of a row in so many bytes."""
 
     number: int  # in the file
     name: str
@@ -103,10 +103,10 @@ _BY_NAME = {row.name: row for row in TYPES.values()}
 
 
 def tensor_type(name: str) -> TensorType:
-    """The row of a type by its name, in upper or lower case.
+    """Return the row of a type by its name, in upper or lower case.
 
     Raises:
-        FormatError: there is no such type.
+        FormatError: unknown type.
     """
     found = _BY_NAME.get(name.upper())
     if found is None:

@@ -1,4 +1,4 @@
-"""Writing GGUF files, version 3, whole or not at all. The layout stands in `gguf.py`."""
+"""Writing GGUF files, version 3, atomically. `gguf.py` describes the layout."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["NewTensor", "Typed", "Values", "write"]
 VERSION = 3
 Values = memoryview | Callable[[], Iterable[memoryview]]
 _INTS = (ValueType.UINT32, ValueType.INT32, ValueType.UINT64, ValueType.INT64)
-_INTS_OF_ARRAYS = (ValueType.INT32, *_INTS)  # llama.cpp asks for it: tokenizer.ggml.token_type
+_INTS_OF_ARRAYS = (ValueType.INT32, *_INTS)  # llama.cpp requires it: tokenizer.ggml.token_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Typed:
 
 @dataclass(frozen=True, slots=True)
 class NewTensor:
-    """What to write. `values`: the bytes, or a function that is called when their turn comes and gives them in pieces.
+    """A tensor to write. `values`: the bytes, or a function that is called in turn and yields them in pieces.
 
     Shapes: the slowest axis first.
     """
@@ -47,14 +47,14 @@ class NewTensor:
 @with_sentences
 def write(path: str | os.PathLike[str], metadata: Mapping[str, Any], tensors: Mapping[str, NewTensor],
           *, alignment: int = DEFAULT_ALIGNMENT) -> None:  # fmt: skip
-    """Write a file: whole, by a new name that then takes the place of the old file, or not at all.
+    """Write a file atomically: under a temporary name that then replaces the old file.
 
-    A metadata value is a bool, an int (UINT32 where it fits, else INT32, UINT64, INT64), a float (FLOAT32), a str, a
-    sequence of one of them (ints: INT32 where they fit), `Typed`, or the memoryview that `Metadata.raw` gave.
+    A metadata value is a bool, an int (UINT32 if it fits, else INT32, UINT64, INT64), a float (FLOAT32), a str, a
+    sequence of one of them (ints: INT32 if they fit), `Typed`, or the memoryview from `Metadata.raw`.
 
     Raises:
-        FormatError: the folder is not there or cannot be written, the disk is full; a value or tensor that the format
-            has no place for.
+        FormatError: the folder does not exist or is not writable, the disk is full; a value or tensor that the format
+            cannot store.
     """
     where = os.fspath(path)
     if not 0 < alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
@@ -118,7 +118,7 @@ def _value(value: Any, what: str) -> bytes | memoryview:
 
 
 def _type_of(values: list[Any], ints: Sequence[ValueType], what: str) -> ValueType:
-    """The type that holds all of some values; of ints the first of those given."""
+    """Return the type that fits all values; for ints the first of the given ones."""
     kinds = {type(value) for value in values}
     if kinds <= {str}:
         return ValueType.STRING

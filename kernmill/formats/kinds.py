@@ -1,4 +1,4 @@
-"""What a file of weights is by its first bytes, and what to do with it."""
+"""The kind of a weight file by its first bytes, and the remedy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ __all__ = ["other_kind"]
 
 _SAVE = "nn.state.save(path, {name: Tensor(array) for name, array in arrays.items()})"
 _TORCH = f"arrays = torch.load(path, weights_only=True) where PyTorch is installed, then {_SAVE}"
-_KINDS: tuple[tuple[tuple[bytes, ...], bytes, str, str], ...] = (  # first bytes, what the first 256 hold, what, remedy
+# first bytes, content of the first 256, description, remedy
+_KINDS: tuple[tuple[tuple[bytes, ...], bytes, str, str], ...] = (
     ((b"PK\x03\x04",), b".npy", "is a NumPy archive (.npz)", f"arrays = np.load(path), then {_SAVE}"),
     ((b"PK\x03\x04",), b"", "is a zip archive, as PyTorch writes checkpoints (.pt, .pth)",
      _TORCH),

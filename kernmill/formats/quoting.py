@@ -1,4 +1,4 @@
-"""What a file says, as part of a sentence: it may steer a terminal, or be as long as the file."""
+"""Quoting of file contents in messages: they may contain terminal control sequences, or be as long as the file."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _SHORT.fillvalue = ".."
 
 
 def quoted(value: object) -> str:
-    """A value as Python writes it, with escapes for what is not printable. Of a text or list only what is shown is
-    looked at.
+    """Return a value as Python writes it, with escapes for unprintable characters. Only the displayed part of a string
+    or list is read.
 
     >>> print(quoted("a" + chr(27) + "[2J"))
     'a\\x1b[2J'

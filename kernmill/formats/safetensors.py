@@ -5,7 +5,7 @@
               {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [start, stop]}, "__metadata__": {"a": "b"}}
     the rest  the values of all tensors, little-endian, row-major, without gaps or overlaps
 
-Source: github.com/huggingface/safetensors, README ("Format") and safetensors/src/tensor.rs (what it refuses).
+Source: github.com/huggingface/safetensors, README ("Format") and safetensors/src/tensor.rs (its checks).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .quoting import quoted
 
 __all__ = ["MAX_HEADER_BYTES", "Entry", "File", "parse", "read", "write"]
 
-MAX_HEADER_BYTES = 100_000_000  # what the reference reader takes
+MAX_HEADER_BYTES = 100_000_000  # the limit of the reference reader
 _LENGTH = struct.Struct("<Q")
 _ALIGNMENT = 8  # of the values, as the reference writer pads
 
@@ -67,15 +67,15 @@ class File:
 
 
 def read(path: str | os.PathLike[str], *, mmap: bool = False, has_values: bool = True) -> File:
-    """Open a file and check all of its header. The tensors are read into memory, each into its own.
+    """Open a file and check all of its header. The tensors are read into memory, each separately.
 
-    `mmap` maps the file instead: its bytes are read when they are used. Then the file must not become shorter while a
-    tensor is alive: the system ends the program (SIGBUS) that reads what is missing. A file that is overwritten changes
-    the tensors. One that `write` replaces stays whole for those who have it open.
-    Without `has_values` the file is the header alone.
+    `mmap` maps the file instead: its bytes are read when they are used. Then the file must not be truncated while a
+    tensor is alive: the system ends a program (SIGBUS) that reads missing bytes. Overwriting the file changes the
+    tensors. One that `write` replaces remains intact for readers that have it open. Without `has_values` only the
+    header is read.
 
     Raises:
-        FormatError: the file is not there, cannot be read, or is not what the format asks for.
+        FormatError: the file does not exist, cannot be read, or is invalid.
     """
     where = os.fspath(path)
     if mmap:
@@ -83,7 +83,7 @@ def read(path: str | os.PathLike[str], *, mmap: bool = False, has_values: bool =
     with opened(path, "safetensors") as (file, size):
         head = file.read(_LENGTH.size + 1)
         if head[_LENGTH.size :] != b"{":
-            return parse(mapped(path, "safetensors"), where)  # which says what kind of file it is
+            return parse(mapped(path, "safetensors"), where)  # it reports the kind of file
         (length,) = _LENGTH.unpack_from(head)
         if length <= min(size, MAX_HEADER_BYTES):
             head += file.read(length - 1)
@@ -94,10 +94,10 @@ def read(path: str | os.PathLike[str], *, mmap: bool = False, has_values: bool =
 
 
 def parse(data: memoryview, where: str = "safetensors", size: int | None = None) -> File:
-    """Check the bytes of a whole file; with `size`, the first bytes of a file of that size, which hold its header.
+    """Check the bytes of a whole file; with `size`, the first bytes of a file of that size, which contain its header.
 
     Raises:
-        FormatError: naming the field and its place.
+        FormatError: with the field and its offset.
     """
     if bytes(data[8:9]) != b"{" and (kind := other_kind(data)):
         raise FormatError(f"{where}: {kind}")
@@ -164,7 +164,7 @@ def _header(raw: bytes, where: str) -> dict[str, Any]:
 
 
 def _metadata(found: Any, where: str) -> dict[str, str]:
-    if found is None:  # as the reference reader takes it
+    if found is None:  # as the reference reader accepts it
         return {}
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
         raise _fault(where, 8, "__metadata__ is not an object of strings")
@@ -199,7 +199,7 @@ def _are_sizes(values: object) -> bool:
 
 
 def _covered(entries: Mapping[str, Entry], begin: int, end: int, where: str) -> None:
-    """The tensors fill the rest of the file: no gap, no overlap, nothing beyond."""
+    """Check that the tensors fill the rest of the file: no gap, no overlap, nothing beyond."""
     place = begin
     for entry in sorted(entries.values(), key=lambda e: (e.start, e.stop)):
         if entry.stop > end:
@@ -215,10 +215,10 @@ def _covered(entries: Mapping[str, Entry], begin: int, end: int, where: str) -> 
 # --- writing ---------------------------------------------------------------------------------------------------------
 def write(path: str | os.PathLike[str], tensors: Mapping[str, tuple[DType, Sequence[int], memoryview]],
           metadata: Mapping[str, str] | None = None) -> None:  # fmt: skip
-    """Write a file: whole, by a new name that then takes the place of the old file, or not at all.
+    """Write a file atomically: under a temporary name that then replaces the old file.
 
     Raises:
-        FormatError: the folder is not there or cannot be written; a name that the format keeps to itself.
+        FormatError: the folder does not exist or is not writable; a name that the format reserves.
     """
     where = os.fspath(path)
     header, parts = _laid_out(tensors, metadata or {}, where)

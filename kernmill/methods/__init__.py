@@ -4,6 +4,6 @@
     elementwise - movement - reduce                            indexing - scan - random
     creation - sorting                                         random - attention - losses - casting - Tensor
 
-Arrows point down: methods import `lazy`, `size` and `arguments`, and one another; never `autograd`, `tensor` or what
-stands on them (tests/test_layers.py).
+Arrows point down: methods import `lazy`, `size` and `arguments`, and one another; never `autograd`, `tensor` or modules
+above them (tests/test_layers.py).
 """

@@ -13,7 +13,7 @@ from .random import Random
 
 __all__ = ["Attention"]
 
-_LEAST, _TINY = -3e38, 1e-30  # below every score that counts, and below every sum of weights
+_LEAST, _TINY = -3e38, 1e-30  # below every finite score, and below every sum of weights
 
 
 class Attention(Random):
@@ -49,12 +49,12 @@ class Attention(Random):
     ) -> Self:
         """softmax(self @ key.T * scale + mask) @ value, over the last two axes; scale 1 / sqrt(size) by default.
 
-        A bool mask says what may be seen; a float mask is added. Where key and value have fewer heads (axis -3), each
-        of them serves a group of query heads, with PyTorch's `enable_gqa` or without. A row that sees nothing is 0, as
-        in PyTorch.
+        A bool mask is True for positions to attend to; a float mask is added. If key and value have fewer heads (axis
+        -3), each of them serves a group of query heads, with PyTorch's `enable_gqa` or without. A fully masked row is
+        0, as in PyTorch.
 
         Raises:
-            ShapeError: query heads that are no multiple of the key heads.
+            ShapeError: query heads that are not a multiple of the key heads.
             SettingError: both a mask and `is_causal`.
         """
         if attn_mask is not None and is_causal:
@@ -87,10 +87,10 @@ class Attention(Random):
         return scores._attended(seen, value.cast(wide), query.dtype, dropout_p, hides_rows=hides_rows).cast(query.dtype)
 
     def _attended(self, seen: Self | None, value: Self, kind: DType, dropout_p: float, *, hides_rows: bool) -> Self:
-        """softmax(self) @ value where what is not seen does not count, divided once for each result; 0 for a row that
-        sees nothing, where there can be one. Weights are rounded to `kind` before they are multiplied, as PyTorch's.
+        """Return softmax(self) @ value without masked scores, divided once per result; 0 for a fully masked row, if
+        there can be one. Weights are rounded to `kind` before they are multiplied, as PyTorch's.
 
-        Each sum says for itself what it leaves out, so that its loop can stop there.
+        Each reduction contains the mask itself, so that its loop can end early.
         """
 
         def visible(x: Self, seen: Self | None, otherwise: float) -> Self:

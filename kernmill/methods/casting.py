@@ -1,4 +1,4 @@
-"""Tensor methods: the same values in another dtype, on another device, in memory of their own."""
+"""Tensor methods: the same values in another dtype, on another device, in a separate buffer."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Casting(Losses):
         return self.cast(dtypes.int16)
 
     def bool(self) -> Self:
-        """Whether each value is not 0."""
+        """Return True where the value is not 0."""
         return self.cast(dtypes.bool)
 
     def bitcast(self, dtype: DTypeLike) -> Self:
@@ -89,10 +89,10 @@ class Casting(Losses):
         return self.reshape(*shape)  # type: ignore[arg-type]
 
     def to(self, target: DTypeLike | None = None, dtype: DTypeLike | None = None, *, device: str | None = None) -> Self:
-        """The tensor on another device (by name), or in another dtype, or both.
+        """Return the tensor on another device (by name), or in another dtype, or both.
 
         Raises:
-            DeviceError: there is no such device.
+            DeviceError: unknown device.
         """
         if dtype is not None or device is not None:
             x = self if device is None else self.to(device)
@@ -109,9 +109,9 @@ class Casting(Losses):
         return new
 
     def contiguous(self) -> Self:
-        """The values in memory of their own, row-major, when realized."""
+        """Return the values in a separate buffer, row-major, when realized."""
         return self._stored()
 
     def clone(self) -> Self:
-        """A copy. Tensors never share what one of them can change, so this costs nothing."""
+        """Return a copy. A tensor's changes are never visible in another one, so this costs nothing."""
         return self._own_box()

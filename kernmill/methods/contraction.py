@@ -84,7 +84,8 @@ class Contraction(Indexing):
         return self.unsqueeze(1).mul(other.unsqueeze(0))
 
     def tensordot(self, other: Self, axes: int | Sequence[Sequence[int]] = 2) -> Self:
-        """The product summed over axes: so many last ones with as many first ones, or those of two lists, in pairs."""
+        """Contract axes: the last `axes` ones with the first ones of the other tensor, or those of two lists, in
+        pairs."""
         if isinstance(axes, (int, Integral)):
             if not 0 <= axes <= min(self.ndim, other.ndim):
                 raise ShapeError(
@@ -125,7 +126,7 @@ class Contraction(Indexing):
         return self.unsqueeze(-2).sub(other.unsqueeze(-3)).norm(p, axis=-1)
 
     def einsum(self, *others: Self, formula: str = "") -> Self:
-        """Einstein's sum over this tensor and others; kernmill.einsum takes the formula first."""
+        """Return Einstein's sum over this tensor and others; kernmill.einsum takes the formula first."""
         Contraction._are_tensors((self, *others), "einsum", 'einsum("ij,jk->ik", a, b)')
         if not formula:
             raise ShapeError('einsum: the formula is missing. Write kernmill.einsum("ij,jk->ik", a, b).')
@@ -141,7 +142,8 @@ class Contraction(Indexing):
         return result.permute([letters.index(name) for name in output]) if output else result
 
     def _lettered(self, names: str, elsewhere: set[str]) -> tuple[Self, str]:
-        """One axis a letter: an axis named twice becomes its diagonal; letters that stand nowhere else are summed."""
+        """Give each letter one axis: an axis named twice becomes its diagonal; letters that occur nowhere else are
+        summed."""
         result = self
         while len(set(names)) < len(names):
             name = next(n for n in names if names.count(n) > 1)
@@ -158,7 +160,7 @@ class Contraction(Indexing):
         return result, "".join(name for name in names if name in elsewhere)
 
     def _paired(self, letters: str, right: Self, own: str, later: set[str]) -> tuple[Self, str]:
-        """The product of two, summed over the letters that nobody needs later."""
+        """Return the product of two tensors, summed over the letters that are not used later."""
         both = letters + "".join(n for n in own if n not in letters)
         sizes = dict(zip(own, right.node_shape, strict=True))
         for name, size in zip(letters, self.node_shape, strict=True):
@@ -206,7 +208,7 @@ def parse_formula(formula: str, ranks: list[int]) -> tuple[list[str], str]:
 
 @with_sentences
 def einsum(formula: str, *tensors: Contraction) -> Contraction:
-    """Einstein's sum, `einsum("ij,jk->ik", a, b)`.
+    """Return Einstein's sum, `einsum("ij,jk->ik", a, b)`.
 
     Raises:
         DTypeError: no tensors.

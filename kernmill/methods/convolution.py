@@ -34,7 +34,7 @@ from .matrices import Matrices
 
 __all__ = ["Convolution"]
 
-_MOST_BETWEEN = 1 << 27  # places of an axis: the host computes a table of 8 bytes for each, 1 GiB
+_MOST_BETWEEN = 1 << 27  # elements of an axis: the host computes a table of 8 bytes for each, 1 GiB
 
 Each = int | Sequence[int]
 C = TypeVar("C", bound=Matrices)
@@ -140,18 +140,18 @@ class Convolution(Matrices):
             )
         check_output_padding("conv_transpose", rank, stride, dilation, output_padding)
         kernel, dtype, own = weight.shape[2:], promote(self.dtype, weight.dtype), channels // groups
-        ones = (1,) * rank  # beside each other are places, as in the result, and not taps
+        ones = (1,) * rank  # adjacent elements are positions, as in the result, and not taps
         x = self.reshape((self.node_shape[0], groups, own, 1, *ones, *self.node_shape[2:]))
         wide = weight.reshape((1, groups, own, weight.shape[1], *kernel, *ones))
         parts = x.cast(accumulator(dtype))._contract(wide.cast(accumulator(dtype)), (2,))
         rows = list(zip(each(stride, rank, "stride"), each(dilation, rank, "dilation"), each(padding, rank, "padding"),
                         each(output_padding, rank, "output_padding"), strict=True))  # fmt: skip
-        known = [isinstance(size, int) for size in self.node_shape[2:]]  # of two that are not, no shape could be woven
+        known = [isinstance(size, int) for size in self.node_shape[2:]]  # two symbolic sizes cannot be interleaved
         phases = [step if gap == 1 and is_known else 1 for (step, gap, _, _), is_known in zip(rows, known, strict=True)]
         is_woven = max(phases) > 1
         node = (parts._stored() if is_woven else parts).uop
         bounds: list[tuple[Size, Size]] = []
-        behind: list[int] = []  # places that no tap reaches
+        behind: list[int] = []  # positions that no tap reaches
         for i, (step, gap, before, extra) in enumerate(rows):
             size, taps = node.shape[3 + rank + i], kernel[i]
             length = (size - 1) * step + gap * (taps - 1) + 1 + extra
@@ -163,7 +163,7 @@ class Convolution(Matrices):
             bounds.append((before, length - before))
             behind.append(max(0, extra - -taps % phases[i]))  # taps that fill up the last phases reach some of them
         if is_woven and any(taps > number for taps, number in zip(kernel, phases, strict=True)):
-            node = parts._result(node)._stored().uop  # sums lie side by side before they are woven
+            node = parts._result(node)._stored().uop  # sums are contiguous before they are interleaved
         node = _woven(reshape(node, (node.shape[0], groups * node.shape[2], *node.shape[3:])), rank)
         node = pad(node, [(0, 0), (0, 0), *((0, places) for places in behind)])
         result = parts._result(shrink(node, [*((0, size) for size in node.shape[:2]), *bounds])).cast(dtype)
@@ -253,13 +253,13 @@ class Convolution(Matrices):
         return seen.sum(axes).div(ones._windows(pool.kernel, pool.steps, pool.gaps).sum(axes))
 
     def adaptive_avg_pool2d(self, output_size: Each) -> Self:
-        """The mean of blocks, so many of them that the last two axes become `output_size`.
+        """Return the means of blocks, as many as the last two axes have entries in `output_size`.
 
-        Block i of n begins at floor(i * size / n) and ends before ceil((i + 1) * size / n): they overlap where n does
-        not divide the size.
+        Block i of n begins at floor(i * size / n) and ends before ceil((i + 1) * size / n): they overlap if n does not
+        divide the size.
 
         Raises:
-            ShapeError: fewer than two axes, or none of their entries.
+            ShapeError: fewer than two axes, or empty ones.
         """
         wanted = each(output_size, 2, "output_size")
         sizes = self.node_shape[-2:]
@@ -294,13 +294,13 @@ class Convolution(Matrices):
         mode: str = "nearest",
         align_corners: bool = False,
     ) -> Self:
-        """The spatial axes at another size: each output the entry floor(i * in / out), or between two entries.
+        """Resize the spatial axes: each output is the entry floor(i * in / out), or interpolated between two entries.
 
-        `mode` is "nearest", or "linear", "bilinear" or "trilinear": between entries along every axis, whatever the
-        name. Entries count as their middles; with `align_corners` the first and last ones stay where they are.
+        `mode` is "nearest", or "linear", "bilinear" or "trilinear": interpolated along every axis, whatever the name.
+        Positions are the centers of entries; with `align_corners` the first and last ones keep their positions.
 
         Raises:
-            SettingError: another mode, or neither or both of size and scale_factor.
+            SettingError: unknown mode, or neither or both of size and scale_factor.
         """
         if mode not in ("nearest", "linear", "bilinear", "trilinear") or (size is None) == (scale_factor is None):
             raise SettingError(
@@ -329,7 +329,7 @@ class Convolution(Matrices):
         return result
 
     def _between(self, axis: int, after: int, align_corners: bool, step: float) -> Self:
-        """An axis at another size, each place between two entries."""
+        """Resize an axis, each element interpolated between two entries."""
         import numpy as np
 
         before = self.node_shape[axis]
@@ -362,7 +362,7 @@ def _factors(given: float | Sequence[float] | None, count: int) -> tuple[float, 
 
 
 def _nearest(place: C, before: int, after: int, factor: float) -> C:
-    """For each place the entry that it shows; by a factor as PyTorch rounds it."""
+    """Return the source index of each position; with a factor it is rounded like PyTorch's."""
     if not factor or after in (before, 2 * before):
         return _share(place, before, after)
     import numpy as np
@@ -386,9 +386,9 @@ def _scaled(sizes: Sequence[int], factors: Sequence[float]) -> tuple[int, ...]:
 
 
 def _summed(node: UOp, rank: int, number: int, phases: int, step: int, gap: int) -> UOp:
-    """Products of taps and places, summed where they meet along spatial axis `number`, each phase by itself.
+    """Sum the products of taps and positions that meet along spatial axis `number`, each phase separately.
 
-    The places of one remainder by the stride are a phase: every so many taps reach them, and lie side by side.
+    Positions with equal remainder by the stride are a phase: taps at that distance reach them, and they are contiguous.
 
     Shapes: (batch, groups, out, taps of this axis and the next ones, phases of those before, *spatial) to (batch,
         groups, out, taps of the next axes, phases, *spatial).
@@ -403,7 +403,8 @@ def _summed(node: UOp, rank: int, number: int, phases: int, step: int, gap: int)
 
 
 def _woven(node: UOp, rank: int) -> UOp:
-    """Phases and places as one axis each, place by place: (batch, out, *phases, *places) to (batch, out, *spatial)."""
+    """Interleave phases and positions into one axis each: (batch, out, *phases, *positions) to (batch, out,
+    *spatial)."""
     node = permute(node, [0, 1, *(a for i in range(2, 2 + rank) for a in (rank + i, i))])
     return reshape(node, (*node.shape[:2], *(node.shape[a] * node.shape[a + 1] for a in range(2, 2 + 2 * rank, 2))))
 
@@ -491,7 +492,7 @@ class Pool:
 
 
 def missing_for_ceil(padded: int, span: int, step: int, inside: int) -> int:
-    """Places to add at the end so that the last window, which starts inside, is whole."""
+    """Return the padding at the end that makes the last window, which starts inside, complete."""
     count = -(-(padded - span) // step) + 1
     if (count - 1) * step >= inside:
         count -= 1

@@ -82,14 +82,15 @@ class Creation(Lazy):
 
     @classmethod
     def from_dlpack(cls, x: Any, *, device: str | None = None, copy: bool | None = None) -> Self:
-        """A tensor over the host's memory of another library's tensor, which it keeps alive; as `from_numpy` of it.
+        """Return a tensor over the host memory of another library's tensor, which it keeps alive; as `from_numpy` of
+        it.
 
-        kernmill never writes to that memory. Changes that you make to it later may or may not be seen; with `copy=True`
-        they are not. With `copy=False` it is refused where a copy would be made.
+        kernmill never writes to that memory. Later changes by you may or may not be visible; with `copy=True` they are
+        not. With `copy=False` an error is raised if a copy is needed.
 
         Raises:
-            DTypeError: something that does not speak DLPack, memory of another device, a dtype that NumPy has not.
-            ShapeError: copy=False and elements that do not follow each other, or a device that needs a copy.
+            DTypeError: no DLPack support, memory of another device, or a dtype that NumPy does not have.
+            ShapeError: copy=False and elements that are not contiguous, or a device that needs a copy.
         """
         import numpy as np
 
@@ -276,7 +277,7 @@ class Creation(Lazy):
     empty_like = zeros_like
 
     def one_hot(self, num_classes: int) -> Self:
-        """int64 ones at the places that this int tensor names, along a new last axis, zeros elsewhere.
+        """Return int64 ones at the indices in this int tensor, along a new last axis, zeros elsewhere.
 
         A class outside 0..num_classes-1 fails when realized.
         """
@@ -353,7 +354,7 @@ def _check_range(array: Array, dtype: DType) -> None:
 
 
 def bfloat16_bits(array: Array) -> Array:
-    """float32 values as the bits of the nearest bfloat16."""
+    """Return the bits of the nearest bfloat16 of float32 values."""
     import numpy as np
 
     return (round_bfloat16(array).view(np.uint32) >> 16).astype(np.uint16)
@@ -363,9 +364,9 @@ DLPACK_UINT, DLPACK_BFLOAT = 1, 4
 
 
 def recode(capsule: Any, old: int, new: int) -> bool:
-    """Give the elements that a DLPack capsule tells of another kind of the same size; whether they had the old one.
+    """Change the kind of the elements of a DLPack capsule to one of the same size; return True if it had the old one.
 
-    Source: dlpack.h, struct DLTensor, which a capsule of version 1 holds behind a version, two pointers and flags.
+    Source: dlpack.h, struct DLTensor, which a capsule of version 1 stores behind a version, two pointers and flags.
     """
     import ctypes
 
@@ -383,7 +384,7 @@ def recode(capsule: Any, old: int, new: int) -> bool:
 
 
 class _Given:
-    """What speaks DLPack, with bfloat16, which NumPy does not take in, as uint16."""
+    """A DLPack exporter that exports bfloat16, which NumPy cannot import, as uint16."""
 
     def __init__(self, x: Any) -> None:
         self.x, self.is_bfloat16 = x, False
@@ -403,11 +404,11 @@ def _detached(data: Any) -> Any:
 
 
 def host_array(data: Any, dtype: DType | None) -> tuple[Array, DType | None]:
-    """Python data as an array, and the dtype it shall have: ints int64, floats float32.
+    """Return Python data as an array, and its tensor dtype: ints int64, floats float32.
 
     Raises:
         ShapeError: lists of different lengths.
-        DTypeError: ints beyond 64 bits; data that is no number.
+        DTypeError: ints beyond 64 bits; data that is not numeric.
     """
     import numpy as np
 
@@ -425,7 +426,7 @@ def host_array(data: Any, dtype: DType | None) -> tuple[Array, DType | None]:
         _explain_objects(array, dtype)
     if array.dtype == np.float64 and array.size and np.abs(array).max() >= 2.0**63:  # of float16 it would overflow
         objects = np.array(data, dtype=object)
-        if all(isinstance(value, int) for value in objects.reshape(-1)):  # no int dtype of NumPy's holds them together
+        if all(isinstance(value, int) for value in objects.reshape(-1)):  # NumPy has no int dtype for all of them
             _explain_objects(objects, dtype)
     if array.dtype.kind == "f" and dtype is None:
         dtype = dtypes.default_float

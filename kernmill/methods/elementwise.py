@@ -97,10 +97,10 @@ class Comparison(Lazy):
     clip = clamp
 
     def where(self, condition: Lazy, other: Operand) -> Self:
-        """self where the condition holds, else `other`, as torch.Tensor.where; see also kernmill.where.
+        """Return self where the condition is true, else `other`, as torch.Tensor.where; see also kernmill.where.
 
         Raises:
-            DTypeError: the condition is not bool, as where self is meant to be the condition.
+            DTypeError: the condition is not bool, as if self were meant to be the condition.
         """
         if self.dtype.is_bool and isinstance(condition, Lazy) and not condition.dtype.is_bool:
             raise DTypeError(
@@ -111,15 +111,15 @@ class Comparison(Lazy):
         return choose(condition, a, b)
 
     def masked_fill(self, mask: Lazy, value: Operand) -> Self:
-        """`value` where the bool mask holds, else self; the dtype stays."""
+        """Return `value` where the bool mask is true, else self; the dtype is unchanged."""
         return choose(mask, self._own(value), self)
 
     def isnan(self) -> Self:
-        """Whether the value is nan."""
+        """Return True where the value is nan."""
         return self.ne(self)
 
     def isinf(self, *, detect_positive: bool = True, detect_negative: bool = True) -> Self:
-        """Whether the value is inf or -inf, or only one of them."""
+        """Return True where the value is inf or -inf, or only one of them."""
         ends = [end for end, wanted in ((math.inf, detect_positive), (-math.inf, detect_negative)) if wanted]
         if not (self.dtype.is_float and ends):
             return self._filled(0).ne(0)
@@ -127,7 +127,7 @@ class Comparison(Lazy):
         return first.logical_or(others[0]) if others else first
 
     def isfinite(self) -> Self:
-        """Whether the value is neither nan nor infinite."""
+        """Return True where the value is neither nan nor infinite."""
         return self.isnan().logical_or(self.isinf()).logical_not()
 
     def isclose(self, other: Operand, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Self:
@@ -151,15 +151,15 @@ class Comparison(Lazy):
         return self._truth()._apply(Ops.XOR, self._make(UOp(Ops.CONST, dtypes.bool, (), True)))
 
     def logical_and(self, other: Operand) -> Self:
-        """Whether both are not 0."""
+        """Return True where both are not 0."""
         return self._truth()._apply(Ops.AND, self._tensor(other)._truth())
 
     def logical_or(self, other: Operand) -> Self:
-        """Whether one of them is not 0."""
+        """Return True where one of them is not 0."""
         return self._truth()._apply(Ops.OR, self._tensor(other)._truth())
 
     def logical_xor(self, other: Operand) -> Self:
-        """Whether exactly one of them is not 0."""
+        """Return True where exactly one of them is not 0."""
         return self._truth()._apply(Ops.XOR, self._tensor(other)._truth())
 
 
@@ -191,7 +191,7 @@ class Bitwise(Comparison):
         return self._bits(Ops.XOR, -1 if self.dtype.min else int(self.dtype.max))
 
     def bitwise_left_shift(self, other: Operand) -> Self:
-        """self << other; 0 where the count lies outside the bits."""
+        """Return self << other; 0 where the count is out of range."""
         return self._bits(Ops.SHL, other)
 
     def bitwise_right_shift(self, other: Operand) -> Self:
@@ -278,7 +278,7 @@ class Arithmetic(Bitwise):
             return choose(floor.ne(0).logical_and(floor.lt(0).ne(a.lt(0))), floor.sub(b), floor)
         is_negative = a.lt(0)
         rest = choose(is_negative, a.neg(), a)._apply(Ops.MOD, b.abs())  # no abs: its gradient at 0 is 0
-        return choose(a.abs().lt(b.abs()), a, choose(is_negative, rest.neg(), rest))  # -0.0 is itself too
+        return choose(a.abs().lt(b.abs()), a, choose(is_negative, rest.neg(), rest))  # -0.0 is unchanged too
 
     def _whole(self, other: Operand) -> tuple[Self, Self]:
         """Both in their common dtype, two bools as int64."""
@@ -353,7 +353,7 @@ class Arithmetic(Bitwise):
                 make, down = self._make, exponent - 1
                 KNOWN[power.uop] = base, lambda _, base, grad: grad * (make(base)._multiplied(down).uop * exponent)
             return power
-        if exponent == 0:  # 1 of nan too; it still leads to a gradient, which is 0
+        if exponent == 0:  # 1 for nan too; it still depends on self, with gradient 0
             return choose(self._filled(0).eq(0), self._filled(1), self)
         result, power = None, self._own_box()
         while exponent:
@@ -437,7 +437,7 @@ def choose(condition: Lazy, yes: L, no: L) -> L:
 
 @with_sentences
 def where(condition: L, yes: Operand, no: Operand) -> L:
-    """`yes` where the bool condition holds, else `no`, broadcast and promoted."""
+    """Return `yes` where the bool condition is true, else `no`, broadcast and promoted."""
     if isinstance(yes, Lazy):
         a, b = yes._join(no)
     elif isinstance(no, Lazy):

@@ -58,7 +58,7 @@ def _wide(value: Any) -> Any:
 
 
 class Rounding(FloatBits):
-    """Rounding to whole numbers; ints stay as they are."""
+    """Rounding to integers; ints are unchanged."""
 
     def _rounded(self, op: Op) -> Self:
         return self._apply(op) if self.dtype.is_float else self._own_box()
@@ -76,7 +76,7 @@ class Rounding(FloatBits):
         return self._rounded(Ops.TRUNC)
 
     def round(self, *, decimals: int = 0) -> Self:
-        """To the nearest, ties to even; with `decimals` to so many digits after the point, or before it."""
+        """Round to the nearest, ties to even; with `decimals` to that many digits after the point, or before it."""
         if not self.dtype.is_float and decimals < 0:
             return self.cast(dtypes.float64).round(decimals=decimals).cast(self.dtype)
         if not decimals or not self.dtype.is_float:
@@ -87,7 +87,7 @@ class Rounding(FloatBits):
         return self.mul(scale)._rounded(Ops.ROUND).div(scale)
 
     def frac(self) -> Self:
-        """What `trunc` cuts off."""
+        """Return the fraction that `trunc` removes."""
         return self.sub(self.trunc())
 
 

@@ -1,7 +1,7 @@
 """Tensor methods: t[..], t[..] = v, gather and scatter. NumPy's rules, advanced indexing included.
 
-Indices that are known (ints, lists, arrays) are checked at the call. Indices that are computed are checked when the
-result is realized: a CHECK node goes with them. Sums at computed places: segments.py.
+Known indices (ints, lists, arrays) are checked at the call. Computed indices are checked when the result is realized,
+by a CHECK node. Sums at computed indices: segments.py.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Indexing(Sortable):
         return source._view(*changes)
 
     def _unmasked(self, index: Index) -> tuple[Self, Index]:
-        """Masks known on the host as the int arrays of their places; True and False index an axis of their own."""
+        """Convert masks known on the host to int arrays of indices; True and False index a new axis."""
         import numpy as np
 
         given = list(index) if isinstance(index, tuple) else [index]
@@ -144,7 +144,7 @@ class Indexing(Sortable):
         return items, region, kept
 
     def _region(self, region: Sequence[tuple[Size, Size, int]]) -> Self:
-        """The part of each axis; a negative step starts at the end of it."""
+        """Return a slice of each axis; a negative step starts at its end."""
         node = shrink(self.uop, [(start, stop) for start, stop, _ in region])
         return self._result(strided(node, [step for _, _, step in region]))
 
@@ -152,7 +152,7 @@ class Indexing(Sortable):
         """Int axes dropped, new axes put in, advanced items applied."""
         shape: list[Size] = []
         advanced: list[tuple[int, Any]] = []  # axis of the arranged tensor, index
-        places: list[int] = []  # where among the items an advanced one or an int stands
+        places: list[int] = []  # indices in the list of items that are advanced or an int
         axis = 0
         for n, item in enumerate(items):
             if item is None:
@@ -195,11 +195,11 @@ class Indexing(Sortable):
         return joint._result(expand_whole(joint.uop, shape))
 
     def _index(self, item: Any, axis: int, size: Size, call: str = "t[..]") -> Self:
-        """An index as an int64 tensor with every entry in 0..size-1.
+        """Return an index as an int64 tensor with every entry in 0..size-1.
 
         Raises:
             IndexRangeError: a known index is outside the axis.
-            DTypeError: the index is no int.
+            DTypeError: the index is not an int.
         """
         if isinstance(item, Lazy):
             if not item.dtype.is_int:
@@ -217,7 +217,7 @@ class Indexing(Sortable):
             ) from None
         if array.size == 0 and not hasattr(item, "dtype"):
             array = array.astype(np.int64)
-        if array.dtype == object and all(isinstance(i, int) for i in array.flat):  # no dtype of NumPy holds them
+        if array.dtype == object and all(isinstance(i, int) for i in array.flat):  # NumPy has no dtype for all of them
             raise _out_of_range(int(max(array.flat, key=abs)), axis, int(size) if isinstance(size, int) else 0, call)
         if array.dtype.kind not in "iu":
             raise DTypeError(
@@ -253,7 +253,8 @@ class Indexing(Sortable):
 
     # --- writing
     def __setitem__(self, index: Index, value: Operand) -> None:
-        """Replace the part that an index names; the value is broadcast and cast. Other tensors keep the old values."""
+        """Replace the elements that an index selects; the value is broadcast and cast. Other tensors keep the old
+        values."""
         new = self._stays(self._own(value), "t[..] = v")
         self._keeps_history_of(new)
         given = _mask_of(index)
@@ -262,7 +263,7 @@ class Indexing(Sortable):
             if mask is given or new.ndim + mask.ndim <= self.ndim:
                 return self._write_masked(mask, new)
         source, known = self._unmasked(index)
-        if source.node_shape != self.node_shape:  # True and False have axes of their own there
+        if source.node_shape != self.node_shape:  # True and False have new axes there
             source[known] = new
             return self._become(source.reshape(self.node_shape))
         items, region, kept = self._parse(known)
@@ -281,7 +282,7 @@ class Indexing(Sortable):
         return None
 
     def _stays(self, value: Other, call: str) -> Other:
-        """The value; raises DeviceError where it is on another device: what is written in place keeps its own."""
+        """Return the value; raise DeviceError if it is on another device: a write in place keeps the device."""
         if value._device is not None and value._device != self.device:
             raise DeviceError(
                 f"{call}: the value is on {value._device}, and what it is written into on {self.device}, where it "
@@ -315,7 +316,7 @@ class Indexing(Sortable):
     def _write_advanced(
         self, items: list[Any], region: list[tuple[Size, Size, int]], kept: list[int], value: Self
     ) -> None:
-        """Advanced items: for every place the last index position that names it, then its value."""
+        """Write with advanced items: find for every element the last index position that selects it, then its value."""
         are_rows = len(items) == self.ndim and all(a in kept or i == slice(None) for a, i in enumerate(items))
         if are_rows:
             return self._write_rows(kept, [items[axis] for axis in kept], value)
@@ -379,7 +380,7 @@ class Indexing(Sortable):
             )
 
     def _check_source(self, call: str, index: Self, source: Self) -> None:
-        """Ensure that there is a value for every entry of the index."""
+        """Check that there is a value for every entry of the index."""
         shape, own = index.uop.shape, source.uop.shape
         pairs = zip(own, shape, strict=False)
         if len(own) != len(shape) or any(isinstance(n, int) and isinstance(m, int) and n < m for n, m in pairs):
@@ -394,7 +395,7 @@ class Indexing(Sortable):
         return self._result(reshape(node, (numel(node.shape[:-1]), node.shape[-1])))
 
     def _from_rows(self, axis: int, shape: Sequence[Size]) -> Self:
-        """Such rows in a shape, its size of the axis apart."""
+        """Reshape rows to a shape, except for the size of the axis."""
         others = [size for a, size in enumerate(shape) if a != axis]
         return self._result(reshape(self.uop, (*others, self.node_shape[1]))).movedim(-1, axis)
 
@@ -415,9 +416,10 @@ class Indexing(Sortable):
         return wide[0].gather(axis, wide[1])
 
     def scatter(self, axis: int, index: Self, value: Operand, reduce: str | None = None) -> Self:
-        """self with self[i][index[i][j]] = value[i][j] (axis 1); an index that comes twice: the last counts.
+        """Return self with self[i][index[i][j]] = value[i][j] (axis 1); for duplicate indices the last value is used.
 
-        `reduce` is None, or the name of a reduction as in `scatter_reduce`: what is there and every value are combined.
+        `reduce` is None, or the name of a reduction as in `scatter_reduce`: the old value and every new one are
+        combined.
         """
         axis = self._axis(axis, "scatter")
         self._check_axes("scatter", axis, index)
@@ -454,11 +456,11 @@ class Indexing(Sortable):
         return [(0, whole - own) for whole, own in zip(self.node_shape, part.node_shape, strict=True)]
 
     def scatter_add(self, axis: int, index: Self, value: Self) -> Self:
-        """As scatter, adding to what is there."""
+        """Scatter, adding to the old values."""
         return self.scatter(axis, index, value, reduce="add")
 
     def index_add(self, axis: int, index: Self, value: Self, *, alpha: float = 1) -> Self:
-        """self with alpha * value[i] added to entry index[i] of an axis; what comes twice is added twice.
+        """Return self with alpha * value[i] added to entry index[i] of an axis; duplicates are added each.
 
         Raises:
             DTypeError: floats, or a float alpha, for ints; numbers for bools.
@@ -486,9 +488,9 @@ class Indexing(Sortable):
         return self.add(total.reshape((self.node_shape[axis], *others)).movedim(0, axis).mul(alpha).cast(self.dtype))
 
     def bincount(self, weights: Self | None = None, minlength: int = 0) -> Self:
-        """How often each number below minlength is in this vector, int64; with weights, their sums.
+        """Count how often each number below minlength is in this vector, int64; with weights, return their sums.
 
-        Unlike PyTorch's the result has no more entries than minlength: a number beyond it fails when realized.
+        Unlike PyTorch's the result has at most minlength entries: a larger number fails when realized.
         """
         if self.ndim != 1 or not self.dtype.is_int:
             raise ShapeError(
@@ -534,7 +536,7 @@ def _mask_of(index: Any) -> Any:
     """The bool mask that is the whole index, if it is one."""
     if isinstance(index, tuple) and len(index) == 1:
         index = index[0]
-    return index if _is_mask(index) and not isinstance(index, tuple) else None  # each of a tuple is for axes of its own
+    return index if _is_mask(index) and not isinstance(index, tuple) else None  # in a tuple each is for separate axes
 
 
 def _is_mask(item: Any) -> bool:
@@ -611,7 +613,7 @@ def _symbolic_slice(item: slice, size: Size, step: int) -> tuple[Size, Size, int
 
 
 def _from_end(place: Size, size: Size) -> Size:
-    """A place counted from the front: one that is negative for all values of its variables counts from the end."""
+    """Count an index from the end if it is negative for all values of its variables."""
     greatest = place if isinstance(place, int) else place.bounds[1]
     return size + place if greatest < 0 else place
 
@@ -624,7 +626,7 @@ def _length(part: tuple[Size, Size, int]) -> Size:
 
 
 def _forward(part: tuple[Size, Size, int]) -> tuple[Size, Size, int]:
-    """The same places with a positive step, in ascending order."""
+    """Return the same indices with a positive step, in ascending order."""
     start, stop, step = part
     return start, stop, abs(step)
 
@@ -639,7 +641,7 @@ def _with_axes(items: Sequence[Any]) -> list[tuple[Any, int]]:
 
 
 def expand_value(value: UOp, shape: Sequence[Size]) -> UOp:
-    """A value broadcast to the place it is written to; leading axes of size 1 drop, as in NumPy."""
+    """Broadcast a value to the shape it is written to; leading axes of size 1 are dropped, as in NumPy."""
     while len(value.shape) > len(shape) and value.shape[0] == 1:
         value = reshape(value, value.shape[1:])
     if len(value.shape) > len(shape) or broadcast_shapes("t[..] = v", value.shape, tuple(shape)) != tuple(shape):

@@ -53,14 +53,14 @@ class Losses(Attention):
 
     @in_float32
     def binary_cross_entropy(self, target: Self, weight: Self | None = None, reduction: str = "mean") -> Self:
-        """-(y log p + (1-y) log(1-p)) of probabilities p (self); logarithms are cut at -100, as in PyTorch."""
+        """-(y log p + (1-y) log(1-p)) of probabilities p (self); logarithms are clamped at -100, as in PyTorch."""
         p = self._floating()
         yes, no = p._cut_log(), p.sub(1.0, reverse=True)._cut_log()
         loss = target.mul(yes).add(target.sub(1.0, reverse=True).mul(no)).neg()
         return (loss if weight is None else loss.mul(weight))._reduced(reduction)
 
     def _cut_log(self) -> Self:
-        """log(self), cut at -100; its gradient at 0 is 0."""
+        """Return log(self), clamped at -100; its gradient at 0 is 0."""
         is_zero = self.eq(0.0)
         return choose(is_zero, self._filled(-100.0), choose(is_zero, self._filled(1.0), self).log().clamp(min=-100.0))
 
@@ -91,13 +91,13 @@ class Losses(Attention):
     def nll_loss(
         self, target: Self, weight: Self | None = None, ignore_index: int = -100, reduction: str = "mean"
     ) -> Self:
-        """The negative log-probability of the target classes; self (batch, classes, ..) holds log-probabilities.
+        """Return the negative log-probability of the target classes; self (batch, classes, ..) has log-probabilities.
 
-        Targets equal to ignore_index count for nothing. Any other target outside 0..classes-1 fails when realized.
+        Targets equal to ignore_index are ignored. Any other target outside 0..classes-1 fails when realized.
 
         Raises:
             ShapeError: target's shape is not that of self without the class axis.
-            DTypeError: the target is no int tensor.
+            DTypeError: the target is not an int tensor.
         """
         return self._nll(target, weight, ignore_index, reduction, "nll_loss")
 
@@ -139,7 +139,7 @@ class Losses(Attention):
         return weight.reshape([count if a == axis else 1 for a in range(self.ndim)])
 
     def _hit(self, classes: Self, axis: int, call: str) -> Self:
-        """True at the place of each class along the axis; a class that does not exist fails when realized."""
+        """Return True at the index of each class along the axis; an invalid class fails when realized."""
         size = self.node_shape[axis]
         places = self._positions(axis).reshape([size if a == axis else 1 for a in range(self.ndim)])
         return classes._classes(call, self.uop.shape[axis], axis).unsqueeze(axis).eq(places)

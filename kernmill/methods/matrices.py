@@ -74,7 +74,7 @@ class Matrices(Contraction):
     def rearrange(self, pattern: str, **sizes: int) -> Self:
         """Axes split, reordered and merged by a pattern of einops: `x.rearrange("b (h w) c -> b c h w", h=4)`.
 
-        A name stands for an axis, a group in brackets for several that are one axis there, `...` for any others.
+        A name is an axis, a group in brackets is several axes merged into one, `...` is any others.
 
         Raises:
             ShapeError: a pattern that does not fit the shape.

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["Joining", "Movement", "cat", "meshgrid", "stack"]
 
 Axes = int | Sequence[int] | None
-_MOST_PIECES = 16  # side by side in one expression, which looks at each of them for each element
+_MOST_PIECES = 16  # concatenated in one expression, which tests each of them for each element
 
 
 def flat_sizes(sizes: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
@@ -121,7 +121,7 @@ class Movement(Arithmetic):
         return self.reshape((*shape[:first], numel(shape[first : last + 1]), *shape[last + 1 :]))  # type: ignore[arg-type]
 
     def unflatten(self, axis: int, sizes: Sequence[int]) -> Self:
-        """One axis cut into several; one size may be -1."""
+        """Split one axis into several; one size may be -1."""
         axis = self._there(axis, "unflatten")
         sizes, size = tuple(sizes), self.node_shape[axis]
         if sizes.count(-1) == 1 and (known := -prod(sizes)):
@@ -153,7 +153,7 @@ class Movement(Arithmetic):
         return self.transpose(-1, -2)
 
     def movedim(self, source: int | Sequence[int], destination: int | Sequence[int]) -> Self:
-        """Axes moved to new places; the others keep their order."""
+        """Move axes to new positions; the others keep their order."""
         sources, places = self._axes(source, "movedim"), self._axes(destination, "movedim")
         if len(sources) != len(places):
             raise ShapeError(
@@ -171,13 +171,13 @@ class Movement(Arithmetic):
         )
 
     def unsqueeze(self, axis: int) -> Self:
-        """A new axis of size 1 at this place."""
+        """Insert a new axis of size 1 at this position."""
         axis = self._axis(axis, "unsqueeze", extra=1)
         return self.reshape((*self.node_shape[:axis], 1, *self.node_shape[axis:]))
 
     # --- growing and cutting
     def expand(self, *sizes: int | Sequence[int]) -> Self:
-        """Axes of size 1 repeated, new axes in front; -1 keeps a size."""
+        """Repeat axes of size 1, with new axes in front; -1 keeps a size."""
         shape = flat_sizes(sizes)
         new = len(shape) - self.ndim
         if new < 0:
@@ -199,7 +199,7 @@ class Movement(Arithmetic):
         mode: str = "constant",
         value: float | Sequence[tuple[float, float]] = 0,
     ) -> Self:
-        """Borders around the tensor; a negative size cuts.
+        """Pad the tensor; a negative size crops.
 
         `padding` is PyTorch's flat form, last axis first, `(left, right, top, bottom, ..)`, or one pair (or None) per
         axis. `mode` is constant, reflect, replicate or circular. `value` is a number, or as in NumPy a pair per axis.
@@ -258,7 +258,7 @@ class Movement(Arithmetic):
         return pairs
 
     def _pad_from_within(self, pairs: list[tuple[int, int]], mode: str) -> Self:
-        """Borders of the tensor's own values. A negative size cuts: before circular borders, after the other ones."""
+        """Pad with the tensor's own values. A negative size crops: before circular padding, after the other modes."""
         if mode not in ("reflect", "replicate", "circular"):
             raise SettingError(f"pad: mode={mode!r}: must be constant, reflect, replicate or circular.")
         cuts, result = [(min(0, a), min(0, b)) for a, b in pairs], self
@@ -294,7 +294,7 @@ class Movement(Arithmetic):
         return join_pieces(pieces, axis)
 
     def shrink(self, bounds: Sequence[tuple[int, int] | None]) -> Self:
-        """self[start:stop] per axis; None keeps an axis."""
+        """Return self[start:stop] per axis; None keeps an axis."""
         if len(bounds) > self.ndim:
             raise ShapeError(f"shrink: {len(bounds)} bounds for shape {show_shape(self.uop.shape)}: give one per axis.")
         given: list[Any] = []
@@ -309,7 +309,7 @@ class Movement(Arithmetic):
         return self._result(strided(self.uop, [-1 if a in turned else 1 for a in range(self.ndim)]))
 
     def rot90(self, k: int = 1, axes: Sequence[int] = (0, 1)) -> Self:
-        """Turned k times by 90 degrees, from the first of two axes towards the second."""
+        """Rotate k times by 90 degrees, from the first of two axes towards the second."""
         if len(axes) != 2:
             raise ShapeError(f"rot90: axes {tuple(axes)}: give two different axes.")
         first, second = self._axes(axes, "rot90")
@@ -318,7 +318,7 @@ class Movement(Arithmetic):
         return self.flip(first, second) if k % 4 else self._own_box()
 
     def roll(self, shifts: int | Sequence[int], axis: Axes = None) -> Self:
-        """Elements shifted along axes, those that leave come in at the other end; no axis: the flat tensor."""
+        """Shift elements along axes, with wrap-around; no axis: the flat tensor."""
         if axis is None:
             return self.flatten().roll(shifts, 0).reshape(self.node_shape)
         result = self._own_box()
@@ -359,7 +359,7 @@ class Movement(Arithmetic):
         return self.repeat((1,) * (self.ndim - len(counts)) + counts)
 
     def repeat_interleave(self, repeats: int, axis: int | None = None) -> Self:
-        """Every entry of an axis repeated in place; without an axis every element of the flat tensor."""
+        """Repeat every entry of an axis consecutively; without an axis every element of the flat tensor."""
         if axis is None:
             return self.flatten().repeat_interleave(repeats, 0)
         axis, (repeats,) = self._axis(axis, "repeat_interleave"), _counts("repeat_interleave", flat_sizes((repeats,)))
@@ -383,7 +383,8 @@ M = TypeVar("M", bound=Movement)
 
 
 def join_pieces(pieces: Sequence[M], axis: int) -> M:
-    """Tensors of one dtype side by side along an axis: padded to the whole length, chosen by place (-0 survives)."""
+    """Concatenate tensors of one dtype along an axis: padded to the whole length, selected by index (-0 is
+    preserved)."""
     if len(pieces) > _MOST_PIECES:  # each element is chosen in every group: in groups of groups the work stays linear
         groups = [pieces[n : n + _MOST_PIECES] for n in range(0, len(pieces), _MOST_PIECES)]
         return join_pieces([join_pieces(group, axis) for group in groups], axis)
@@ -414,7 +415,7 @@ def with_empty(x: M, empty: M) -> M:
 
 
 def from_place(like: M, axis: int, place: int) -> M:
-    """True on an axis from a place on; size 1 on the other axes."""
+    """Return True on an axis from an index on; size 1 on the other axes."""
     size = like.node_shape[axis]
     positions = reshape_node(iota(size), [size if a == axis else 1 for a in range(like.ndim)])
     return like._make(positions)._binary(Ops.LT, place).logical_not()
@@ -439,7 +440,7 @@ class Joining(Movement):
         return self._join(*others)
 
     def cat(self, *others: Self, axis: int = 0) -> Self:
-        """This tensor and others side by side along an axis; kernmill.cat takes a list."""
+        """Concatenate this tensor and others along an axis; kernmill.cat takes a list."""
         Movement._are_tensors((self, *others), "cat", "cat([a, b], axis)")
         axis = self._axis(axis, "cat")
         if not self.ndim:
@@ -480,7 +481,7 @@ class Joining(Movement):
         if chunks < 1:
             raise ShapeError(f"chunk: {chunks} chunks: must be at least 1.")
         length = self.shape[self._there(axis, "chunk")]
-        if isinstance(length, SymbolicSize):  # the number of pieces is no symbolic one
+        if isinstance(length, SymbolicSize):  # the number of pieces cannot be symbolic
             if as_size(length.uop % chunks) != 0:
                 raise ShapeError(
                     f"chunk: the symbolic size {length!r} may not divide evenly into {chunks} chunks. Pass a list "
@@ -514,9 +515,9 @@ class Joining(Movement):
         return tuple(grids)
 
     def diff(self, n: int = 1, axis: int = -1, prepend: Operand | None = None, append: Operand | None = None) -> Self:
-        """Each entry of an axis minus the one before it, n times; bools: whether they differ.
+        """Return each entry of an axis minus the one before it, n times; for bools True where they differ.
 
-        `prepend` and `append` are joined to the axis first; a number, or a tensor of this one's other sizes.
+        `prepend` and `append` are concatenated to the axis first; a number, or a tensor of this one's other sizes.
         """
         if prepend is not None or append is not None:
             return self._with_ends(axis, prepend, append).diff(n, axis)
@@ -607,7 +608,7 @@ J = TypeVar("J", bound=Joining)
 
 @with_sentences
 def cat(tensors: Iterable[J], axis: int = 0) -> J:
-    """Tensors side by side along an axis.
+    """Concatenate tensors along an axis.
 
     Raises:
         ShapeError: no tensors, or their shapes differ outside the axis.
@@ -628,7 +629,7 @@ def stack(tensors: Iterable[J], axis: int = 0) -> J:
 
 
 def _listed(tensors: Iterable[J], call: str) -> list[J]:
-    """Raises ShapeError where there are none, DTypeError where one tensor stands for a list."""
+    """Return a list of tensors. Raises ShapeError for no tensors, DTypeError for one tensor instead of a list."""
     if isinstance(tensors, Lazy):
         raise DTypeError(f"{call}: one tensor of shape {show_shape(tensors.uop.shape)}. Give a list of tensors.")
     found = list(tensors)

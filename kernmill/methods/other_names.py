@@ -1,7 +1,7 @@
-"""What other libraries call a method of Tensor whose meaning differs: a sentence that says what to write here.
+"""Names of methods of Tensor in other libraries whose meaning differs: a message with what to write here.
 
-A sentence is made after a name was not found, so a program with our names pays nothing. Names whose meaning is the
-same are in synonyms.py.
+The message is made after a name was not found, so a program with our names pays nothing. Names with the same meaning
+are in synonyms.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = [
     "FRONT", "MODULE", "OPTIMIZER", "OPTIMIZERS", "instead_of", "layer_instead_of", "named_in", "no_attribute",
 ]  # fmt: skip
 
-_INSTEAD: dict[str, str] = {  # theirs: what is written here
+_INSTEAD: dict[str, str] = {  # their name: the replacement here
     "add_": "x += y", "sub_": "x -= y", "mul_": "x *= y", "div_": "x /= y", "copy_": "x.assign(y)",
     "fill_": "x.assign(number)", "zero_": "x.assign(0)", "fill": "x.assign(number)",
     "normal_": "x.assign(Tensor.normal(*x.shape))", "uniform_": "x.assign(Tensor.uniform(*x.shape))",
@@ -127,18 +127,18 @@ FRONT: dict[str, str] = {
 
 
 def named_in(names: Mapping[str, str], name: str) -> str:
-    """What to write for a name that kernmill has not, as a sentence; empty where a table says nothing of it."""
+    """Return a message with the replacement of a name that kernmill does not have; empty if the table has none."""
     return f" Write {names[name]}." if name in names else ""
 
 
 def no_attribute(owner: object, name: str, names: Mapping[str, str]) -> AttributeError:
-    """An object has no such attribute; and what to write, where a table of another library's names says it."""
+    """Return the error for a missing attribute, with the replacement of another library's name if the table has one."""
     text, hint = f"{type(owner).__name__!r} object has no attribute {name!r}", named_in(names, name)
     return AttributeError(f"{text}.{hint}" if hint else text, name=name, obj=owner)
 
 
 def instead_of(name: str, own: type) -> str:
-    """What to write for a method that Tensor has not, as a sentence; empty where nothing is known of it."""
+    """Return a message with the replacement of a method that Tensor does not have; empty if unknown."""
     stem = name.removesuffix("_")
     if name in _INSTEAD:
         return named_in(_INSTEAD, name)
@@ -148,7 +148,7 @@ def instead_of(name: str, own: type) -> str:
 
 
 def layer_instead_of(name: str, own: type) -> str:
-    """What to write for a layer that nn has not: functions of a tensor are layers."""
+    """Return a message with the replacement of a layer that nn does not have: functions of a tensor are layers."""
     if name in _LAYERS:
         return named_in(_LAYERS, name)
     method = getattr(own, name.lower(), None)

@@ -1,9 +1,9 @@
 """Random numbers: Threefry-2x32 with 20 rounds, a counter-based generator, written in uint32 ops.
 
-The number at place i of the n-th call is a function of (seed, n, i) alone: equal on every device and for any number of
-threads. Seed and n stand in a small buffer that the kernels read. Each call adds its place to n in the graph; what has
-been used up is written back by the next realize(), whatever it realizes, as an ASSIGN among its roots. A captured graph
-therefore holds that ASSIGN and goes on to new numbers each time it is replayed.
+The number at position i of the n-th call is a function of (seed, n, i) alone: equal on every device and for any number
+of threads. Seed and n are in a small buffer that the kernels read. Each call adds its count to n in the graph; the next
+realize() writes the new n back, whatever it realizes, as an ASSIGN among its roots. A captured graph therefore contains
+that ASSIGN and draws new numbers in each replay.
 
 Source: Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011.
 """
@@ -79,7 +79,7 @@ class _Generator:
         self.pending = 0
 
     def words(self, shape: Sequence[int]) -> tuple[UOp, UOp]:
-        """Two uint32 words for each place of a shape; counts as one call."""
+        """Return two uint32 words for each element of a shape; counts as one call."""
         count = prod(shape)
         seed, call = (shrink(self.state.uop, [(i, i + 1)]) for i in (0, 1))
         place = iota(count)
@@ -109,7 +109,7 @@ _forks = 0  # children so far
 
 @with_sentences
 def manual_seed(seed: int) -> None:
-    """Start the random numbers of every device anew from a seed (its low 32 bits). Forked children get others.
+    """Restart the random numbers of every device from a seed (its low 32 bits). Forked children get others.
 
     Uniform numbers, ints and permutations are the same bits everywhere. The last bits of normal numbers depend on the
     instructions of the machine (docs/how-to/dtypes.md).
@@ -130,7 +130,7 @@ def _before_fork() -> None:
 
 
 def _after_fork() -> None:
-    """A forked child draws numbers of its own: its seed is made of its parent's, and of which child it is."""
+    """Reseed in a forked child: its seed depends on its parent's, and on the number of the child."""
     manual_seed((_seed_now() * _ODD + _forks) * _ODD & _WORD)
 
 
@@ -172,7 +172,7 @@ class Random(Convolution, Searching):
 
     @classmethod
     def random_state(cls, *, device: str | None = None) -> Self:
-        """Where the random numbers of a device stand: two uint32, which a checkpoint can hold beside the weights."""
+        """Return the state of a device's random numbers: two uint32, which a checkpoint can store with the weights."""
         with _lock:
             generator = cls._generator(device_name(device))
             return cls._make(generator.advance().uop, generator.state.device)
@@ -191,7 +191,7 @@ class Random(Convolution, Searching):
 
     @classmethod
     def _states(cls) -> list[Random]:
-        """What every realize() brings up to date: how many calls were made on each device."""
+        """Return the states that every realize() updates: the number of calls on each device."""
         if not _generators:
             return []
         with _lock:
@@ -201,7 +201,8 @@ class Random(Convolution, Searching):
     # --- distributions
     @classmethod
     def _unit(cls, words: tuple[Self, Self], dtype: DTypeLike, *, above_zero: bool = False) -> Self:
-        """Words as floats in [0, 1), or in (0, 1]: as many bits as the dtype holds, so that nothing rounds up to 1."""
+        """Convert words to floats in [0, 1), or in (0, 1]: as many bits as the dtype has, so that nothing rounds up
+        to 1."""
         dtype = as_dtype(dtype)
         if not dtype.is_float:
             raise DTypeError(f"random numbers between 0 and 1 in {dtype.name}: use a float dtype, or randint.")
@@ -255,7 +256,7 @@ class Random(Convolution, Searching):
         dtype: DTypeLike = dtypes.default_int,
         device: str | None = None,
     ) -> Self:
-        """Whole numbers from low to high - 1, even to one part in 2^32; with one number or None: 0 to low - 1."""
+        """Return integers from low to high - 1, uniform to one part in 2^32; with one number or None: 0 to low - 1."""
         given: Any = (low, high, shape) if shape is not None else (0, low, high)
         least, end, sizes = given
         if shape is None and (sizes is None or isinstance(sizes, int)):
@@ -402,10 +403,10 @@ class Random(Convolution, Searching):
         return self.rand(self.node_shape, dtype=wide, device=self._device).lt(own).cast(self.dtype)
 
     def multinomial(self, num_samples: int, replacement: bool = False) -> Self:
-        """Class numbers drawn with the weights in the last axis; without replacement by an exponential race.
+        """Draw class numbers with the weights in the last axis; without replacement by an exponential race.
 
-        Weights that are no distribution fail when they are computed: negative, nan or infinite ones, only zeros, and
-        without replacement fewer above 0 than `num_samples`.
+        Invalid weights fail when they are computed: negative, nan or infinite ones, only zeros, and without replacement
+        fewer above 0 than `num_samples`.
 
         Raises:
             ShapeError: no classes, or without replacement fewer than `num_samples`.
@@ -431,16 +432,16 @@ class Random(Convolution, Searching):
         return choose(some, race, race._filled(math.inf)).topk(num_samples, largest=False)[1]
 
     def _drawn(self, count: int) -> Self:
-        """`count` classes for each row of weights, by a binary search in their running sums."""
+        """Draw `count` classes for each row of weights, by a binary search in their prefix sums."""
         lead, classes = self.node_shape[:-1], self.node_shape[-1]
         sums = self.reshape((prod(lead), classes)).cumsum(-1)
-        # a class of weight 0 has the sum of the class before it, so that no draw ends there
+        # a class of weight 0 has the prefix sum of the class before it, so that no draw ends there
         sums = choose(self.reshape(sums.node_shape).gt(0), sums, sums._filled(0)).cummax(-1).values._stored()
         total = sums.shrink([None, (classes - 1, classes)])
         drawn = self.rand(*lead, count, dtype=self.dtype, device=self._device).reshape((prod(lead), count)).mul(total)
         place = self._make(iota(1)).expand((prod(lead), count))
         step = 1 << classes.bit_length() - 1
-        while step:  # `place` classes have sums up to the draw, and that is less than `total`
+        while step:  # `place` classes have prefix sums up to the draw, and that is less than `total`
             last = place.add(step - 1)
             seen = looked_up(sums, last.minimum(classes - 1))
             is_below = seen.le(drawn).logical_and(seen.lt(total)).logical_and(last.lt(classes))

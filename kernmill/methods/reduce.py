@@ -1,6 +1,6 @@
-"""Tensor methods: axes folded to one value. `axis` is an int, several, or None for all; `keepdim` leaves size 1 behind.
+"""Tensor methods: reductions. `axis` is an int, several, or None for all; `keepdim` keeps axes of size 1.
 
-max, min and argmax know nan as NumPy does: it is the largest and the smallest. max(axis) gives values only, as in
+max, min and argmax treat nan as NumPy does: it is the largest and the smallest. max(axis) returns values only, as in
 NumPy; PyTorch's pair is (x.max(axis), x.argmax(axis)). Half types are summed in float32.
 """
 
@@ -40,7 +40,7 @@ class Reduce(Activations, Joining):
     """Reductions."""
 
     def _reduce(self, op: Op, axis: Axes, keepdim: bool, call: str) -> Self:
-        """Axes folded with an op, in this dtype."""
+        """Reduce axes with an op, in this dtype."""
         axes = self._axes(axis, call)
         node = reduce_axes(self.uop, op, axes)
         if not keepdim:
@@ -48,7 +48,7 @@ class Reduce(Activations, Joining):
         return self._result(node)
 
     def sum(self, axis: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None) -> Self:
-        """The sum; ints and bools in int64, as in NumPy (uint64 stays).
+        """Return the sum; ints and bools in int64, as in NumPy (uint64 is unchanged).
 
         Dtypes: half types are added in float32 and rounded once.
         """
@@ -88,20 +88,20 @@ class Reduce(Activations, Joining):
     amax, amin = max, min
 
     def any(self, axis: Axes = None, keepdim: bool = False) -> Self:
-        """Whether one value is not 0 (nan is not 0)."""
+        """Return True if one value is not 0 (nan is not 0)."""
         return self._truth()._reduce(Ops.OR, axis, keepdim, "any")
 
     def all(self, axis: Axes = None, keepdim: bool = False) -> Self:
-        """Whether no value is 0."""
+        """Return True if no value is 0."""
         return self._truth()._reduce(Ops.AND, axis, keepdim, "all")
 
     def count_nonzero(self, axis: Axes = None) -> Self:
         """How many values are not 0, int64."""
         return self._truth().sum(axis)
 
-    # --- places
+    # --- indices
     def _ordered(self, *, nan_first: bool = False) -> Self:
-        """Whole numbers in the order of the values, int64; for dtypes up to 32 bits between -2**31 and 2**31.
+        """Return integers in the order of the values, int64; for dtypes up to 32 bits between -2**31 and 2**31.
 
         nan counts as the largest, or with `nan_first` as the smallest; -0 as 0.
         """
@@ -118,11 +118,13 @@ class Reduce(Activations, Joining):
         return choose(x.isnan(), end, upwards).cast(dtypes.int64)
 
     def argmax(self, axis: int | None = None, keepdim: bool = False) -> Self:
-        """The place of the first largest value, int64; nan counts as the largest. No axis: in the flat tensor."""
+        """Return the index of the first largest value, int64; nan counts as the largest. No axis: in the flat
+        tensor."""
         return self._place(Ops.MAX, axis, keepdim, "argmax")
 
     def argmin(self, axis: int | None = None, keepdim: bool = False) -> Self:
-        """The place of the first smallest value, int64; nan counts as the smallest. No axis: in the flat tensor."""
+        """Return the index of the first smallest value, int64; nan counts as the smallest. No axis: in the flat
+        tensor."""
         return self._place(Ops.MIN, axis, keepdim, "argmin")
 
     def _place(self, op: Op, axis: int | None, keepdim: bool, call: str) -> Self:
@@ -142,13 +144,13 @@ class Reduce(Activations, Joining):
         return kept if self.ndim else kept.reshape(())
 
     def _first_by_key(self, op: Op, call: str) -> Self:
-        """Along the last axis, in one pass: the smallest key of value and place."""
+        """Reduce along the last axis in one pass: the smallest key of value and index."""
         ordered = self._ordered().bitwise_not() if op is Ops.MAX else self._ordered(nan_first=True)
         keys = ordered.bitwise_left_shift(32).bitwise_or(self._make(iota(self.uop.shape[-1])))
         return keys._reduce(Ops.MIN, -1, True, call).bitwise_and(0xFFFFFFFF)
 
     def _first_by_value(self, op: Op, axis: int, call: str) -> Self:
-        """In two passes: the best value, then the first place that has it."""
+        """Reduce in two passes: the best value, then the first index that has it."""
         found = self.eq(self._reduce(op, axis, True, call))
         if self.dtype.is_float:
             found = found.logical_or(self.isnan())
@@ -160,11 +162,11 @@ class Reduce(Activations, Joining):
 
     # --- moments
     def nansum(self, axis: Axes = None, keepdim: bool = False) -> Self:
-        """The sum of what is not nan."""
+        """Return the sum of the values that are not nan."""
         return choose(self.isnan(), self._filled(0), self).sum(axis, keepdim)
 
     def nanmean(self, axis: Axes = None, keepdim: bool = False) -> Self:
-        """The mean of what is not nan; nan where nothing is left."""
+        """Return the mean of the values that are not nan; nan if there are none."""
         if not self.dtype.is_float:
             return self.mean(axis, keepdim)
         wide = self.cast(accumulator(self.dtype))
@@ -176,10 +178,11 @@ class Reduce(Activations, Joining):
 
     def mean(self, axis: Axes = None, keepdim: bool = False) -> Self:
         """The mean; ints are added exactly and give float32. Half types are added in float32."""
-        if self.dtype.is_int and self.dtype.bits == 64:  # the sum may not fit, those of both halves do
+        if self.dtype.is_int and self.dtype.bits == 64:  # the sum may overflow, those of both halves do not
             halves = self.bitwise_right_shift(32), self.bitwise_and(0xFFFFFFFF)
             high, low = (half.cast(dtypes.int64).sum(axis, keepdim) for half in halves)
-            carry = low.add(1 << 31).bitwise_right_shift(32)  # the rest is below 2**31: both as floats lose little
+            # the other part is below 2**31: both as floats lose little
+            carry = low.add(1 << 31).bitwise_right_shift(32)
             high, low = high.add(carry)._floating(), low.sub(carry.bitwise_left_shift(32))._floating()
             return high.mul(2.0**32).add(low)._divided(self._count(axis, "mean"))
         if not self.dtype.is_float:
@@ -218,11 +221,12 @@ class Reduce(Activations, Joining):
         return self.std(axis, keepdim, correction=correction), self.mean(axis, keepdim)
 
     def norm(self, p: float = 2.0, axis: Axes = None, keepdim: bool = False) -> Self:
-        """The p-norm of the entries: p a number, inf (largest size) or -inf (smallest size). Its gradient at 0 is 0.
+        """Return the p-norm of the entries: p a number, inf (largest size) or -inf (smallest size). Its gradient at 0
+        is 0.
 
         Raises:
             DTypeError: an int tensor.
-            SettingError: p is no number.
+            SettingError: p is not a number.
         """
         if not isinstance(p, Real):
             raise SettingError(
@@ -234,7 +238,7 @@ class Reduce(Activations, Joining):
         if math.isinf(p):
             return size.max(axis, keepdim) if p > 0 else size.min(axis, keepdim)
         if p == 0:
-            ones = choose(self.eq(0), self._filled(0), self.pow(0))  # they lead to a gradient, which is 0
+            ones = choose(self.eq(0), self._filled(0), self.pow(0))  # it depends on self, with gradient 0
             return ones.sum(axis, keepdim)
         wide = size.cast(accumulator(self.dtype))
         if p == 1:
@@ -250,7 +254,7 @@ class Reduce(Activations, Joining):
 
     # --- exponentials
     def logsumexp(self, axis: Axes = None, keepdim: bool = False) -> Self:
-        """log(sum(exp(x))) without overflow; of -inf only, -inf."""
+        """Return log(sum(exp(x))) without overflow; of -inf only, -inf."""
         x = self._floating()
         wide = x.cast(accumulator(x.dtype))
         if any(isinstance(self.node_shape[a], int) and self.node_shape[a] == 0 for a in self._axes(axis, "logsumexp")):

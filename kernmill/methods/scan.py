@@ -1,9 +1,9 @@
-"""Tensor methods: running sums and sorting.
+"""Tensor methods: prefix sums (scans) and sorting.
 
-Running values over more than 16 entries are made of blocks of 8 to 16, which leave nothing over where they can: what
-each adds up to, what stands before it, both joined.
+Scans over more than 16 entries use blocks of 8 to 16, without padding if possible: the reduction of each block, the
+scan over blocks, and both combined.
 
-Sorting orders int64 keys, the value above its place, so that no two are equal and the order is stable; values of 64
+Sorting orders int64 keys, the value above its index, so that no two are equal and the order is stable; values of 64
 bits are sorted by their lower halves, then by their upper ones.
 """
 
@@ -27,9 +27,9 @@ _BLOCK = 16
 
 
 class _Kind(NamedTuple):
-    """What running values are made of."""
+    """The operation of a scan."""
 
-    unit: float  # what changes nothing
+    unit: float  # neutral element
     fold: Callable[[Any], Any]  # all along the last axis to one
     join: Callable[[Any, Any], Any]  # two to one
 
@@ -38,18 +38,19 @@ Values = TypeVar("Values")
 
 
 class Ordered(NamedTuple, Generic[Values]):
-    """What sort, topk, cummax and cummin give."""
+    """The result of sort, topk, cummax and cummin."""
 
     values: Values
     indices: Values
 
 
 class Scan(Indexing):
-    """Running sums and sorting."""
+    """Prefix sums and sorting."""
 
     # --- running values
     def cumsum(self, axis: int = 0, *, include_initial: bool = False) -> Self:
-        """Running sums along an axis; ints in int64, half types added in float32. `include_initial` puts 0 in front."""
+        """Return prefix sums along an axis; ints in int64, half types added in float32. `include_initial` puts 0 in
+        front."""
         found = self._running(Ops.ADD, axis, "cumsum")
         return found._extended(found._there(axis, "cumsum"), (1, 0), 0) if include_initial else found
 
@@ -100,9 +101,9 @@ class Scan(Indexing):
         return _kind(op, limit if self.dtype.is_float else int(limit))
 
     def _lower(self) -> Self:
-        """True where column <= row, as many of both as the last axis has entries, for every row of the tensor.
+        """Return True where column <= row, as many of both as the last axis has entries, for every row of the tensor.
 
-        Places are repeated before they are compared: what is compared at full size is computed where it is used.
+        Indices are repeated before they are compared: a comparison at full size is computed where it is used.
         """
         size = self.node_shape[-1]
         shape = (*self.node_shape, size)
@@ -110,7 +111,7 @@ class Scan(Indexing):
         return place.expand(shape).le(place.unsqueeze(-1).expand(shape))
 
     def _scan_along(self, kind: _Kind, axis: int, dtype: DType) -> Self:
-        """Blocks folded, what stands before each block, and every place in its block joined with that."""
+        """Scan by blocks: reduce them, scan these results, and combine both for every element."""
         size = self.node_shape[axis]
         if size <= _BLOCK:
             moved = self.movedim(axis, -1)
@@ -118,7 +119,7 @@ class Scan(Indexing):
             short: Self = kind.fold(choose(moved._lower(), wide, wide._filled(kind.unit)))
             return short.cast(dtype).movedim(-1, axis)
         fitting = (n for n in range(_BLOCK, _BLOCK // 2 - 1, -1) if isinstance(size, int) and size % n == 0)
-        each = next(fitting, _BLOCK)  # nothing to pad, and no copy of the part that was asked for
+        each = next(fitting, _BLOCK)  # no padding, and no copy of the requested slice
         rows = -(-size // each)
         outer, inner = self.node_shape[:axis], self.node_shape[axis + 1 :]
         padded = self._extended(axis, (0, rows * each - size), kind.unit)
@@ -128,7 +129,7 @@ class Scan(Indexing):
             blocks._scan_along(kind, axis + 1, self.dtype),
             before._scan_along(kind, axis, self.dtype).unsqueeze(axis + 1),
         )
-        # whole blocks: a loop over a part of them, or over what is made of them, would add up each place by itself
+        # whole blocks: a loop over a slice of them, or over results of them, would add up each element separately
         return joined.cast(dtype)._stored().reshape(padded.node_shape)._begun(axis, size)
 
     def _extended(self, axis: int, by: tuple[Any, Any], unit: float) -> Self:
@@ -139,7 +140,7 @@ class Scan(Indexing):
 
     # --- sorting
     def _order(self, axis: int, descending: bool, count: int | None, call: str) -> Self:
-        """The places of the first `count` elements in sorted order."""
+        """Return the indices of the first `count` elements in sorted order."""
         axis = self._axis(axis, call)
         x = self.detach().movedim(axis, -1) if self.ndim else self.detach().reshape(1)
         order = x._sorted_places(descending, count)
@@ -156,19 +157,20 @@ class Scan(Indexing):
         return by_low.gather(-1, by_high)
 
     def argsort(self, axis: int = -1, descending: bool = False) -> Self:
-        """The places of the elements in sorted order, int64. Stable; nan counts as the largest."""
+        """Return the indices of the elements in sorted order, int64. Stable; nan counts as the largest."""
         return self._order(axis, descending, None, "argsort")
 
     def _picked(self, order: Self, axis: int) -> Self:
         return self.gather(axis, order) if self.ndim else self._own_box()
 
     def sort(self, axis: int = -1, descending: bool = False) -> Ordered[Self]:
-        """The elements in order, and the places they had. Stable; nan counts as the largest, so it comes last."""
+        """Return the elements in order, and their former indices. Stable; nan counts as the largest, so it comes
+        last."""
         order = self._order(axis, descending, None, "sort")
         return Ordered(self._picked(order, axis), order)
 
     def topk(self, k: int, axis: int = -1, largest: bool = True) -> Ordered[Self]:
-        """The k largest (or smallest) elements in order, and their places; the first of equal ones first.
+        """Return the k largest (or smallest) elements in order, and their indices; the first of equal ones first.
 
         Raises:
             ShapeError: fewer than k elements.
@@ -181,7 +183,8 @@ class Scan(Indexing):
         return Ordered(self._picked(order, axis), order)
 
     def quantile(self, q: float, axis: int | None = None) -> Self:
-        """The value below which the part q (0 to 1) of an axis lies, linear between two; nan if there is one."""
+        """Return the value with the fraction q (0 to 1) of an axis below it, linear between two; nan if there is
+        one."""
         if axis is None or not self.ndim:
             self._axis(axis or 0, "quantile")
             return self.flatten().quantile(q, 0)
@@ -199,10 +202,10 @@ class Scan(Indexing):
         return choose(last.isnan(), last, between)
 
     def histc(self, bins: int = 100, min: float = 0.0, max: float = 0.0) -> Self:
-        """How many values lie in each of `bins` equal parts from min to max, int64.
+        """Count the values in each of `bins` equal intervals from min to max, int64.
 
-        If both are equal it is the range of the values, infinities apart. A value between two parts counts in the upper
-        one, max in the last; what lies outside and nan count nowhere.
+        If both are equal it is the range of the values without infinities. A value on a boundary counts in the upper
+        interval, max in the last; values outside and nan are not counted.
         """
         if bins < 1 or not -math.inf < min <= max < math.inf:
             raise SettingError(f"histc: bins={bins}, min={min}, max={max}. Give 1 or more, and finite min <= max.")

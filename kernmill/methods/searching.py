@@ -45,7 +45,8 @@ class Searching(Scan):
 
     # --- sorted values
     def searchsorted(self, values: Operand, *, right: bool = False, side: str | None = None) -> Self:
-        """Where each of `values` goes into this sorted vector, int64: before equal entries, with `right` after them.
+        """Return the insertion index of each of `values` in this sorted vector, int64: before equal entries, with
+        `right` after them.
 
         nan is larger than any number. Leading axes, if there are any, are those of `values` too.
 
@@ -89,9 +90,9 @@ class Searching(Scan):
 
     # --- reductions by index
     def scatter_reduce(self, axis: int, index: Self, value: Self, reduce: str, *, include_self: bool = True) -> Self:
-        """self with the values of each index combined: `reduce` is sum, prod, mean, amax or amin.
+        """Return self with the values of each index combined: `reduce` is sum, prod, mean, amax or amin.
 
-        What self has there is one of them, unless `include_self` is False. The mean of ints is rounded down.
+        The value of self there is included, unless `include_self` is False. The mean of ints is rounded down.
         """
         if reduce not in _REDUCTIONS:
             raise SettingError(f"scatter_reduce: reduce={reduce!r}: must be 'sum', 'prod', 'mean', 'amax' or 'amin'.")
@@ -130,19 +131,20 @@ class Searching(Scan):
         return total.pad(self._missing(total), value=_unit(op, source))
 
     def segment_sum(self, index: Self, num_segments: int) -> Self:
-        """The sum of the entries (axis 0) with each number in `index`; 0 where there is none."""
+        """Return the sum of the entries (axis 0) with each number in `index`; 0 for no entries."""
         return self._segments(index, num_segments, "sum")
 
     def segment_prod(self, index: Self, num_segments: int) -> Self:
-        """The product of the entries (axis 0) with each number in `index`; 1 where there is none."""
+        """Return the product of the entries (axis 0) with each number in `index`; 1 for no entries."""
         return self._segments(index, num_segments, "prod")
 
     def segment_max(self, index: Self, num_segments: int) -> Self:
-        """The largest of the entries (axis 0) with each number in `index`; the dtype's least where there is none."""
+        """Return the largest of the entries (axis 0) with each number in `index`; the dtype's least for no entries."""
         return self._segments(index, num_segments, "amax")
 
     def segment_min(self, index: Self, num_segments: int) -> Self:
-        """The smallest of the entries (axis 0) with each number in `index`; the dtype's most where there is none."""
+        """Return the smallest of the entries (axis 0) with each number in `index`; the dtype's greatest for no
+        entries."""
         return self._segments(index, num_segments, "amin")
 
     def _segments(self, index: Self, count: int, reduce: str) -> Self:
@@ -175,7 +177,7 @@ class Searching(Scan):
     def masked_select(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, mask: Self, *, size: int | None = None, fill_value: float = 0
     ) -> Self:
-        """The first `size` elements where the mask holds, as a vector; `fill_value` where there are fewer.
+        """Return the first `size` elements where the mask is true, as a vector; `fill_value` if there are fewer.
 
         Raises:
             ShapeError: without `size` the shape would depend on the values.
@@ -205,7 +207,7 @@ class Searching(Scan):
 
     # --- repeats
     def repeat_interleave(self, repeats: int | Sequence[int] | Any, axis: int | None = None) -> Self:
-        """Every entry of an axis repeated in place; without an axis every element of the flat tensor.
+        """Repeat every entry of an axis consecutively; without an axis every element of the flat tensor.
 
         `repeats` is one number, or a list or array with a number for each entry.
         """

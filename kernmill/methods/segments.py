@@ -1,15 +1,15 @@
-"""Rows looked up by computed places, rows added up at computed places, and the last row for each place.
+"""Gathering rows at computed indices, adding rows at computed indices, and the last row for each index.
 
-Looking up and adding up are each other's gradient. Which entries name a place is found
+Gathering and adding are each other's gradient. The entries of an index are found
 
-- by comparing every place with every entry, in the kernel that adds them up. Where there are many, the compiler turns
-  that kernel round: each entry goes to the place that it names, one after the other (compiler/optimize/scatter.py);
-- by sorting the entries with their places, where filling all places takes longer, and on GPUs. Then those of a place
-  stand side by side, and a search finds their first. A tree holds what 2, 4, 8, .. of them add up to; a run of entries
-  is made of at most two nodes of each level. So no sum holds what belongs to another place, none is longer than it
-  must be, and its order is that of the entries.
+- by comparing every index with every entry, in the kernel that adds them. For many entries, the compiler inverts that
+  kernel: each entry is added to the element at its index, one after another (compiler/optimize/scatter.py);
+- by sorting the entries with their indices, if initializing all elements takes longer, and on GPUs. Then those of an
+  index are contiguous, and a search finds their first. A tree has the sums of 2, 4, 8, .. of them; a run of entries
+  consists of at most two nodes of each level. So a sum contains only entries of its index, none is longer than
+  necessary, and its order is that of the entries.
 
-What is computed by sorting says itself what its gradient is: the rules of its nodes would sort once for each of them.
+Results computed by sorting define their gradient themselves: the rules of their nodes would sort once for each of them.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from .sorting import Sortable
 
 __all__ = ["added", "is_long", "last_named", "looked_up"]
 
-_FEW = 4  # entries that are compared with every place while its sum is written
+_FEW = 4  # entries that are compared with every index while its sum is written
 _BRIEF = 1 << 16  # comparisons in the time of a kernel
-_PARTS = 64  # of the entries, with a table of sums each
-_TABLE = 4  # entries for each sum of a table; with fewer it takes longer to fill than it helps
-_LEAST = 2048  # entries of a part
+_PARTS = 64  # slices of the entries, with a table of sums each
+_TABLE = 4  # entries for each sum of a table; with fewer, initializing it costs more than it saves
+_LEAST = 2048  # entries of a slice
 _KEY = 160  # numbers that one thread fills, in the time in which an entry is sorted
 _TREE = 4  # in which a number is added to the tree
-_NODE = 10  # and in which a place finds its nodes there
+_NODE = 10  # and in which an index finds its nodes there
 _SHORT = 1 << 24  # comparisons in the time of the kernels of a sort
 _SORT = 1  # times log2(count) squared: comparisons in the time in which an entry is sorted
 _NODES = 24  # comparisons in the time in which an entry is added to the tree
@@ -43,15 +43,15 @@ Rows = TypeVar("Rows", bound=Sortable)
 
 
 def is_long(count: Size, places: Size, depth: Size, rows: Size = 1) -> bool:
-    """Whether so many entries, of each row, are too many to be compared with so many places while a sum is read."""
+    """True if these entries, of each row, are too many to be compared with all indices while a sum is read."""
     if not (isinstance(count, int) and isinstance(places, int) and isinstance(depth, int) and isinstance(rows, int)):
         return False  # known at launch only
     return not (count <= _FEW or rows * count * places * depth <= _BRIEF)
 
 
 def is_sorted(index: Sortable, places: Size, depth: Size) -> bool:
-    """Whether its entries are better sorted: few for many places, all of which one thread would fill before; or many
-    for work-items, which would wait for one another at the places."""
+    """True if its entries are better sorted: few for many indices, all of which one thread would initialize before;
+    or many for work-items, which would wait for one another."""
     rows, count = index.node_shape
     if not is_long(count, places, depth, rows):
         return False
@@ -63,7 +63,7 @@ def is_sorted(index: Sortable, places: Size, depth: Size) -> bool:
 
 
 def _is_linear(node: UOp, source: UOp, adjoint: Callable[[Sortable], Sortable]) -> None:
-    """Remember the gradient of a node. What is reshaped counts: a reshape of a reshape leaves the first one out."""
+    """Register the gradient of a node. The source of a reshape is used: a reshape of a reshape skips the first one."""
     while source.op is Ops.RESHAPE and not source.own:
         source = source.src[0]
     shape, result = source.shape, node.shape
@@ -73,24 +73,24 @@ def _is_linear(node: UOp, source: UOp, adjoint: Callable[[Sortable], Sortable]) 
 
 
 def looked_up(x: Rows, index: Rows) -> Rows:
-    """out[b, n] = x[b, index[b, n]].
+    """Return out[b, n] = x[b, index[b, n]].
 
-    Shapes: (rows, places, ..), (rows, count) -> (rows, count, ..).
+    Shapes: (rows, indices, ..), (rows, count) -> (rows, count, ..).
     """
     rows, places = x.node_shape[:2]
     flat = index.add(_starts(index, rows, places)) if rows != 1 else index
     merged = reshape(x.uop, (numel((rows, places)), *x.node_shape[2:]))
     result = x._result(take(merged, flat.uop, 0), flat)
     if x.dtype.is_float:
-        own = index.uop  # no tensor: what is remembered keeps none alive
+        own = index.uop  # not a tensor: the registered gradient keeps none alive
         _is_linear(result.uop, x.uop, lambda grad: added(grad, Sortable._make(own), places))
     return result
 
 
 def added(x: Rows, index: Rows, places: Size, op: Op = Ops.ADD) -> Rows:
-    """out[b, p] = the sum of x[b, n] where index[b, n] = p, 0 where there is none; half types added in float32.
+    """Return out[b, p] = the sum of x[b, n] where index[b, n] = p, 0 for no entries; half types added in float32.
 
-    MUL, MAX and MIN give 1, the least and the greatest value where there is none. They always compare.
+    MUL, MAX and MIN give 1, the least and the greatest value for no entries. They always compare.
     Shapes: (rows, count, depth), (rows, count) -> (rows, places, depth).
     """
     rows, count, depth = x.node_shape
@@ -120,7 +120,7 @@ def _of_factors(grad: Sortable, values: UOp, index: Sortable, places: Size) -> S
 
 
 def last_named(x: Rows, index: Rows, places: Size) -> tuple[Rows, Rows]:
-    """For each place: whether index names it, and x at the last entry that does.
+    """Return for each index in range(places) whether `index` contains it, and x at the last entry that does.
 
     Shapes: (rows, count, depth), (rows, count) -> (rows, places), (rows, places, depth).
     """
@@ -154,10 +154,10 @@ def last_named(x: Rows, index: Rows, places: Size) -> tuple[Rows, Rows]:
 
 # --- by comparing ---------------------------------------------------------------------------------------------------
 def _compared(op: Op, x: Rows, index: Sortable, places: Size) -> Rows:
-    """What is at each place: the fold of all entries, of which those that name another place count as nothing.
+    """Reduce all entries for each index, where entries of other indices are neutral.
 
-    Of many entries each goes to its place (compiler/optimize/scatter.py). Parts of them have tables of their own, for
-    several threads, and for sums that are not too long; how many depends on the shape alone.
+    With many entries the compiler scatters each (compiler/optimize/scatter.py). Slices of them have separate tables,
+    for several threads, and for sums that are not too long; their number depends on the shape alone.
     """
     rows, count, depth = x.node_shape
     unit = {Ops.ADD: 0, Ops.MUL: 1, Ops.MIN: x.dtype.max}.get(op, x.dtype.min)
@@ -180,11 +180,11 @@ def _compared(op: Op, x: Rows, index: Sortable, places: Size) -> Rows:
 
 # --- by sorting ------------------------------------------------------------------------------------------------------
 class _Runs(NamedTuple):
-    """Entries in the order of their places. Rows are padded to a power of two."""
+    """Entries in the order of their indices. Rows are padded to a power of two."""
 
     entry: Sortable  # of each sorted one: its number, counted through all rows
-    place: Sortable  # and its place, counted through all rows of `start`
-    start: Sortable  # (rows, places + 1): where the entries of each place start, counted through all rows
+    place: Sortable  # and its index, counted through all rows of `start`
+    start: Sortable  # (rows, places + 1): where the entries of each index start, counted through all rows
 
     def first(self, places: Size) -> Sortable:
         return self.start.shrink([None, (0, places)])  # type: ignore[list-item]
@@ -218,7 +218,7 @@ def _added_sorted(x: Rows, runs: _Runs, places: Size) -> Rows:
     first, end = runs.first(places), runs.end(places)
     if places <= count:
         return _folded(x, runs, (first.flatten(), end.flatten())).reshape((rows, places, depth))
-    here = _numbers(first, runs.entry.shape[0], first.dtype)  # of a run the first has the sum, no other has any
+    here = _numbers(first, runs.entry.shape[0], first.dtype)  # the first entry of a run has the sum, no other has any
     start = runs.start.flatten()
     stop = choose(here.eq(_at(start, runs.place)), _at(start, runs.place.add(1)), here)
     sums = _folded(x, runs, (here, stop._stored()))._stored()
@@ -228,10 +228,10 @@ def _added_sorted(x: Rows, runs: _Runs, places: Size) -> Rows:
 
 
 def _folded(x: Rows, runs: _Runs, bounds: tuple[Sortable, Sortable]) -> Rows:
-    """What the sorted entries from one place up to another add up to.
+    """Reduce the sorted entries from one position up to another.
 
-    Of a level the run takes its first node where that is the right half of its parent, and its last one where that is
-    a left half: what is left are whole parents.
+    On each level the run takes its first node if that is the right half of its parent, and its last one if that is a
+    left half: the remaining nodes are whole parents.
     """
     rows, count, depth = x.shape
     nodes = _at(x.reshape((rows * count, depth)), runs.entry).cast(accumulator(x.dtype))
@@ -263,7 +263,7 @@ def _numbers(like: Rows, count: Size, dtype: DType) -> Rows:
 
 
 def _starts(like: Rows, rows: Size, step: Size, dtype: DType = dtypes.int64) -> Rows:
-    """(rows, 1): where each row starts, of so many entries each."""
+    """Return (rows, 1): the start of each row, with `step` entries each."""
     return like._make(reshape(iota(rows, dtype), (rows, 1))).mul(like._make(iota(1, dtype))._tensor(step))
 
 

@@ -1,8 +1,8 @@
-"""Keys in order: the network that sorts them.
+"""The sorting network for keys.
 
 The bitonic network sorts by n log(n)**2 / 2 minima and maxima of a key and its partner. Four stages are one kernel: 16
-keys at a time, whose numbers differ in four bits, in registers. Where the number of keys is known at launch only, the
-place of one is the number of smaller ones. Source: Batcher, Sorting networks and their applications (1968).
+keys at a time, whose numbers differ in four bits, in registers. If the number of keys is symbolic, the index of a key
+is the number of smaller ones. Source: Batcher, Sorting networks and their applications (1968).
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ _BITS = 4  # of the number of a key, that one kernel exchanges
 
 
 class Sortable(Reduce, Creation):
-    """What a tensor can do with its entries as keys; indexing and sums at computed places stand on it."""
+    """Tensor methods that treat entries as keys; the base of indexing and of sums at computed indices."""
 
     def _stored(self) -> Self:
         return self._result(UOp(Ops.CONTIGUOUS, self.dtype, (self.uop,)))
 
     def _sorted_by_part(self, count: int | None) -> Self:
-        """Places in the order of int64 values between -2**31 and 2**31, equal ones in the order of their places."""
+        """Return indices in the order of int64 values between -2**31 and 2**31, equal ones in the order of their
+        indices."""
         size = self.node_shape[-1]
         if not isinstance(size, int):
             keys = self._numbered()._ranked()
@@ -38,27 +39,28 @@ class Sortable(Reduce, Creation):
         wanted = size if count is None else count
         kept = keys._first(wanted) if isinstance(wanted, int) else keys
         places = kept.bitwise_and(0xFFFFFFFF)
-        return places.minimum(size - 1) if isinstance(size, int) and size else places  # known: nobody checks them again
+        # known to be in range: not checked again
+        return places.minimum(size - 1) if isinstance(size, int) and size else places
 
     def _numbered(self) -> Self:
-        """Each value with its place below it: keys that are all different."""
+        """Combine each value with its index below it: keys that are all different."""
         return self.bitwise_left_shift(32).bitwise_or(self._make(iota(self.uop.shape[-1])))
 
     def _first(self, count: int) -> Self:
         return self.shrink([*(None for _ in self.node_shape[:-1]), (0, count)])
 
     def _ranked(self) -> Self:
-        """Keys, all different, in order: the place of one is the number of smaller ones."""
+        """Sort distinct keys: the index of a key is the number of smaller ones."""
         place = self._make(iota(self.uop.shape[-1]))
         rank = self.unsqueeze(-2).lt(self.unsqueeze(-1)).sum(-1)
         own = self.unsqueeze(-2)
         return choose(rank.unsqueeze(-2).eq(place.unsqueeze(-1)), own, own._filled(0)).sum(-1)
 
     def _merged(self, count: int) -> Self:
-        """The first of these keys in order, at least `count`; their number is a power of two.
+        """Return the first of these keys in order, at least `count`; their number is a power of two.
 
         The shape of the keys between two merges is (.., width, blocks): entry w of sorted block b is at [.., w, b], so
-        that blocks are merged side by side. Of two blocks that are as long as what is asked for the lower half stays.
+        that blocks are merged together. Of two blocks as long as the requested count only the lower half is kept.
         """
         lead, size = self.shape[:-1], self.shape[-1]
         bits = min(_BITS - 1, size.bit_length() - 1)
@@ -95,9 +97,10 @@ class Sortable(Reduce, Creation):
         return keys.reshape(self.shape)
 
     def _exchanged(self, bit: int, mirrored: list[int]) -> Self:
-        """The smaller of each and its partner in the first half of an axis of two, the larger one in the second.
+        """Put the smaller of each and its partner into the first half of an axis of two, the larger one into the
+        second.
 
-        Its nodes are made without a method for each: there is one exchange for each bit of each merge.
+        Its nodes are made directly, without a method call for each: there is one exchange for each bit of each merge.
         """
         node, axes = self.uop, range(self.ndim)
         place = expand(reshape(iota(2), [2 if axis == bit else 1 for axis in axes]), node.shape)

@@ -73,6 +73,6 @@ __all__ = [
 if not _CHECKING:  # to a checker it would be every name that there could be
 
     def __getattr__(name: str) -> _Any:
-        """No such layer: what is written here for one of another library."""
+        """Raise the error for an unknown layer, with the replacement of another library's name."""
         text, hint = f"module {__name__!r} has no attribute {name!r}", _layer_instead_of(name, _Tensor)
         raise AttributeError(f"{text}.{hint}" if hint else text, name=name)

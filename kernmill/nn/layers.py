@@ -49,14 +49,14 @@ def _even(shape: Sequence[int], fan_in: int, dtype: DType) -> Tensor:
 
 
 def _filled(shape: Sequence[int], value: float, dtype: DType, *, is_parameter: bool = True) -> Tensor:
-    """A tensor in memory of its own."""
+    """Return a tensor in a separate buffer."""
     import numpy as np
 
     return Tensor(np.full(tuple(shape), value, np.float32), dtype, requires_grad=is_parameter)
 
 
 def _sizes(layer: str, **sizes: int) -> None:
-    """Refuse sizes that are not positive whole numbers."""
+    """Check that sizes are positive integers."""
     for name, size in sizes.items():
         if not is_whole(size, 1):
             raise ShapeError(f"{layer}: {name}={size!r}: must be an integer >= 1.")
@@ -271,7 +271,7 @@ class RMSNorm(Module):
     def forward(self, x: Tensor) -> Tensor:
         """Shapes: (..., *normalized_shape) -> the same."""
         axes = _fitting("RMSNorm", x, self.shape)
-        own = x.dtype.epsilon or dtypes.default_float.epsilon  # whole numbers become floats
+        own = x.dtype.epsilon or dtypes.default_float.epsilon  # ints become floats
         eps = own if self.eps is None else self.eps
         x, dtype = _widened(x, self.weight)
         result = x * (x.square().mean(axes, keepdim=True) + eps).rsqrt()
@@ -286,7 +286,7 @@ def _last_axes(layer: str, sizes: Each) -> tuple[int, ...]:
 
 
 def _widened(x: Tensor, *states: Tensor | None) -> tuple[Tensor, DType]:
-    """x as a norm computes with it, half types in float32; and the dtype of what it gives."""
+    """Return x in the dtype in which a norm computes, half types in float32; and the dtype of its result."""
     x = x if x.dtype.is_float else x.float()
     dtype = x.dtype
     for state in states:
@@ -344,9 +344,9 @@ InstanceNorm1d = InstanceNorm2d = InstanceNorm3d = InstanceNorm
 
 
 class Embedding(Module):
-    """A table of vectors, one for each of num_embeddings whole numbers; starts normal.
+    """A table of vectors, one for each of num_embeddings integers; starts normal.
 
-    That of `padding_idx` starts as zeros and gets no gradient.
+    The vector of `padding_idx` starts as zeros and gets no gradient.
     """
 
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, *,
@@ -445,7 +445,7 @@ class Sequential(Module):
                 setattr(self, str(i), layer)
 
     def forward(self, x: Any) -> Any:
-        """Each layer on what the one before it gave."""
+        """Apply each layer to the result of the one before."""
         for layer in self._layers:
             x = layer(x)
         return x

@@ -1,4 +1,4 @@
-"""class Module: what layers have in common: finding their tensors by name, training or not, state in and out."""
+"""class Module: the base of layers: finding their tensors by name, training or not, state in and out."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Module:
     if not TYPE_CHECKING:  # to a checker it would be every name that there could be
 
         def __getattr__(self, name: str) -> Any:
-            """No such attribute: what is written here for one of another library's modules."""
+            """Raise the error for an unknown attribute, with the replacement of another library's name."""
             raise no_attribute(self, name, MODULE)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the layer computes; calling the layer calls this."""
+        """Compute the layer's result; calling the layer calls this."""
         raise NotImplementedError(f"{type(self).__name__} has no forward(). Write one in the class.")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -51,7 +51,7 @@ class Module:
                 refuse(error, self.forward, args, kwargs)
             raise
 
-    # --- what is inside
+    # --- content
     def named_tensors(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
         """Every tensor below, with its dotted name; a tensor that is used twice appears under its first name."""
         seen: set[int] = set()
@@ -65,7 +65,7 @@ class Module:
         return ((name, tensor) for name, tensor in self.named_tensors() if tensor.requires_grad)
 
     def parameters(self) -> list[Tensor]:
-        """Every parameter: what an optimizer takes."""
+        """Return every parameter, for an optimizer."""
         return [tensor for _, tensor in self.named_parameters()]
 
     def modules(self) -> list[Module]:
@@ -75,8 +75,8 @@ class Module:
     # --- training
     @property
     def training(self) -> bool:
-        """Whether the layer behaves as in training: what train() or eval() said last; a new one does, as PyTorch's,
-        but in a block `with train(False):`."""
+        """True in training mode: the last of train() or eval(); initially True, as PyTorch's, but False in a block
+        `with train(False):`."""
         return is_training() if self._mode is None else self._mode
 
     @training.setter
@@ -204,7 +204,7 @@ def _items(holder: object) -> Iterator[tuple[str, object]]:
 
 
 def _at(holder: object, path: str) -> object:
-    """What stands at a dotted name below a module, None where nothing does."""
+    """Return the value at a dotted name below a module, None if there is none."""
     for name in path.split("."):
         holder = dict(_items(holder)).get(name)
     return holder

@@ -25,7 +25,7 @@ Parameters = Iterable[Tensor | Mapping[str, Any]]  # all of them, or groups
 
 
 class Group:
-    """Some of an optimizer's parameters, with a rate of their own. `weight_decay` None: the optimizer's."""
+    """Some of an optimizer's parameters, with a separate rate. `weight_decay` None: the optimizer's."""
 
     def __init__(self, name: str, parameters: list[Tensor], lr: float | Tensor, weight_decay: float | None = None):
         self._name = name
@@ -50,14 +50,14 @@ class Group:
             self._lr.assign(_rate(self._name, value).reshape(self._lr.shape)).realize()
             return
         _at_least_zero(self._name, lr=value)
-        # in memory: a number would be a part of the kernel, and each rate another kernel
+        # in memory: a number would be part of the kernel, and each rate a different kernel
         self._lr.replace(Tensor([float(value)], self._lr.dtype, self._lr.device).reshape(self._lr.shape))
 
 
 class Optimizer:
-    """What optimizers have in common. Subclasses make their state and say what one parameter's step is.
+    """The base of optimizers. Subclasses create their state and define the step of one parameter.
 
-    `parameters`: tensors; or groups of them, dicts with `params` and what is different for these: `lr`, `weight_decay`.
+    `parameters`: tensors; or groups of them, dicts with `params` and different options for these: `lr`, `weight_decay`.
     They are `optimizer.groups`, each with its `lr`.
     """
 
@@ -72,7 +72,7 @@ class Optimizer:
         self.groups = _groups(name, parameters, lr)
         self.parameters = _checked(name, [p for group in self.groups for p in group.parameters])
         self._group = [group for group in self.groups for _ in group.parameters]  # of each parameter
-        self._once: dict[Any, Any] = {}  # during a step: what several parameters need of it
+        self._once: dict[Any, Any] = {}  # during a step: values that several parameters need
         self.parameters[0].realize(*self.parameters[1:], *self._rates().values())
 
     @property
@@ -99,21 +99,21 @@ class Optimizer:
     if not TYPE_CHECKING:  # to a checker it would be every name that there could be
 
         def __getattr__(self, name: str) -> Any:
-            """No such attribute: what is written here for one of another library's optimizers."""
+            """Raise the error for an unknown attribute, with the replacement of another library's name."""
             raise no_attribute(self, name, OPTIMIZER)
 
     @with_sentences
     def zero_grad(self) -> None:
-        """Forget the gradients, so that backward() starts anew."""
+        """Clear the gradients, so that backward() starts at zero."""
         for parameter in self.parameters:
             parameter.grad = None
 
     def step(self, *also: Tensor) -> None:
-        """Move each parameter that has a gradient.
+        """Update each parameter that has a gradient.
 
-        What backward() was called on is computed along, what there is on the way to it and to the gradients, such as
-        the output of the model and the norm that they were clipped by, and `also`. Give what else you want to read:
-        computed later, it would need the parameters as they were before.
+        The loss of backward() is computed together with the step, and so are intermediates of it and of the gradients,
+        such as the output of the model and the norm of clipping, and `also`. Pass other tensors that you want to read:
+        computed later, they would need the old parameters.
 
         Raises:
             GradientError: no parameter has a gradient.
@@ -141,23 +141,23 @@ class Optimizer:
             root._let_go(self.parameters)
 
     def state(self) -> list[Tensor]:
-        """Every tensor that a step changes besides the parameters."""
+        """Return every tensor that a step changes in addition to the parameters."""
         return []
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The learning rate and what steps change besides the parameters, by name: what training goes on from.
+        """Return the learning rate and the state that steps change, by name, to continue training.
 
         They are the optimizer's own tensors, as a module's are: later steps change them. Momentum, betas and the like
-        are arguments of the constructor, and not in it.
+        are arguments of the constructor, and not included.
         """
         return {**self._rates(), **self._named()}
 
     @with_sentences
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state: that of an optimizer of the same class, of such parameters in the same order.
+        """Continue from a state of an optimizer of the same class, with the same parameters in the same order.
 
-        Values are cast to the dtypes and moved to the devices here. Captured steps go on from it as well. Nothing
-        changes when anything does not fit.
+        Values are cast to the dtypes and moved to the devices here. Captured steps use the new state too. Nothing
+        changes if anything does not fit.
 
         Raises:
             FormatError: names that are missing or unknown, shapes that differ.
@@ -171,11 +171,11 @@ class Optimizer:
         give_values(self, own, given, remedy)
 
     def _named(self) -> dict[str, Tensor]:
-        """What `state` lists, by name; the number of steps once, on however many devices it lies."""
+        """Return the tensors of `state` by name; the number of steps once, for any number of devices."""
         return {}
 
     def _before(self, moving: Sequence[int]) -> list[Tensor]:
-        """What a step changes once, however many parameters move in it."""
+        """Return updates that a step makes once, for all parameters."""
         return []
 
     def _move(self, i: int, parameter: Tensor, grad: Tensor) -> list[Tensor]:
@@ -195,12 +195,12 @@ class Optimizer:
         return self.weight_decay if own is None else own
 
     def _zeros(self) -> list[Tensor]:
-        """A tensor of zeros for each parameter, in memory of its own."""
+        """Return a tensor of zeros for each parameter, in a separate buffer."""
         return [_zeros(p.shape, p.dtype, p.device) for p in self.parameters]
 
 
 class SGD(Optimizer):
-    """Stochastic gradient descent, with momentum, Nesterov's form of it, and weight decay (added to the gradient)."""
+    """Stochastic gradient descent, with momentum, Nesterov momentum, and weight decay (added to the gradient)."""
 
     def __init__(self, parameters: Parameters, lr: float | Tensor = 1e-3, momentum: float = 0.0,
                  weight_decay: float = 0.0, nesterov: bool = False) -> None:  # fmt: skip
@@ -253,11 +253,12 @@ class Adam(Optimizer):
         self.steps = {
             place: _zeros((1,), dtypes.int32, place) for place in dict.fromkeys(p.device for p in self.parameters)
         }
-        self.missed: Tensor | None = None  # of each parameter: the steps in which it had no gradient, once there is one
+        self.missed: Tensor | None = None  # of each parameter: the number of steps without a gradient, if there are any
         self._late: frozenset[int] = frozenset()  # parameters that missed some
 
     def state(self) -> list[Tensor]:
-        """The number of steps, those that parameters missed, the running means of gradients and of their squares."""
+        """Return the number of steps, those that parameters missed, the running means of gradients and of their
+        squares."""
         return [*self.steps.values(), *self._own_missed().values(), *self.mean, *self.square]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -315,7 +316,7 @@ class Adam(Optimizer):
         if key not in self._once:
             first, second = self.betas
             steps = self.steps[parameter.device].detach().reshape(())
-            if is_late and self.missed is not None:  # the steps of its own
+            if is_late and self.missed is not None:  # its own number of steps
                 steps = steps - self.missed.detach()[i].to(parameter.device)
             steps = steps.float()
             rate = self._rate(i) / _one_minus_power(first, steps).cast(parameter.dtype)
@@ -387,7 +388,7 @@ class Adagrad(Optimizer):
             self.square[0].realize(*(square.assign(start) for square in self.square))
 
     def state(self) -> list[Tensor]:
-        """The sums of the squares of gradients."""
+        """Return the sums of the squares of gradients."""
         return self.square
 
     def _named(self) -> dict[str, Tensor]:
@@ -442,10 +443,10 @@ def clip_grad_norm(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
 
 
 def _rate(name: str, lr: Tensor) -> Tensor:
-    """A rate that is a tensor.
+    """Check a rate that is a tensor.
 
     Raises:
-        SettingError: it has not one element, or is of whole numbers.
+        SettingError: it does not have exactly one element, or is not a float.
     """
     if not lr.dtype.is_float:
         raise SettingError(f"{name}: lr is {lr.dtype.name}. Give a number, or a tensor of floats.")
@@ -527,6 +528,6 @@ def _at_least_zero(name: str, **values: float) -> None:
 if not TYPE_CHECKING:  # to a checker it would be every name that there could be
 
     def __getattr__(name: str) -> Any:
-        """No such optimizer: what is written here for a name of another library's."""
+        """Raise the error for an unknown optimizer, with the replacement of another library's name."""
         text, hint = f"module {__name__!r} has no attribute {name!r}", named_in(OPTIMIZERS, name)
         raise AttributeError(f"{text}.{hint}" if hint else text, name=name)

@@ -1,6 +1,6 @@
 """Recurrent layers: RNN, LSTM and GRU. Names of arguments and tensors, shapes and the order of gates are PyTorch's.
 
-A layer is written out step by step: a sequence of another length is another graph, and a captured call another capture.
+A layer is unrolled over the sequence: a different length is a different graph, and another capture.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .module import Module
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
 
 
-_MOST_LAYERS = 1 << 12  # a layer has an attribute of its own for each weight and is a part of each graph
+_MOST_LAYERS = 1 << 12  # a layer has a separate attribute for each weight and is part of each graph
 
 
 class Recurrent(Module):
-    """Layers over the places of a sequence, in one direction or both; subclasses say what one place does."""
+    """Layers over the positions of a sequence, in one direction or both; subclasses define one step."""
 
     gates = 1  # blocks of rows in each weight
-    states = 1  # tensors that go from place to place
+    states = 1  # tensors that are passed from step to step
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
                  batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *,
@@ -62,7 +62,8 @@ class Recurrent(Module):
         return 1 + bool(self.bidirectional)
 
     def _run(self, x: Tensor, given: Sequence[Tensor] | None) -> tuple[Tensor, list[Tensor]]:
-        """The last layer's values at each place, and the states after the last place, in the order of layers."""
+        """Return the last layer's values at each position, and the states after the last one, in the order of
+        layers."""
         name, wide = type(self).__name__, self.input_size
         if x.ndim not in (2, 3) or x.uop.shape[-1] != wide or not all(isinstance(s, int) and s for s in x.uop.shape):
             raise ShapeError(
@@ -97,28 +98,28 @@ class Recurrent(Module):
         return x.transpose(0, 1) if has_batch and self.batch_first else x, after_all
 
     def _layer(self, x: Tensor, end: str, states: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """One layer in one direction: the values at each place, and the states after the last."""
+        """Run one layer in one direction: return the values at each position, and the states after the last."""
         tensors = vars(self)
-        # the inputs of all places in one product
+        # the inputs of all positions in one product
         given = x.linear(tensors[f"weight_ih_{end}"], tensors.get(f"bias_ih_{end}")).unbind(0)
         weight, bias = tensors[f"weight_hh_{end}"], tensors.get(f"bias_hh_{end}")
         is_reverse = end.endswith("_reverse")
         found = []
         for now in reversed(given) if is_reverse else given:
-            # in memory: the next place would compute it again for each of its elements
+            # stored: the next step would recompute it for each of its elements
             states = tuple(s.contiguous() for s in self._place(now, states[0].linear(weight, bias), states))
             found.append(states[0])
         return stack(found[::-1] if is_reverse else found), states
 
     @staticmethod
     def _place(now: Tensor, before: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The states after a place: `now` is what its input gives to the gates, `before` what the last state does."""
+        """Return the states after a step: `now` is the input's part of the gates, `before` that of the last state."""
         raise NotImplementedError
 
     def forward(self, x: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The values at each place, and the state after the last.
+        """Return the values at each position, and the state after the last.
 
-        Shapes: (places, batch, input_size) -> (places, batch, directions * hidden_size) and
+        Shapes: (positions, batch, input_size) -> (positions, batch, directions * hidden_size) and
         (layers * directions, batch, hidden_size); the batch is the first axis of x with `batch_first`, or left out.
         """
         values, states = self._run(x, None if hx is None else [hx])
@@ -147,7 +148,7 @@ class LSTM(Recurrent):
     def forward(  # type: ignore[override]
         self, x: Tensor, hx: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """The values at each place, and the states (h, c) after the last; hx is such a pair.
+        """Return the values at each position, and the states (h, c) after the last; hx is such a pair.
 
         Shapes: those of RNN, h and c alike.
         """

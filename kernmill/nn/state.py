@@ -20,11 +20,11 @@ __all__ = ["load", "load_metadata", "save"]
 def save(
     path: str | os.PathLike[str], state: Module | Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write tensors by name, or all those of a module, into a safetensors file, which replaces one that is there.
+    """Write tensors by name, or all those of a module, to a safetensors file; an existing file is replaced.
 
     Raises:
         FormatError: the file cannot be written.
-        DTypeError: something that is no tensor.
+        DTypeError: a value that is not a tensor.
     """
     if not isinstance(state, (Module, Mapping)):
         raise DTypeError(
@@ -43,21 +43,21 @@ def save(
 
 @with_sentences
 def load(path: str | os.PathLike[str], device: str | None = None, *, mmap: bool = False) -> dict[str, Tensor]:
-    """The tensors of a safetensors file by name. They are copies: what happens to the file later does not matter.
+    """Return the tensors of a safetensors file by name. They are copies: later changes of the file have no effect.
 
-    With `mmap=True`, tensors on a device that works on the host's memory use the file's own pages, which are read when
-    they are used. Then nobody may make the file shorter while a tensor is alive: the system ends Python (SIGBUS) where
-    it reads what is missing. A program that overwrites the file changes the tensors.
+    With `mmap=True`, tensors on a device with host memory use the file's own pages, which are read when they are used.
+    The file must not be truncated while a tensor is alive: the system ends Python (SIGBUS) where it reads missing
+    bytes. A program that overwrites the file changes the tensors.
 
     Raises:
-        FormatError: the file is not there, or its bytes are not what they claim; the message names the field.
+        FormatError: the file does not exist, or is damaged; the message names the field.
     """
     file = safetensors.read(path, mmap=mmap)
     return {name: _tensor(file, entry, device, os.fspath(path)) for name, entry in file.entries.items()}
 
 
 def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
-    """The texts that were saved beside the tensors.
+    """Return the strings that were saved with the tensors.
 
     Raises:
         FormatError: as `load`.
