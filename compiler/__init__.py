@@ -4,6 +4,7 @@ renderer."""
 if __name__ != "kernmill.compiler":
     raise ImportError("import kernmill.compiler, not compiler: the bare name would load a second copy")
 
+from .choose_devices import *
 from .estimate import *
 from .kernel import *
 from .linearize import *
@@ -11,10 +12,13 @@ from .locality import *
 from .memory_plan import *
 from .merge_kernels import *
 from .merge_loops import *
+from .min_cut import *
 from .optimize import *
 from .partition_loops import *
 from .peel_loops import *
 from .pipeline import *
+from .place import *
+from .placement_units import *
 from .plan_kernels import *
 from .read_parts import *
 from .reduce_loops import *

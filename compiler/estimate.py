@@ -23,12 +23,14 @@ class Estimate:
     flops: int
     bytes_moved: int
     work_ns: float
+    additions: float = 0.0  # and what takes as long (Op.cost), without those of products
+    products: float = 0.0  # multiply-adds whose sums are taken
 
 
 def estimate(ast: UOp) -> Estimate:
     """Counts for one launch; symbolic sizes count at their greatest."""
     paths = loop_paths(ast)
-    flops = steps = 0
+    flops = steps = products = 0
     touched: dict[UOp, int] = {}
     for node in ast.toposort():
         times = prod(iterations(loop) for loop in max((paths[r] for r in node.ranges), key=len, default=()))
@@ -40,5 +42,8 @@ def estimate(ast: UOp) -> Estimate:
             times *= prod(iterations(loop) for loop in closed_ranges(node))
             flops += times if node.dtype.is_float else 0
             steps += times * node.op.cost
+            if node.op is Ops.REDUCE and node.arg[0] is Ops.ADD and node.src[0].op is Ops.MUL:
+                products += times
     bytes_moved = sum(count * param.dtype.size_bytes for param, count in touched.items())
-    return Estimate(flops, bytes_moved, max(steps / _OPS_PER_NS, bytes_moved / _BYTES_PER_NS))
+    additions = max(0.0, steps - products * (Ops.REDUCE.cost + Ops.MUL.cost))
+    return Estimate(flops, bytes_moved, max(steps / _OPS_PER_NS, bytes_moved / _BYTES_PER_NS), additions, products)

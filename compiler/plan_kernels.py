@@ -8,7 +8,7 @@ reader can see the difference. Tests: tests/compiler/test_plan_kernels.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import heappop, heappush
@@ -17,6 +17,7 @@ from kernmill.ir import (
     BufferPlan,
     CheckItem,
     Copy,
+    DeviceTable,
     GraphPlan,
     Group,
     Kernel,
@@ -37,6 +38,7 @@ from kernmill.ir import (
 from .fuse import Fusion, Kept, fuse, region_gate
 from .kernel import KernelInfo, masked, neutral_element, numbered
 from .merge_kernels import merge_kernels
+from .place import Placed, place_graph
 from .rangeify import TRUE, Use
 from .read_parts import reading_parts
 from .reduce_loops import tidy_reduce_loops
@@ -44,21 +46,32 @@ from .split_reduce import split_reduces
 
 __all__ = ["plan_kernels"]
 
+_NO_PRICE: Mapping[str, float] = {}
 _TRANSPARENT = frozenset({Ops.RESHAPE, Ops.DETACH, Ops.CHECK, Ops.CONTIGUOUS})
 
 
 def plan_kernels(
-    roots: Sequence[UOp], devices: Sequence[str], in_place: frozenset[int], default_device: str
+    roots: Sequence[UOp],
+    devices: Sequence[str],
+    in_place: frozenset[int],
+    default_device: str,
+    table: DeviceTable | None = None,
+    price: Mapping[str, float] = _NO_PRICE,
 ) -> GraphPlan:
     """Plan the kernels for `roots`, a closed graph whose PARAM slot i is on devices[i].
 
-    `in_place` are the slots that an ASSIGN may overwrite: nothing outside this graph will read their old values.
+    `in_place` are the slots that an ASSIGN may overwrite: nothing outside this graph will read their old values. With a
+    `table` of several devices, the first step gives each node its device.
     """
-    roots = split_reduces(roots)
+    roots, placed = split_reduces(roots), Placed([])
+    if table is not None:
+        placed = place_graph(roots, devices, table, price)
+        roots = placed.roots
     refused: set[UOp] = set()
     while True:
-        builder = _Builder(list(roots), devices, in_place, default_device, refused)
+        builder = _Builder(list(roots), devices, in_place, default_device, refused, placed.devices)
         plan = builder.run()
+        plan.placement = placed.placement
         clash = builder.clashes()
         if not clash:
             plan.items = [reading_parts(i, plan.buffers) if isinstance(i, Kernel) else i for i in merge_kernels(plan)]
@@ -92,6 +105,7 @@ class _Builder:
     in_place: frozenset[int]
     default_device: str
     refused: set[UOp]
+    placed: Mapping[UOp, str]  # devices of nodes, of a graph over several
     plan: GraphPlan = field(default_factory=GraphPlan)
     buffer_of: dict[UOp, int] = field(default_factory=dict[UOp, int])  # node with memory -> buffer
     targets: dict[UOp, int] = field(default_factory=dict[UOp, int])  # in-place ASSIGN -> buffer that it writes
@@ -138,7 +152,8 @@ class _Builder:
             elif node.op is Ops.COPY:
                 self.device_of[node] = node.arg
             else:
-                self.device_of[node] = next((d for s in node.src if (d := self.device_of[s])), None)
+                sources = (device for s in node.src if (device := self.device_of[s]))
+                self.device_of[node] = self.placed.get(node) or next(sources, None)
         for node in reversed(order):  # a value computed from constants is computed on the device that reads it
             device = None if node.op is Ops.COPY else self.device_of[node]
             for s in node.src if device is not None else ():
@@ -284,11 +299,15 @@ class _Builder:
             for needs in needed:
                 users.setdefault(needs, []).append(node)
         missing = {node: len(needed) for node, needed in waits.items()}
-        ready = [n for n, node in enumerate(nodes) if not missing[node]]
+        ready = _Ready()
+        for n, node in enumerate(nodes):
+            if not missing[node]:
+                ready.add(n, self._device_in_order(node))
         pending = dict.fromkeys(nodes)
         while pending:
-            if ready:
-                node = nodes[heappop(ready)]
+            first = ready.take()
+            if first is not None:
+                node = nodes[first]
             else:  # a clash, which clashes() names
                 self.is_stuck, node = True, next(iter(pending))
             if node not in pending:
@@ -297,8 +316,12 @@ class _Builder:
             for user in users.get(node, ()):
                 missing[user] -= 1
                 if not missing[user]:
-                    heappush(ready, number[user])
+                    ready.add(number[user], self._device_in_order(user))
             self._launch(node, fusion)
+
+    def _device_in_order(self, node: UOp) -> str:
+        """The device of a kernel; "" of a copy, for which kernels of one device are interrupted."""
+        return "" if node.op is Ops.COPY else self.device_of.get(node) or self.default_device
 
     def _launch(self, node: UOp, fusion: Fusion) -> None:
         """Add the kernel of a node to the plan, unless there is nothing to compute."""
@@ -332,6 +355,31 @@ class _Builder:
         if self.is_stuck and not clash:  # some overwrite what the others still read: one of them gets a separate buffer
             clash = {next(node for node in self.targets if _depends(node, node, self.waits))}
         return clash
+
+
+class _Ready:
+    """Kernels whose sources are computed, by number.
+
+    Kernels of the device that the last one ran on come first, then copies: so a device runs many kernels in a row.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, list[int]] = {}  # by device; "": copies
+        self.device = ""
+
+    def add(self, number: int, device: str) -> None:
+        heappush(self.waiting.setdefault(device, []), number)
+
+    def take(self) -> int | None:
+        """The next one; None if none is ready."""
+        for device in (self.device, ""):
+            if found := self.waiting.get(device):
+                return heappop(found)
+        full = [(numbers[0], device) for device, numbers in self.waiting.items() if numbers]
+        if not full:
+            return None
+        self.device = min(full)[1]
+        return heappop(self.waiting[self.device])
 
 
 def _divisor(a: UOp, b: UOp) -> UOp:

@@ -8,6 +8,7 @@ if __name__ != "kernmill.ir":
 
 from . import weak as weak
 from .algebra import *
+from .device_spec import *
 from .digest import *
 from .dtype import *
 from .errors import *

@@ -10,7 +10,7 @@ from .dtype import DType
 from .ops import Ops
 from .uop import UOp
 
-__all__ = ["BufferPlan", "CheckItem", "Copy", "GraphPlan", "Item", "Kernel", "MemoryPlan"]
+__all__ = ["BufferPlan", "CheckItem", "Copy", "GraphPlan", "Item", "Kernel", "MemoryPlan", "PlacedUnit", "Placement"]
 
 
 @dataclass(eq=False, slots=True)
@@ -77,6 +77,25 @@ class CheckItem(NamedTuple):
     message: str
 
 
+class PlacedUnit(NamedTuple):
+    """The decision of the placement for about one kernel."""
+
+    op: str
+    origin: str | None
+    device: str
+    reason: str
+    predicted_ns: float
+
+
+class Placement(NamedTuple):
+    """The device of each unit of a graph, and the predicted time of all, copies included."""
+
+    units: list[PlacedUnit]
+    predicted_ns: float
+    copies_ns: float
+    alternatives: dict[str, float]  # the time with all on one device, as far as it can, by device
+
+
 @dataclass(slots=True)
 class GraphPlan:
     """All steps of one realize: `results[i]` is the buffer of root i."""
@@ -85,6 +104,7 @@ class GraphPlan:
     buffers: list[BufferPlan] = field(default_factory=list[BufferPlan])
     results: list[int] = field(default_factory=list[int])
     checks: list[CheckItem] = field(default_factory=list[CheckItem])
+    placement: Placement | None = None  # of a graph over several devices, where it was placed in this process
 
 
 @dataclass(slots=True)

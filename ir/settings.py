@@ -66,7 +66,7 @@ def _or_empty(parse: Callable[[str], Value]) -> Callable[[str], Value]:
 SETTINGS: dict[str, Setting] = {
     row.name: row
     for row in [
-        Setting("DEVICE", "LLVM", "default device of new tensors", "a device name: LLVM, CL, PYTHON, NULL, NAME:1", str, is_captured=True),
+        Setting("DEVICE", "LLVM", "default device of new tensors; of a list the first one, and graphs are placed on all", "a device name: LLVM, CL, PYTHON, NULL, NAME:1; or several: CL,LLVM", str, is_captured=True),
         Setting("DEBUG", 0, "how much is printed (see the table below)", "0 to 6", _between(0, 6)),
         Setting("DUMP", "", "folder that receives UOps, source, assembly and figures of every kernel", "a folder", str),
         Setting("OVERRIDE", "", "folder with <kernel>.schedule files that replace the heuristic", "a folder", str, is_captured=True),

@@ -48,10 +48,9 @@ from kernmill.ir import (
     process_lock,
     promote,
     reshape,
-    setting,
     to_dtype,
 )
-from kernmill.runtime import canonical_name, device_names
+from kernmill.runtime import canonical_name, default_device, device_list, device_names
 
 from .arguments import AnyTensor, name_call, refuse, with_sentences_at_init
 from .size import SymbolicSize, as_node, shown
@@ -122,9 +121,11 @@ def device_name(name: str | None) -> str:
     Raises:
         DeviceError: a name that means no device, that other libraries give to one, or that of a dtype.
     """
-    text = str(setting("DEVICE") if name is None else name).upper()
+    if name is None:
+        return default_device()
+    text = name.upper()
     kind = text.partition(":")[0]
-    if name is not None and kind in _DEVICES and kind not in device_names():
+    if kind in _DEVICES and kind not in device_names():
         raise DeviceError(f"device {name!r}: {_DEVICES[kind]} `kernmill info` lists the devices.")
     return _canonical(text) if ":" in text else text
 
@@ -309,6 +310,8 @@ class Lazy(AnyTensor):
             requires_grad = requires_grad or other._requires_grad
             if other._device is not None and other._device != device:
                 if device is not None:
+                    if len(device_list()) > 1:
+                        continue  # placement chooses, and copies
                     raise DeviceError(
                         f"{uop.op.name.lower()}: tensors on {device} and {other._device}. "
                         f"Move one side, for example with .to({device!r})."
@@ -374,6 +377,14 @@ class Lazy(AnyTensor):
         new = self._result(node)
         link(new, self, changes)
         return new
+
+    def _at_home(self, node: UOp) -> UOp:
+        """A node of a graph over several devices, brought to this tensor's device: the gradient of a parameter."""
+        return (
+            node
+            if self._device is None or len(device_list()) == 1
+            else UOp(Ops.COPY, node.dtype, (node,), self._device)
+        )
 
     def _own_box(self) -> Self:
         """The same values in a tensor of its own: what a method gives is none of those it was given."""

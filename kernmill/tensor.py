@@ -636,7 +636,7 @@ class Tensor(Conversions):
         grads = gradient_of(self.uop, seed, found.keys(), leaves=found.keys())
         self._leads_to = frozenset(map(id, found.values()))
         for node, leaf in found.items():
-            part = leaf._make(constant(grads[node]) if node in grads else filled(node, 0.0), leaf._device)
+            part = leaf._make(constant(leaf._at_home(grads.get(node) or filled(node, 0.0))), leaf._device)
             leaf.grad = (part if leaf.grad is None else leaf.grad.add(part))._named()
             roots = [ref for ref in leaf._roots if (root := ref()) is not None and _stored(root.uop) is None]
             leaf._roots = (*roots, weakref.ref(self))
@@ -696,7 +696,7 @@ class Tensor(Conversions):
             parts = [grads[node] for node in own if node in grads]
             if not parts:
                 raise leads_not(self, i, t)
-            total = functools.reduce(operator.add, parts)
+            total = t._at_home(functools.reduce(operator.add, parts))
             results.append(t._make(total if leads else constant(total), t._device, leads))
         return results
 

@@ -17,6 +17,7 @@ from . import host as host
 from . import later as later
 from . import llvm_codegen as llvm_codegen
 from . import loader as loader
+from . import opening as opening
 from . import plan as plan
 from . import pool as pool
 from . import pool_ir as pool_ir
@@ -38,12 +39,14 @@ if TYPE_CHECKING:  # loaded by name when first used; announced here for type che
     from . import cl_driver as cl_driver
     from . import cl_memory as cl_memory
     from . import cl_program as cl_program
+    from . import device_rates as device_rates
     from . import kernel_text as kernel_text
     from . import llvm_process as llvm_process
     from . import ops_cl as ops_cl
     from . import ops_llvm as ops_llvm
     from . import ops_null as ops_null
     from . import ops_python as ops_python
+    from . import placement_report as placement_report
     from . import profile as profile
     from . import tune_worker as tune_worker
     from .compiling import *

@@ -40,7 +40,16 @@ from kernmill.renderers import Renderer
 
 from .allocator import CachingAllocator, HostAllocator
 from .buffer import Buffer
-from .opening import asked, check_class, check_limits, checked_options, own_files, parse_options, target_text
+from .opening import (
+    asked,
+    check_class,
+    check_limits,
+    checked_options,
+    own_files,
+    parse_options,
+    split_names,
+    target_text,
+)
 
 __all__ = [
     "Batch",
@@ -54,7 +63,9 @@ __all__ = [
     "batch_of",
     "canonical_name",
     "close_device",
+    "default_device",
     "device_indices",
+    "device_list",
     "device_names",
     "failure",
     "get_device",
@@ -530,8 +541,33 @@ def device_indices(base: str) -> list[int]:
     return _device_class(base, base).devices()
 
 
+@cache
+def _canonical_list(text: str) -> tuple[str, ...]:
+    names = tuple([canonical_name(name) for name in split_names(text)])
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise DeviceError(f"DEVICE={text}: {', '.join(twice)} is named twice. Name each device once.")
+    if len(names) > 1:
+        for name in names:
+            get_device(name)
+    return names
+
+
+def device_list() -> tuple[str, ...]:
+    """The devices that the setting DEVICE names, in order of preference.
+
+    Raises:
+        DeviceError: a name is unknown or comes twice, or a device of a list cannot be opened.
+    """
+    return _canonical_list(str(setting("DEVICE")))
+
+
+def default_device() -> str:
+    """The device of new tensors: the first that the setting DEVICE names."""
+    return device_list()[0]
+
+
 def get_device(name: str | None = None) -> Device:
-    """The device of that name, opened at the first call; None: the setting DEVICE.
+    """The device of that name, opened at the first call; None: the first of the setting DEVICE.
 
     Raises:
         DeviceError: no such device, or it cannot be opened; the message lists those that can.
@@ -541,7 +577,7 @@ def get_device(name: str | None = None) -> Device:
     if device is None:
         if name in _lost:
             raise DeviceError(_lost[name])
-        name = canonical_name(name)
+        name = canonical_name(name) if "," not in name and ".." not in name else _canonical_list(name)[0]
         with _lock:
             device = _open.get((name, level)) or _open.setdefault((name, level), _open_device(name))
     return device

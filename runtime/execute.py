@@ -30,7 +30,7 @@ from kernmill.ir import (
 from . import later
 from .allocator import Lease
 from .buffer import Arena, Buffer, buffer_node
-from .device import Call, canonical_name, failure, get_device
+from .device import Call, canonical_name, default_device, device_list, failure, get_device
 from .families import find_plan, wants_exact
 from .graph_key import STALE, GraphWalk
 from .plan import Plan, plans, runs_unseen, settings_key
@@ -126,7 +126,8 @@ class _Run:
     def __init__(self, roots: list[UOp], others: Callable[[], Iterable[UOp]], variables: Mapping[str, int]) -> None:
         self.variables, self.is_recorded = variables, is_to_be_recorded()
         is_recorded, record = self.is_recorded, current_recording()
-        walk = GraphWalk(roots, {}, is_exact=is_recorded and not (record is not None and record.shares_numbers))
+        is_exact = is_recorded and not (record is not None and record.shares_numbers)
+        walk = GraphWalk(roots, {}, is_exact=is_exact or len(device_list()) > 1)
         if walk.numbers and (Ops.COPY in walk.ops or len({s.device for s in walk.storages}) > 1):
             walk = GraphWalk(roots, {}, is_exact=True)  # a number is on one device
         assigns: list[UOp] = []
@@ -235,7 +236,7 @@ class _Run:
         numbers = walked if plan.numbers is None else [walked[n] if isinstance(n, int) else n for n in plan.numbers]
         if not numbers:
             return found
-        home = found[0].device if found else canonical_name(str(setting("DEVICE")))
+        home = found[0].device if found else default_device()
         return [*found, *number_buffers(home, numbers)]
 
     def memory(self, plan: Plan, storages: Sequence[Buffer]) -> list[Buffer]:

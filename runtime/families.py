@@ -30,14 +30,14 @@ from kernmill.ir import (
     dtypes,
     is_same_size,
     numel,
-    setting,
     show_size,
 )
 
 from .build import counters
-from .device import canonical_name, forgetting
+from .device import default_device, forgetting
 from .graph_key import NUMBER_DTYPES, GraphWalk, Structure, is_form, is_number
 from .plan import Plan, closed, new_plan, settings_key
+from .replay import is_to_be_recorded
 
 __all__ = ["families", "find_plan", "wants_exact"]
 
@@ -123,7 +123,7 @@ def find_plan(walk: GraphWalk, plain: GraphWalk | None, in_place: frozenset[int]
         CompileError: a kernel cannot be built.
     """
     before, start = counters.compiled, time.perf_counter()
-    found, reason = None, "a captured graph" if walk.is_exact else "a new graph"
+    found, reason = None, "a captured graph" if is_to_be_recorded() else "a new graph"
     if plain is not None:
         structure = plain.structure
         form, sample = _form(structure, len(plain.roots), plain.fixed or ())
@@ -274,7 +274,7 @@ def _generalized(
             return None
         lifted = sum(node is None for node in constants.values())
         devices = walk.devices
-        home = devices[0] if devices else canonical_name(str(setting("DEVICE")))
+        home = devices[0] if devices else default_device()
         plan = new_plan(general, walk.order, devices + (home,) * lifted, in_place)
         counts = [_rule(buffer.extent or str(buffer.numel)) for buffer in plan.graph.buffers]
     except KernmillError as error:  # InternalError as well: the graph has exact kernels instead

@@ -21,10 +21,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
-from kernmill.ir import DType, Given, KernmillError, Ops, UOp, dtypes, setting
+from kernmill.ir import DType, Given, KernmillError, Ops, UOp, dtypes
 
 from .buffer import Buffer
-from .device import canonical_name
+from .device import default_device
 from .views import opened
 
 __all__ = ["NUMBER_DTYPES", "STALE", "GraphWalk", "Structure", "is_form", "is_number"]
@@ -156,7 +156,7 @@ class GraphWalk:
         found = tuple([storage.device for storage in self.storages])
         if not self.numbers:
             return found
-        home = found[0] if found else canonical_name(str(setting("DEVICE")))
+        home = found[0] if found else default_device()
         return found + (home,) * len(self.numbers)
 
     @property

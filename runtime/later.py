@@ -13,8 +13,12 @@ from kernmill.ir import lazy_exports
 if TYPE_CHECKING:
     from . import check as check
     from . import compiling as compiling
+    from . import device_rates as device_rates
+    from . import placement_report as placement_report
     from . import planning as planning
     from . import profile as profile
     from . import tune as tune
 
-__getattr__ = lazy_exports(__name__.rpartition(".")[0], "check", "compiling", "planning", "profile", "tune")[0]
+__getattr__ = lazy_exports(
+    __name__.rpartition(".")[0], "check", "compiling", "device_rates", "placement_report", "planning", "profile", "tune"
+)[0]

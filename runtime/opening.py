@@ -16,7 +16,7 @@ from kernmill.ir import DeviceError, KernmillError, Target
 
 __all__ = [
     "CONTRACT", "PAGE", "asked", "check_class", "check_limits", "checked_options", "own_files", "parse_options",
-    "target_text",
+    "split_names", "target_text",
 ]  # fmt: skip
 
 CONTRACT = 1
@@ -38,6 +38,27 @@ def asked(name: str, what: str, ask: Callable[..., Result], *given: object) -> R
             f"device {name!r}: {what} failed ({type(error).__name__}: {error}). It cannot be used as long as it does; "
             f"what a device has to give is in {PAGE}."
         ) from error
+
+
+def split_names(text: str) -> list[str]:
+    """The names in a list of devices: `CL,FAR:0..1?mib=8,most=4` is CL, and FAR:0 and FAR:1 with two options."""
+    found: list[str] = []
+    for part in text.split(","):
+        if found and "=" in part and "?" not in part:
+            found[-1] += f",{part}"  # another option of the device before
+        else:
+            found.append(part.strip())
+    return [name for part in found for name in _each(part)]
+
+
+def _each(part: str) -> list[str]:
+    """`FAR:0..3` as four names."""
+    head, question, options = part.partition("?")
+    base, _, index = head.partition(":")
+    first, dots, last = index.partition("..")
+    if not dots or not first.isdecimal() or not last.isdecimal() or not int(first) <= int(last) < 4096:
+        return [part]
+    return [f"{base}:{number}{question}{options}" for number in range(int(first), int(last) + 1)]
 
 
 def parse_options(name: str, text: str) -> dict[str, str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -20,6 +21,7 @@ from kernmill.ir import (
     BufferPlan,
     CheckItem,
     Copy,
+    DeviceTable,
     GraphPlan,
     InternalError,
     Kernel,
@@ -31,16 +33,17 @@ from kernmill.ir import (
     arg_text,
     as_dtype,
     broadcast_to,
+    debug,
     dtypes,
     permute,
     reshape,
     setting,
 )
 
-from . import later
+from . import later, watch
 from .build import build_all, expect
 from .compile_cache import cache_key, default_cache
-from .device import Program, canonical_name, forgetting, get_device
+from .device import Program, default_device, device_list, forgetting, get_device
 from .graph_key import Structure, is_number
 from .replay import narrow
 from .schedules import stamp
@@ -132,7 +135,7 @@ def new_plan(structure: Structure, nodes: Iterable[UOp], devices: tuple[str, ...
     Raises:
         CompileError: a kernel cannot be built.
     """
-    default = canonical_name(str(setting("DEVICE")))
+    default = default_device()
     plan = _with_programs(
         *_scheduled((structure, devices, in_place), [node.origin for node in nodes], default), len(structure)
     )
@@ -227,17 +230,33 @@ def _text(structure: Structure) -> str:
 def _scheduled(of: tuple[Any, ...], origins: list[str | None], default: str) -> _Scheduled:
     structure, devices, in_place = of
     graph = cache(lambda: closed(structure, origins))
-    planned = cache(lambda: later.planning.planned(graph().src, devices, in_place, default))
-    key = cache_key("plan", _text(structure), json.dumps([devices, sorted(in_place), default]), stamp())
+    listed = device_list()
+    table = later.device_rates.device_table(devices, graph().toposort()) if len(listed) > 1 else None
+    planned = cache(lambda: later.planning.planned(graph().src, devices, in_place, default, table))
+    known = "" if table is None else table.text()
+    key = cache_key("plan", _text(structure), json.dumps([devices, sorted(in_place), default]), known, stamp())
     stored = default_cache("plans").get(key)
+    found: _Scheduled | None = None
     if stored is not None:
         with contextlib.suppress(
             ValueError, TypeError, LookupError, AttributeError, KernmillError
         ):  # of another form: made anew
-            return _read(stored.payload, planned, of, default)
-    expect(graph(), set(devices) or {default})
-    default_cache("plans").put(key, _written(*planned()), {"name": "plan"})
-    return planned()
+            found = _read(stored.payload, planned, of, (default, *listed))
+    if found is None:
+        expect(graph(), {*devices, *listed} or {default})
+        default_cache("plans").put(key, _written(*planned()), {"name": "plan"})
+        found = planned()
+    if table is not None and (debug() or watch.placed is not None):
+        _note_placement(planned()[0], table)
+    return found
+
+
+def _note_placement(graph: GraphPlan, table: DeviceTable) -> None:
+    """Keep or print how a new graph was placed."""
+    if watch.placed is not None:
+        watch.placed.append((graph, table))
+    else:
+        print("\n".join(later.placement_report.placement_lines(graph, table, most_reasons=1)), file=sys.stderr)
 
 
 def _written(graph: GraphPlan, memory: MemoryPlan) -> bytes:
@@ -249,9 +268,9 @@ def _written(graph: GraphPlan, memory: MemoryPlan) -> bytes:
     return json.dumps([items, buffers, graph.results, checks, [*memory.offsets.items()], *sizes]).encode()
 
 
-def _read(payload: bytes, planned: Callable[[], Any], of: tuple[Any, ...], default: str) -> _Scheduled:
+def _read(payload: bytes, planned: Callable[[], Any], of: tuple[Any, ...], others: Sequence[str]) -> _Scheduled:
     plan = json.loads(payload)
-    check_plan(plan, of[1], default, sum(type(form) is int for form in of[0]))
+    check_plan(plan, of[1], others, sum(type(form) is int for form in of[0]))
     items, buffers, results, checks, offsets, *sizes = plan
 
     def kernel(place: int, buffers: list[int], outputs: list[int], device: str, *facts: Any) -> Kernel:

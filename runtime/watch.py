@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from kernmill.ir import Kernel, UOp, debug, setting
+from kernmill.ir import DeviceTable, GraphPlan, Kernel, UOp, debug, setting
 
-__all__ = ["collecting_kernels", "is_quiet", "is_watched", "wants_report"]
+__all__ = ["collecting_kernels", "collecting_placements", "is_quiet", "is_watched", "wants_report"]
 
 collecting = False  # set by `kernmill demo` and the profiler: keep totals without printing
 launched: dict[tuple[str, UOp], tuple[Kernel, int]] | None = None
+placed: list[tuple[GraphPlan, DeviceTable]] | None = None  # what `kernmill explain` shows
 
 
 def wants_report() -> bool:
@@ -26,6 +27,17 @@ def is_watched() -> bool:
 def is_quiet() -> bool:
     """Whether no setting asks for reports. The same as long as `active_overrides` gives the same."""
     return debug() < 2 and not setting("DUMP")
+
+
+@contextmanager
+def collecting_placements() -> Generator[list[tuple[GraphPlan, DeviceTable]]]:
+    """Every graph that is placed inside the block, with the table of devices."""
+    global placed
+    outside, placed = placed, []
+    try:
+        yield placed
+    finally:
+        placed = outside
 
 
 @contextmanager

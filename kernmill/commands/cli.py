@@ -1,4 +1,4 @@
-"""The command line: `kernmill info | demo | run | quantize | cache | tune | bench | conformance`."""
+"""The command line: `kernmill info | demo | run | quantize | cache | tune | explain | bench | conformance`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from typing import Any, TextIO
 
 import kernmill
 from kernmill.ir import SETTINGS, Context, KernmillError, SettingError, check_environment, setting
-from kernmill.runtime import canonical_name, compile_cache, device_indices, device_names, get_device, host
+from kernmill.runtime import (
+    canonical_name,
+    compile_cache,
+    default_device,
+    device_indices,
+    device_names,
+    get_device,
+    host,
+)  # fmt: skip
 
 from . import options
 
@@ -157,6 +165,14 @@ def _parser() -> argparse.ArgumentParser:
     tuning.add_argument("program", help="a script or a module name; it is run once to collect its kernels")
     tuning.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the program")
     tuning.set_defaults(command=run_tune)
+    explaining = commands.add_parser("explain", help="show how a program's graphs are placed on several devices")
+    explaining.add_argument(
+        "--graphs", type=_COUNT, default=5, help="show so many, slowest first (default %(default)s)"
+    )
+    explaining.add_argument("--device", help="devices in order of preference, such as CL,LLVM; default: DEVICE")
+    explaining.add_argument("program", help="a script, or the name of a module")
+    explaining.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
+    explaining.set_defaults(command=run_explain)
     commands.add_parser(
         "bench",
         help="measure tokens per second of a model; without a model, run the comparison benchmarks of a checkout",
@@ -183,7 +199,7 @@ def show_info(given: argparse.Namespace) -> int:
     """Print devices, CPU features, cache and settings."""
     print(f"kernmill {kernmill.__version__}, Python {sys.version.split()[0]}, {_PACKAGE}")
     print("\ndevices")
-    default = canonical_name(str(setting("DEVICE")))
+    default = default_device()
     get_device(default)  # an unknown DEVICE is a mistake, not a line of the table
     for name in device_names():
         for line in _device_lines(name, default):
@@ -310,6 +326,14 @@ def run_tune(given: argparse.Namespace) -> int:
     return run(given.program, given.arguments, given.seconds, given.beam)
 
 
+def run_explain(given: argparse.Namespace) -> int:
+    """Placements of a program's graphs; 1 when the program failed."""
+    from .explain import run
+
+    options.check_path("explain", given.program, "Give a script, or the name of a module.")
+    return run(given.program, given.arguments, most=given.graphs)
+
+
 def run_model(given: argparse.Namespace) -> int:
     """Text from a language model."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's: nothing here uses them, and they spin as they start
@@ -388,4 +412,4 @@ def run_conformance(given: argparse.Namespace) -> int:
     """The op table on a device; 1 when something differs."""
     from .conformance import run
 
-    return 0 if run(canonical_name(given.device or str(setting("DEVICE"))), given.failures) else 1
+    return 0 if run(canonical_name(given.device) if given.device else default_device(), given.failures) else 1

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import runpy
 import sys
 import time
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TextIO
 
 from kernmill.ir import Kernel, KernmillError
 from kernmill.runtime import Tuned, Worker, collecting_kernels, compile_cache, get_device, schedules, tune_kernel
+
+from .program import run_program
 
 __all__ = ["Found", "ProgressLine", "collect", "run", "tune_all"]
 
@@ -41,12 +39,8 @@ def collect(program: str, arguments: Sequence[str]) -> tuple[list[Found], bool]:
     Raises:
         KernmillError: the program cannot be found.
     """
-    before = sys.argv, list(sys.path)
-    try:
-        with collecting_kernels() as seen:
-            ended_well = _run_program(program, arguments)
-    finally:
-        sys.argv, sys.path[:] = before
+    with collecting_kernels() as seen:
+        ended_well = run_program("tune", program, arguments, "the kernels that it launched are still tuned")
     whole = sum(time_ns for _, time_ns in seen.values()) or 1
     found = [
         Found(device, kernel, time_ns / whole, schedules.stored_schedule(get_device(device), kernel) is not None)
@@ -55,6 +49,7 @@ def collect(program: str, arguments: Sequence[str]) -> tuple[list[Found], bool]:
     return sorted(found, key=lambda f: (f.is_known, -f.share)), ended_well
 
 
+<<<<<<< HEAD
 def _run_program(program: str, arguments: Sequence[str]) -> bool:
     """Run the program; return True if it succeeded; errors are printed."""
     is_file = Path(program).is_file()
@@ -93,6 +88,8 @@ def _is_module(name: str) -> bool:
         return False
 
 
+=======
+>>>>>>> 7db59fe1 (devices: DEVICE names a list; graphs are placed by predicted time; kernmill explain)
 class ProgressLine:
     """The progress output: on a terminal one line that changes, elsewhere a line per kernel."""
 

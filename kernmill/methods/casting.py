@@ -7,7 +7,7 @@ from types import NoneType
 from typing import Self
 
 from kernmill.ir import DType, DTypeError, DTypeLike, Ops, ShapeError, UOp, as_dtype, dtypes, iota, show_shape
-from kernmill.runtime import get_device
+from kernmill.runtime import device_list, get_device
 
 from ..lazy import device_name
 from .losses import Losses
@@ -101,7 +101,7 @@ class Casting(Losses):
         if not isinstance(target, (str, NoneType)):
             return self.cast(target)
         place = device_name(target)
-        if place == self._device:
+        if place == self._device and (len(device_list()) == 1 or self.uop.storage is not None):
             return self
         get_device(place)  # now, not when it is realized
         new = self._result(UOp(Ops.COPY, self.dtype, (self.uop,), place))

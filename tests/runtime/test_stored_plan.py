@@ -104,11 +104,11 @@ def test_mutated_plans_are_refused(stored: Path) -> None:
     draw = random.Random(5)
     for path in _files(stored / "v2" / "plans"):
         plan = json.loads(_entry(path).payload)
-        stored_plan.check_plan(plan, ["LLVM"] * 9, "LLVM", len(plan[2]))
+        stored_plan.check_plan(plan, ["LLVM"] * 9, ["LLVM"], len(plan[2]))
         for _ in range(500):
             wrong = _mutated(plan, draw)
             try:
-                stored_plan.check_plan(wrong, ["LLVM"] * 9, "LLVM", len(plan[2]))
+                stored_plan.check_plan(wrong, ["LLVM"] * 9, ["LLVM"], len(plan[2]))
             except (ValueError, TypeError, LookupError, AttributeError):
                 continue
             assert all(len(row) in (2, 6) for row in wrong[0])

@@ -1,0 +1,195 @@
+"""The device of each unit: the least predicted time of kernels and copies, in nanoseconds.
+
+Time of a placement = sum of kernel times on their devices + for each value, for each other device that reads it, one
+copy. For two devices the least is found exactly, as a minimum cut; for more, pairs of devices are cut in turn until
+nothing gains. Tests: tests/compiler/test_place.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+from kernmill.ir import DeviceTable, DType, Op, UOp, show_ns
+
+from .min_cut import Network
+from .placement_units import Unit, Value
+
+__all__ = ["Choice", "choose_devices", "on_one_device", "reason", "refusal", "total_ns"]
+
+_SOURCE, _SINK = 0, 1
+
+
+class Choice:
+    """The cost of a placement, and the choice so far: `device[n]` is the device of unit n."""
+
+    def __init__(self, units: Sequence[Unit], values: Sequence[Value], table: DeviceTable, price: Mapping[str, float]):
+        self.units, self.values, self.table = units, values, table
+        self.names = [spec.name for spec in table.specs if spec.computes]
+        self.device: list[str] = [unit.pinned or self.names[0] for unit in units]
+        self.cost = [self._costs(unit, price) for unit in units]
+        self.given: list[list[Value]] = [[] for _ in units]  # values of a unit
+        for value in values:
+            self.given[value.producer.number].append(value)
+
+    def _costs(self, unit: Unit, price: Mapping[str, float]) -> dict[str, float]:
+        """Time of a unit on each device that it may run on. `price`: of a byte on a device that has too few."""
+        if unit.pinned is not None and unit.is_leaf:
+            return {unit.pinned: 0.0}
+        found: dict[str, float] = {}
+        for spec in self.table.specs:
+            if unit.pinned not in (None, spec.name) or (unit.pinned is None and not spec.computes):
+                continue
+            if unit.pinned is None and any(refusal(spec.refused, node) for node in unit.nodes):
+                continue
+            time = spec.kernel_ns(max(unit.work, 0.0), unit.products, unit.size_bytes)
+            found[spec.name] = time + price.get(spec.name, 0.0) * unit.size_bytes
+        return found
+
+    def copies_ns(self, value: Value, device: Sequence[str]) -> float:
+        """Time of the copies of a value under a placement."""
+        home = device[value.producer.number]
+        away = {device[reader.number] for reader in value.readers} - {home}
+        return sum(self.table.copy_ns(home, name, value.size_bytes) for name in away)
+
+
+def refusal(refused: Mapping[tuple[Op, tuple[DType, ...]], str], node: UOp) -> str:
+    """Why a device cannot compute a node; "" if it can."""
+    return refused.get((node.op, tuple(s.dtype for s in node.src)), "") if refused else ""
+
+
+def total_ns(choice: Choice, device: Sequence[str]) -> float:
+    """Predicted time of a placement; infinite where a device cannot compute a unit."""
+    kernels = sum(choice.cost[n].get(name, math.inf) for n, name in enumerate(device))
+    return kernels + sum(choice.copies_ns(value, device) for value in choice.values)
+
+
+def choose_devices(choice: Choice) -> None:
+    """Choose the device of every unit. Each unit must have one that can compute it."""
+    starts = [on_one_device(choice, name) for name in choice.names]
+    if len(choice.names) > 2:
+        starts.append(_after_largest_source(choice))
+    best = min((_improved(choice, start) for start in starts), key=lambda device: total_ns(choice, device))
+    choice.device = best
+
+
+def on_one_device(choice: Choice, name: str) -> list[str]:
+    """All on one device, as far as it can."""
+    return [name if name in costs else min(costs, key=costs.__getitem__) for costs in choice.cost]
+
+
+def _after_largest_source(choice: Choice) -> list[str]:
+    """Each unit where the largest of what it reads is."""
+    device = list(choice.device)
+    for unit in choice.units:
+        if unit.is_leaf:
+            continue
+        inputs = sorted(unit.inputs.values(), key=lambda value: -value.size_bytes)
+        wanted = [device[value.producer.number] for value in inputs]
+        costs = choice.cost[unit.number]
+        device[unit.number] = next((name for name in wanted if name in costs), min(costs, key=costs.__getitem__))
+    return device
+
+
+def _improved(choice: Choice, device: list[str]) -> list[str]:
+    """The best placement that cuts between pairs of devices lead to."""
+    best = total_ns(choice, device)
+    pairs = list(itertools.combinations(choice.names, 2))
+    waiting = list(pairs)
+    while waiting:
+        one, other = waiting.pop(0)
+        tried = _cut(choice, device, one, other)
+        if (time := total_ns(choice, tried)) < best * (1 - 1e-9):
+            device, best = tried, time
+            waiting = [pair for pair in pairs if pair != (one, other)]
+    return device
+
+
+def _cut(choice: Choice, device: list[str], one: str, other: str) -> list[str]:
+    """The best placement in which units of these two devices may change to the other one.
+
+    Units on the source's side of the cut are on `one`. A value on `one` is copied if some reader is on `other`: an
+    edge leads to a node that is on the sink's side as soon as one reader is. Values on `other` have the reverse edges.
+    """
+    pair = (one, other)
+    free = [n for n, name in enumerate(device) if name in pair and len(choice.cost[n].keys() & {*pair}) == 2]
+    if not free:
+        return device
+    network = Network(2 + len(free))
+    node = {n: 2 + index for index, n in enumerate(free)}
+    for n in free:
+        costs = choice.cost[n]
+        network.add_edge(_SOURCE, node[n], costs[other])  # is cut where the unit is on `other`
+        network.add_edge(node[n], _SINK, costs[one])
+    touched = {value.node: value for n in free for value in choice.given[n]}
+    touched |= {value.node: value for n in free for value in choice.units[n].inputs.values()}
+    for value in touched.values():
+        _add_copies(network, node, choice, device, value, pair)
+    side = network.source_side()
+    result = list(device)
+    for n in free:
+        result[n] = one if node[n] in side else other
+    return result
+
+
+def _add_copies(
+    network: Network, node: Mapping[int, int], choice: Choice, device: list[str], value: Value, pair: tuple[str, str]
+) -> None:
+    """Add the edges for the copies of one value."""
+    table, size, (one, other) = choice.table, value.size_bytes, pair
+    maker = value.producer.number
+    readers = [reader.number for reader in value.readers]
+    ends = {one: _SOURCE, other: _SINK}
+    places = [node.get(n, ends.get(device[n], -1)) for n in readers]  # -1: on a third device
+    third = {device[n] for n in readers if node.get(n) is None} - {*pair}
+    if maker in node:
+        at = node[maker]
+        network.add_edge(_SOURCE, at, sum(table.copy_ns(other, name, size) for name in third))
+        network.add_edge(at, _SINK, sum(table.copy_ns(one, name, size) for name in third))
+    elif device[maker] in pair:
+        at = ends[device[maker]]
+    else:
+        home = device[maker]
+        _any_reader(network, _SOURCE, places, table.copy_ns(home, other, size), to_sink=True)
+        _any_reader(network, _SINK, places, table.copy_ns(home, one, size), to_sink=False)
+        return
+    _any_reader(network, at, places, table.copy_ns(one, other, size), to_sink=True)
+    _any_reader(network, at, places, table.copy_ns(other, one, size), to_sink=False)
+
+
+def _any_reader(network: Network, at: int, places: Sequence[int], cost: float, *, to_sink: bool) -> None:
+    """An edge that is cut once if the maker is on one side and any of the readers on the other one."""
+    readers = {place for place in places if place not in (-1, at)}
+    if not readers or cost <= 0:
+        return
+    if len(readers) == 1:
+        (reader,) = readers
+        network.add_edge(*((at, reader) if to_sink else (reader, at)), cost)
+        return
+    gate = network.add_node()
+    network.add_edge(*((at, gate) if to_sink else (gate, at)), cost)
+    for reader in readers:
+        network.add_edge(*((gate, reader) if to_sink else (reader, gate)), math.inf)
+
+
+def reason(choice: Choice, unit: Unit) -> str:
+    """Why a unit is where it is."""
+    own = choice.device[unit.number]
+    if unit.pinned is not None:
+        return unit.why
+    costs = choice.cost[unit.number]
+    for spec in choice.table.specs:
+        found = next((why for node in unit.nodes if (why := refusal(spec.refused, node))), "")
+        if spec.computes and found and len(costs) == 1:
+            return f"{spec.name} cannot: {found}"
+    others: list[tuple[float, str]] = []
+    now = total_ns(choice, choice.device)
+    for name in costs.keys() - {own}:
+        moved = [*choice.device]
+        moved[unit.number] = name
+        others.append((total_ns(choice, moved) - now, name))
+    if not others:
+        return f"{own} is the only device that can"
+    more, name = min(others)
+    return f"cheaper by {show_ns(more)} than {name}"

@@ -1,0 +1,89 @@
+"""Devices and the links between them, as data: what the placement pass knows of a machine.
+
+The runtime measures the rates once and stores them (runtime/device_rates.py); the compiler sees no device object.
+Units: nanoseconds, bytes, operations per nanosecond, bytes per nanosecond (= GB/s).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Self
+
+from .dtype import DType
+from .ops import Op
+
+__all__ = ["DeviceSpec", "DeviceTable", "Link", "show_ns"]
+
+
+def show_ns(time_ns: float) -> str:
+    """A time as people read it."""
+    if time_ns == float("inf"):
+        return "not possible"
+    for unit, size in (("s", 1e9), ("ms", 1e6)):
+        if time_ns >= size:
+            return f"{time_ns / size:.2f} {unit}"
+    return f"{time_ns / 1e3:.1f} us"
+
+
+class Link(NamedTuple):
+    """Copies from one device to another: a fixed time for each, and a rate."""
+
+    latency_ns: float
+    bytes_per_ns: float
+
+    def time_ns(self, size_bytes: int) -> float:
+        """Time of one copy."""
+        return self.latency_ns + size_bytes / self.bytes_per_ns
+
+
+class DeviceSpec(NamedTuple):
+    """A device as data: its operations, rates and memory."""
+
+    name: str
+    launch_ns: float = 1_000.0  # of one kernel that does nothing
+    ops_per_ns: float = 1.0  # additions of float32, and what costs as much (Op.cost)
+    products_per_ns: float = 1.0  # multiply-adds of a matrix product
+    bytes_per_ns: float = 1.0  # read from memory
+    limit_bytes: int = 1 << 62  # of all buffers together
+    max_alloc_bytes: int = 1 << 62  # of one buffer
+    computes: bool = True  # False: holds tensors only, since DEVICE does not name it
+    refused: Mapping[tuple[Op, tuple[DType, ...]], str] = {}  # ops by dtypes of operands, and why
+
+    def with_rates(self, rates: Sequence[float]) -> Self:
+        """The device with other rates, in the order of the fields."""
+        launch_ns, ops, products, size_bytes = rates
+        return self._replace(launch_ns=launch_ns, ops_per_ns=ops, products_per_ns=products, bytes_per_ns=size_bytes)
+
+    def kernel_ns(self, work: float, products: float, size_bytes: float) -> float:
+        """Predicted time of a kernel: the launch, and the longer of computing and reading."""
+        computing = work / self.ops_per_ns + products / self.products_per_ns
+        return self.launch_ns + max(computing, size_bytes / self.bytes_per_ns)
+
+
+def _shown(refused: Mapping[tuple[Op, tuple[DType, ...]], str]) -> list[str]:
+    return sorted(f"{op.name} {[dtype.name for dtype in dtypes]} {why}" for (op, dtypes), why in refused.items())
+
+
+class DeviceTable(NamedTuple):
+    """The devices that a graph may use, in order of preference, and the links between them."""
+
+    specs: tuple[DeviceSpec, ...]
+    links: Mapping[tuple[str, str], Link]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the devices, in order."""
+        return tuple(spec.name for spec in self.specs)
+
+    def spec(self, name: str) -> DeviceSpec:
+        """The device of that name."""
+        return next(spec for spec in self.specs if spec.name == name)
+
+    def text(self) -> str:
+        """All that a placement depends on but free memory, the same in every process."""
+        rows = [str([*spec[:5], spec.max_alloc_bytes, spec.computes, _shown(spec.refused)]) for spec in self.specs]
+        return "\n".join([*rows, *(f"{pair} {link}" for pair, link in sorted(self.links.items()))])
+
+    def copy_ns(self, source: str, target: str, size_bytes: int) -> float:
+        """Predicted time of a copy; 0 on one device."""
+        return 0.0 if source == target else self.links[source, target].time_ns(size_bytes)

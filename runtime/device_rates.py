@@ -1,0 +1,208 @@
+"""Rates of devices and links, measured once and stored: what placement on several devices computes with.
+
+Each device runs four kernels (an empty one, a stream, additions, a matrix product), each link two copies. A device
+that is slow at a small size is measured at that. Figures are rounded to two digits: a placement that changes with noise
+would change the bits of results. Tests: tests/runtime/test_device_rates.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from kernmill.ir import (
+    DeviceSpec,
+    DeviceTable,
+    DType,
+    Kernel,
+    Link,
+    Op,
+    Ops,
+    UOp,
+    const,
+    dtypes,
+    elementwise,
+    expand,
+    reduce_axes,
+    reshape,
+    setting,
+)
+
+from . import later
+from .allocator import Lease
+from .buffer import Buffer
+from .build import build_all
+from .compile_cache import cache_key, default_cache
+from .device import Call, Device, device_list, get_device
+from .replay import copy_between
+from .schedules import stamp
+
+__all__ = ["device_table", "measured_device", "measured_link", "new_buffer"]
+
+_ENOUGH_NS = 1_000_000  # of a small kernel: longer ones are of a device that is slow
+_FEW = 1 << 10  # elements of a small kernel
+_RUNS = 5
+_ADDITIONS = 64  # of each element, in the kernel that measures them
+_SMALL, _LARGE = 256, 1 << 20  # bytes of the copies over a link
+
+_tables: dict[tuple[str, ...], DeviceTable] = {}
+
+
+def device_table(leaves: Sequence[str], nodes: Iterable[UOp]) -> DeviceTable:
+    """The devices of the setting DEVICE, and those that `leaves` are on, with what they cannot compute of `nodes`.
+
+    Raises:
+        DeviceError: a device cannot be measured.
+    """
+    listed = device_list()
+    names = (*listed, *sorted({*leaves}.difference(listed)))
+    known = (*names, str(setting("TARGET")))
+    if known not in _tables:
+        specs = [measured_device(get_device(name))._replace(computes=name in listed) for name in names]
+        pairs = [(a, b) for a in names for b in names if a != b]
+        links = {(a, b): measured_link(get_device(a), get_device(b)) for a, b in pairs}
+        _tables[known] = DeviceTable(tuple(specs), links)
+    table = _tables[known]
+    kinds = {(node.op, tuple([s.dtype for s in node.src])): node for node in nodes}
+    specs = [_now(spec, kinds) for spec in table.specs]
+    return table._replace(specs=tuple(specs))
+
+
+def _now(spec: DeviceSpec, kinds: Mapping[tuple[Op, tuple[DType, ...]], UOp]) -> DeviceSpec:
+    """The device with its free memory, and with what it refuses."""
+    device = get_device(spec.name)
+    limits = device.props()
+    refused: dict[tuple[Op, tuple[DType, ...]], str] = {}
+    for kind, node in kinds.items():
+        answer: object = device.supports(node.op, node) if spec.computes else True
+        if answer is not True:
+            names = " and ".join(dict.fromkeys(dtype.name for dtype in kind[1])) or "no operand"
+            refused[kind] = answer if isinstance(answer, str) and answer else f"{node.op.name} of {names}"
+    free = min(limits.free_bytes or 1 << 62, limits.max_mapped_bytes)
+    return spec._replace(limit_bytes=free, max_alloc_bytes=limits.max_alloc_bytes, refused=refused)
+
+
+# --- devices ---------------------------------------------------------------------------------------------------------
+def measured_device(device: Device) -> DeviceSpec:
+    """The rates of a device, from the cache or measured now."""
+    figures = _stored(["device", *_tag(device)], lambda: _measure_device(device))
+    return DeviceSpec(device.name).with_rates(figures)
+
+
+def _tag(device: Device) -> list[str]:
+    return [device.name, device.cache_tag(), device.description, str(setting("TARGET")), str(setting("THREADS"))]
+
+
+def _measure_device(device: Device) -> list[float]:
+    launch = _time(device, _elementwise(16, 1))
+    is_slow = launch > _ENOUGH_NS or _time(device, _elementwise(_FEW, _ADDITIONS)) > _ENOUGH_NS
+    room = _room(device) // dtypes.float32.size_bytes
+    count, many, side = (_FEW, _FEW, 16) if is_slow else (min(1 << 16, room), min(1 << 20, room), 256)
+    side = side if side * side < room else 16
+    adding, streaming = (_time(device, _elementwise(*work)) for work in ((count, _ADDITIONS), (many, 1)))
+    product = _time(device, _product(side))
+    return [
+        launch,
+        _ADDITIONS * count / max(1.0, adding - launch),
+        side**3 / max(1.0, product - launch),
+        2 * many * dtypes.float32.size_bytes / max(1.0, streaming - launch),
+    ]
+
+
+def _room(device: Device) -> int:
+    """Bytes that one buffer of a measurement may take: little of what is free."""
+    limits = device.props()
+    return min(limits.free_bytes or 1 << 62, limits.max_mapped_bytes, limits.max_alloc_bytes) // 16
+
+
+def _elementwise(size: int, additions: int) -> tuple[UOp, list[int]]:
+    x = UOp(Ops.PARAM, dtypes.float32, (), (0, size))
+    y = x
+    for n in range(additions):
+        y = y.alu(Ops.ADD, const(dtypes.float32, n + 0.5)).alu(Ops.MUL, x) if n % 2 else y.alu(Ops.ADD, x)
+    return y, [size]
+
+
+def _product(side: int) -> tuple[UOp, list[int]]:
+    a, b = (reshape(UOp(Ops.PARAM, dtypes.float32, (), (n, side * side)), (side, side)) for n in range(2))
+    rows = expand(reshape(a, (side, side, 1)), (side, side, side))
+    columns = expand(reshape(b, (1, side, side)), (side, side, side))
+    return reduce_axes(elementwise(Ops.MUL, rows, columns), Ops.ADD, (1,)), [side * side, side * side]
+
+
+def _time(device: Device, work: tuple[UOp, list[int]]) -> float:
+    """Median wall time of a graph on a device, in nanoseconds."""
+    root, sizes = work
+    graph, _ = later.planning.planned((root,), (device.name,) * len(sizes), frozenset(), device.name)
+    kernels = [item for item in graph.items if isinstance(item, Kernel)]
+    programs = build_all([(device, kernel) for kernel in kernels])
+    buffers = [new_buffer(device, wanted.dtype, wanted.numel) for wanted in graph.buffers]
+    for buffer in buffers:
+        device.copy_in(buffer, memoryview(bytes(buffer.nbytes)))
+    calls = [
+        Call(program, tuple([buffers[n] for n in kernel.buffers]), (), program.threads)
+        for kernel, program in zip(kernels, programs, strict=True)
+    ]
+
+    def run() -> None:
+        device.run(calls)
+        device.synchronize()
+
+    return _median(run)
+
+
+def _median(run: Callable[[], object]) -> float:
+    times = []
+    for _ in range(_RUNS + 1):
+        start = time.perf_counter_ns()
+        run()
+        times.append(time.perf_counter_ns() - start)
+        if times[-1] > 100 * _ENOUGH_NS:
+            break
+    return statistics.median(times[1:] or times)
+
+
+def new_buffer(device: Device, dtype: DType, count: int) -> Buffer:
+    """Memory for `count` values on a device."""
+    block = device.allocate(max(1, count * dtype.size_bytes))
+    return Buffer(device.name, dtype, count, Lease(block, device.free), block.address)
+
+
+# --- links -----------------------------------------------------------------------------------------------------------
+def measured_link(source: Device, target: Device) -> Link:
+    """Latency and rate of copies from one device to another."""
+    latency, rate = _stored(["link", *_tag(source), *_tag(target)], lambda: _measure_link(source, target))
+    return Link(latency, rate)
+
+
+def _measure_link(source: Device, target: Device) -> list[float]:
+    times, large = [], max(2 * _SMALL, min(_LARGE, _room(source), _room(target)))
+    for size in (_SMALL, large):
+        pair = new_buffer(target, dtypes.uint8, size), new_buffer(source, dtypes.uint8, size)
+        source.copy_in(pair[1], memoryview(bytes(size)))
+
+        def run(pair: tuple[Buffer, Buffer] = pair) -> None:
+            copy_between(*pair)
+            target.synchronize()
+
+        times.append(_median(run))
+    rate = (large - _SMALL) / max(1.0, times[1] - times[0])
+    return [max(1.0, times[0] - _SMALL / rate), rate]
+
+
+# --- kept ------------------------------------------------------------------------------------------------------------
+def _stored(key: Sequence[str], measure: Callable[[], list[float]]) -> list[float]:
+    """Figures of this machine from the cache, else measured and stored, rounded to two digits."""
+    cache, digest = default_cache("rates"), cache_key("rates", *key, stamp())
+    entry = cache.get(digest)
+    if entry is not None:
+        with contextlib.suppress(ValueError):
+            found = json.loads(entry.payload)
+            if isinstance(found, list) and found and all(isinstance(f, float) and f > 0 for f in found):
+                return found
+    figures = [float(f"{figure:.1e}") for figure in measure()]
+    cache.put(digest, json.dumps(figures).encode(), {"name": " ".join(key[:2])})
+    return figures

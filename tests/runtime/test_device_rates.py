@@ -1,0 +1,64 @@
+"""Rates are measured once, stored, and sane; what a device refuses is in the table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernmill import Context, Tensor
+from kernmill.ir import Op, Ops, UOp, dtypes
+from kernmill.runtime import Device, compile_cache, device_rates, get_device, schedules
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No rates are known."""
+    monkeypatch.setattr(device_rates, "_tables", {})
+    return tmp_path
+
+
+def test_rates_are_measured_once(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Context(DEVICE="LLVM,PYTHON", CACHE_DIR=str(fresh)):
+        table = device_rates.device_table((), ())
+        monkeypatch.setattr(device_rates, "_tables", {})
+        monkeypatch.setattr(device_rates, "_measure_device", None)  # a second measurement would fail
+        monkeypatch.setattr(device_rates, "_measure_link", None)
+        again = device_rates.device_table((), ())
+    assert again.text() == table.text()
+    assert table.names == ("LLVM", "PYTHON")
+    fast, slow = table.specs
+    assert fast.products_per_ns > slow.products_per_ns
+    assert all(rate > 0 for spec in table.specs for rate in spec[1:5])
+    assert table.copy_ns("LLVM", "PYTHON", 1 << 20) > table.copy_ns("LLVM", "PYTHON", 1 << 10) > 0
+    assert table.copy_ns("LLVM", "LLVM", 1 << 20) == 0
+
+
+def test_a_device_of_a_leaf_that_is_not_listed_only_holds_memory(fresh: Path) -> None:
+    with Context(DEVICE="LLVM,NULL", CACHE_DIR=str(fresh)):
+        table = device_rates.device_table(("PYTHON",), ())
+    assert [(spec.name, spec.computes) for spec in table.specs] == [("LLVM", True), ("NULL", True), ("PYTHON", False)]
+
+
+def test_what_a_device_refuses(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def supports(device: Device, op: Op, node: UOp) -> Any:
+        return "it has no EXP" if device.name == "PYTHON" and op is Ops.EXP else True
+
+    monkeypatch.setattr(type(get_device("PYTHON")), "supports", supports)
+    x = UOp(Ops.PARAM, dtypes.float32, (), (0, 4))
+    with Context(DEVICE="LLVM,PYTHON", CACHE_DIR=str(fresh)):
+        table = device_rates.device_table((), (x.alu(Ops.EXP), x.alu(Ops.ADD, x)))
+        assert table.spec("PYTHON").refused == {(Ops.EXP, (dtypes.float32,)): "it has no EXP"}
+        assert table.spec("LLVM").refused == {}
+        y = Tensor([1.0, 2.0], device="PYTHON").exp().realize()
+    assert y.device == "LLVM"
+
+
+def test_a_damaged_entry_is_measured_again(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Context(CACHE_DIR=str(fresh)):
+        assert device_rates._stored(["device", "x"], lambda: [1.0, 2.04]) == [1.0, 2.0]
+        for payload in (b"[]]", b'["a"]', b"[0.0]", b"{}"):
+            key = compile_cache.cache_key("rates", "device", "x", schedules.stamp())
+            compile_cache.default_cache("rates").put(key, payload, {})
+            assert device_rates._stored(["device", "x"], lambda: [3.0]) == [3.0]
