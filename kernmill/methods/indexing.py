@@ -283,14 +283,9 @@ class Indexing(Sortable):
         return None
 
     def _stays(self, value: Other, call: str) -> Other:
-<<<<<<< HEAD
-        """Return the value; raise DeviceError if it is on another device: a write in place keeps the device."""
-        if value._device is not None and value._device != self.device:
-=======
         """The value; raises DeviceError where it is on another device: what is written in place keeps its own.
         Where DEVICE is a list, placement copies the value."""
         if value._device is not None and value._device != self.device and len(device_list()) == 1:
->>>>>>> 7db59fe1 (devices: DEVICE names a list; graphs are placed by predicted time; kernmill explain)
             raise DeviceError(
                 f"{call}: the value is on {value._device}, and what it is written into on {self.device}, where it "
                 f"stays. Write v.to({self.device!r}), or make the tensor with device={value._device!r}."
