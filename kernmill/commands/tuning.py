@@ -49,47 +49,6 @@ def collect(program: str, arguments: Sequence[str]) -> tuple[list[Found], bool]:
     return sorted(found, key=lambda f: (f.is_known, -f.share)), ended_well
 
 
-<<<<<<< HEAD
-def _run_program(program: str, arguments: Sequence[str]) -> bool:
-    """Run the program; return True if it succeeded; errors are printed."""
-    is_file = Path(program).is_file()
-    sys.path.insert(0, str(Path(program).resolve().parent) if is_file else "")
-    if not is_file and not _is_module(program):
-        raise KernmillError(
-            f"tune: {program!r} is neither a file nor a module. Give a script or a module that runs your "
-            "computation: kernmill tune --seconds 120 train.py"
-        )
-    sys.argv = [program, *arguments]
-    try:
-        if is_file:
-            runpy.run_path(program, run_name="__main__")
-        else:
-            runpy.run_module(program, run_name="__main__", alter_sys=True)
-    except SystemExit as end:
-        if end.code in (None, 0):
-            return True
-        _say_ended(program, f"with {end.code}")
-    except Exception as error:
-        traceback.print_exception(error)
-        _say_ended(program, f"by {type(error).__name__}")
-    else:
-        return True
-    return False
-
-
-def _say_ended(program: str, how: str) -> None:
-    print(f"kernmill tune: {program} ended {how}; the kernels that it launched are still tuned", file=sys.stderr)
-
-
-def _is_module(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):  # a package of it is missing; no name at all
-        return False
-
-
-=======
->>>>>>> 7db59fe1 (devices: DEVICE names a list; graphs are placed by predicted time; kernmill explain)
 class ProgressLine:
     """The progress output: on a terminal one line that changes, elsewhere a line per kernel."""
 
