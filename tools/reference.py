@@ -50,6 +50,16 @@ FAMILIES = {  # the module that defines a method, and the title of its page
     "losses": "Losses",
     "tensor": "Values, gradients and properties",
 }
+SETUP_FILES = """    >>> import tempfile
+    >>> from kernmill import llm, quant
+    >>> folder = tempfile.TemporaryDirectory()
+"""
+MODULES = {  # what users of a module call; `quant` has more for those who add a block type
+    "nn.state": ("Files of weights", ("save", "load", "load_metadata")),
+    "quant": ("Quantized tensors and GGUF files", ("QuantizedTensor", "block_type", "save", "load", "load_tensor")),
+    "llm": ("Language models", ("stories", "Vocabulary", "llama_metadata", "Learner", "Model", "Sampler", "Tokenizer",
+                                "ChatTemplate")),
+}  # fmt: skip
 _LEFT_OUT = ("data", "node_shape")  # one raises an error that names what to write, the other is for our own methods
 _ERROR = re.compile(r"^ +\w+Error: ")
 _SECTION = re.compile(r"^(Shapes|Dtypes|Units|Raises|Source):\s*(.*)$")
@@ -87,9 +97,9 @@ def _signature(found: Any) -> str:
     return str(known.replace(parameters=plain, return_annotation=known.empty))
 
 
-def _entry(title: str, found: Any, example: list[str] | None) -> str:
+def _entry(title: str, found: Any, example: list[str]) -> str:
     parts = [f"## `{title}`", _text(inspect.getdoc(found) or "")]
-    if example is not None:
+    if example:
         parts.append("\n".join(f"    {line}" for line in example))
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -125,19 +135,23 @@ def _of_names(title: str, prefix: str, owner: Any, names: list[str], shown: dict
     return "\n".join(made)
 
 
-def _documented(name: str, title: str) -> str:
-    """Classes with their public methods, and functions, of a module; without examples: those of its how-to pages."""
-    module = importlib.import_module(name)
-    made = [f"# {title}\n"]
-    for one in module.__all__:
-        found = getattr(module, one)
-        if not (inspect.isclass(found) or inspect.isfunction(found)):
-            continue
-        made.append(_entry(f"{one}{_signature(found)}", found, None))
-        if inspect.isclass(found):
-            methods = [(n, m) for n, m in vars(found).items() if not n.startswith("_") and inspect.isfunction(m)]
-            made += [_entry(f"{one}.{n}{_signature(m)}", inspect.unwrap(m), None) for n, m in methods]
-    return "\n".join(made)
+def _documented(title: str, prefix: str, names: tuple[str, ...], shown: dict[str, list[str]]) -> str:
+    """Classes with their public methods, and functions, of a module, in the order of their examples."""
+    module = importlib.import_module(f"kernmill.{prefix}")
+    made = [f"# {title}\n{SETUP}{SETUP_FILES}"]
+    entries: dict[str, str] = {}
+    for name in names:
+        found = getattr(module, name)
+        entries[f"{prefix}.{name}"] = _entry(f"{name}{_signature(found)}", found, [])
+        for method in vars(found) if inspect.isclass(found) else ():
+            bound = inspect.unwrap(getattr(found, method))
+            if not method.startswith("_") and (inspect.isfunction(bound) or inspect.ismethod(bound)):
+                entries[f"{prefix}.{name}.{method}"] = _entry(f"{name}.{method}{_signature(bound)}", bound, [])
+    order = [name for name in shown if name in entries]
+    for name in [*order, *(name for name in entries if name not in order)]:
+        example = "\n".join(f"    {line}" for line in _taken(shown, name))
+        made.append(f"{entries[name]}\n{example}\n")
+    return "\n".join([*made, "    >>> folder.cleanup()\n"])
 
 
 def _errors() -> str:
@@ -181,9 +195,8 @@ def reference() -> dict[str, str]:
     pages["nn.md"] = _of_names("Layers", "nn", nn, layers, shown)
     optimizers = [name for name in nn.optim.__all__ if name not in ("Group", "Optimizer")]
     pages["nn-optim.md"] = _of_names("Optimizers", "nn.optim", nn.optim, optimizers, shown)
-    pages["nn-state.md"] = _documented("kernmill.nn.state", "Files of weights")
-    pages["quant.md"] = _documented("kernmill.quant", "Quantized tensors and GGUF files")
-    pages["llm.md"] = _documented("kernmill.llm", "Language models")
+    for prefix, (title, names) in MODULES.items():
+        pages[f"{prefix.replace('.', '-')}.md"] = _documented(title, prefix, names, shown)
     pages["errors.md"] = _errors()
     if shown:
         raise ValueError(f"examples.txt shows what is not public: {', '.join(shown)}")
