@@ -1,4 +1,4 @@
-"""The machine: memory, programs, devices. Knows how to run what the compiler made."""
+"""The machine: memory, programs, devices. It runs what the compiler produced."""
 
 if __name__ != "kernmill.runtime":
     raise ImportError("import kernmill.runtime, not runtime: the bare name would load a second copy")

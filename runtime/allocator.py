@@ -1,8 +1,8 @@
 """Memory that is reused: the host's for CPU devices, aligned; and any device's own, behind the same buckets.
 
 Fresh pages cost three times the work of a large elementwise kernel (the system zeroes each on first touch), so a freed
-block waits in a bucket of its size for the next request. Large blocks ask for huge pages. Kernels read nothing behind
-the end of a block, as of memory that is borrowed.
+block is pooled in a bucket of its size for the next request. Large blocks request huge pages. Kernels never read past
+the end of a block, as for borrowed memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _STEPS_LOG2 = 3  # buckets per doubling: at most one eighth of a block is slack,
 
 
 class Block:
-    """Memory of one buffer. Contents are what the last user left there."""
+    """The memory of one buffer. Its contents are those of its last user."""
 
     __slots__ = ("_memory", "address", "capacity_bytes", "goes_at_once", "is_live", "nbytes", "stamp", "wrapped")
 
@@ -47,10 +47,10 @@ class Block:
         self.address = round_up(start, ALIGNMENT_BYTES)
         self.capacity_bytes = capacity_bytes
         self.nbytes = 0
-        self.wrapped: Any = None  # what a driver made of this memory: it lives as long
+        self.wrapped: Any = None  # a driver's object over this memory: it lives as long
 
     def release(self) -> None:
-        """Nothing holds it any more: the system's memory goes with the object."""
+        """Release the block after its last use: the system's memory is freed with the object."""
 
     def husk(self) -> Block:
         """The figures of this block without its memory, by which the allocator counts it as freed."""
@@ -69,8 +69,8 @@ class Block:
 
 
 class Lease:
-    """A block in use. It is given back when nothing holds this any more: at the next allocation, since no Python code
-    runs when an object dies, in which a Ctrl-C would be lost."""
+    """A block in use. It is returned after the last reference: at the next allocation, since no Python code may run
+    when an object dies, where a Ctrl-C would be lost."""
 
     __slots__ = ("__weakref__", "block")
 
@@ -108,7 +108,7 @@ class HostAllocator:
         self._lock = process_lock(threading.Lock)
         self._returned: collections.deque[Block] = collections.deque()
         self._free: dict[int, list[Block]] = {}  # capacity -> blocks, the most recently freed (still in cache) last
-        self._capacities: dict[int, int] = {}  # of sizes that were asked for before
+        self._capacities: dict[int, int] = {}  # of sizes that were requested before
         self._live_bytes = self._cached_bytes = self._clock = 0
 
     def alloc(self, nbytes: int) -> Block:
@@ -148,7 +148,7 @@ class HostAllocator:
         if not block.is_live:
             raise InternalError(f"free: the block at {block.address:#x} was freed before. Please report it.")
         block.is_live = False
-        # The garbage collector may call this in the middle of any method below, lock held: then the block only queues.
+        # the garbage collector may call this inside any method below, with the lock held: then the block is only queued
         self._returned.append(block)
         if self._lock.acquire(blocking=False):
             try:
@@ -167,14 +167,14 @@ class HostAllocator:
             return before - self._cached_bytes
 
     def held_bytes(self) -> tuple[int, int]:
-        """Of this moment: what live blocks were asked for, and what is kept for reuse."""
+        """Return the current bytes of live blocks, as requested, and of pooled blocks."""
         take_back()
         with self._lock:
             self._collect()
             return self._live_bytes, self._cached_bytes
 
     def _collect(self) -> None:
-        """Take in what was given back. Call with the lock held."""
+        """Pool the returned blocks. Call with the lock held."""
         while self._returned:
             block = self._returned.popleft()
             self._live_bytes -= block.nbytes
@@ -195,8 +195,8 @@ class HostAllocator:
             del self._free[capacity]
 
     def _map(self, nbytes: int, capacity: int) -> Block:
-        """A new block; where there is no room at once, after the cache is emptied, then after tensors in reference
-        cycles are gone, and no larger than it has to be."""
+        """Make a block. If memory is short, empty the pool, then collect tensors in reference cycles, and make it no
+        larger than needed."""
         if nbytes > self.most_bytes:
             raise OutOfMemoryError(
                 f"{self._device}: a buffer of {nbytes:,} bytes exceeds the largest allocation "
@@ -219,21 +219,21 @@ class HostAllocator:
         self.trim()
 
     def figures(self) -> str:
-        """What is held and what there is, for an error's text."""
+        """Return used and free memory, for an error message."""
         live, cached = self.held_bytes()
         held = f"held by live buffers: {_human(live)}; kept for reuse: {_human(cached)}"
         of = f" of {_human(total)}" if (total := self.total_bytes()) else ""
         return f"Free: {_human(self.free_bytes())}{of}; {held}."
 
-    # --- what another kind of memory does in its own way
+    # --- methods that other kinds of memory override
     def bucket_bytes(self, nbytes: int) -> int:
-        """Round up to one of eight sizes per doubling, in whole steps, but not above what there is in one piece."""
+        """Round up to one of eight sizes per doubling, in whole steps, but not above the largest allocation."""
         least = max(nbytes, self.step_bytes)
         step = max(self.step_bytes, 1 << max(0, (least - 1).bit_length() - 1 - _STEPS_LOG2))
         return min(round_up(least, step), max(nbytes, self.most_bytes))
 
     def new_block(self, capacity: int) -> Block:
-        """Memory of the system. Raises OSError, MemoryError, OverflowError or ValueError where there is none."""
+        """Allocate memory of the system. Raises OSError, MemoryError, OverflowError or ValueError if there is none."""
         if capacity < _LARGE_BYTES:
             return Block(bytearray(capacity + ALIGNMENT_BYTES), capacity)
         size = round_up(capacity, mmap.PAGESIZE)
@@ -244,11 +244,11 @@ class HostAllocator:
         return block
 
     def free_bytes(self) -> int:
-        """What the system still has."""
+        """Return the free bytes of the system."""
         return available_memory()
 
     def total_bytes(self) -> int:
-        """What there is in all; 0: not known."""
+        """Return the total bytes; 0: unknown."""
         return total_memory()
 
 
@@ -268,10 +268,10 @@ class CachedBlock(Block):
 
 
 class CachingAllocator(HostAllocator):
-    """Blocks that a device made, kept for reuse: a training step then asks the device for nothing.
+    """A pool of a device's blocks: a training step then makes no allocation on the device.
 
-    `new` makes a block of so many bytes, with an `address`, or raises OutOfMemoryError or MemoryError; `release` gets
-    it back, in whatever thread, but never while Python collects garbage. `limits`: the device's `Properties`.
+    `new` allocates a block, with an `address`, or raises OutOfMemoryError or MemoryError; `release` frees it, in any
+    thread, but never during Python's garbage collection. `limits`: the device's `Properties`.
     """
 
     frees_by_itself = False
@@ -297,7 +297,7 @@ class CachingAllocator(HostAllocator):
         return CachedBlock(self._new(capacity), capacity, self._release)
 
     def total_bytes(self) -> int:
-        """What the device says."""
+        """Return the device's total."""
         return int(self.limits.total_bytes)
 
 
@@ -315,7 +315,7 @@ def total_memory() -> int:
 
 
 def available_memory() -> int:
-    """Bytes that the system can give now: free pages, and those of files that it would take back."""
+    """Return the bytes that the system can provide now: free pages, and reclaimable file pages."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             for line in file:

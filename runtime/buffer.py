@@ -1,8 +1,7 @@
 """class Buffer: the memory of one tensor on one device.
 
-A buffer owns a block of its device's allocator, or borrows host memory that someone else owns (a NumPy array that
-came in without a copy), or is a piece of another buffer (a place in a planned arena). A block goes back when the
-last buffer in it dies.
+A buffer owns a block of its device's allocator, or borrows host memory (a NumPy array that was imported without a
+copy), or is a slice of another buffer (a range of a planned arena). A block is returned after its last buffer.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _numbers = itertools.count(1)
 
 
 class _Export:
-    """Keeps a buffer alive while a NumPy view of it lives; its own life tells whether there is one."""
+    """An object that keeps a buffer alive for its NumPy views; it is alive while there is one."""
 
     def __init__(self, buffer: Buffer, interface: dict[str, Any]) -> None:
         self.buffer = buffer
@@ -52,7 +51,7 @@ class Buffer:
 
     @property
     def whole(self) -> Buffer:
-        """What this is a piece of, and that of; itself, if of nothing."""
+        """The buffer that this is a slice of, recursively; itself if it is not a slice."""
         found = self
         while isinstance(found.owner, Buffer):
             found = found.owner
@@ -60,13 +59,14 @@ class Buffer:
 
     @property
     def block(self) -> Any:
-        """The block in which it is, as the device's `allocate` made it; None for memory that is no device's."""
+        """The block of the device's `allocate`; None for memory that is not a device's."""
         owner = self.whole.owner
         block = owner.block if isinstance(owner, Lease) else None
         return block.own if isinstance(block, CachedBlock) else block
 
     def forget_makers(self) -> None:
-        """Before other values are written here: the expressions are computed anew when asked for again."""
+        """Before other values are written here: make the expressions of the old values be computed again at the next
+        use."""
         for maker in self.makers:
             node = maker()
             if node is not None and node.storage is self:
@@ -75,12 +75,12 @@ class Buffer:
 
     @property
     def is_exported(self) -> bool:
-        """A NumPy view of this memory is alive somewhere: it must not be written in place."""
+        """True if a NumPy view of this memory is alive: it must not be written in place."""
         return self._export is not None and self._export() is not None
 
     @property
     def is_ours(self) -> bool:
-        """Whether it may be written in place, as far as the memory itself can tell."""
+        """True if it may be written in place, as far as the memory itself can tell."""
         return not self.is_borrowed and not self.is_exported
 
     def host_array(self, address: int | None = None) -> np.ndarray[Any, np.dtype[Any]]:
@@ -97,13 +97,13 @@ class Buffer:
 
 
 class Arena(Buffer):
-    """Memory for the intermediates of one `realize`, which nobody reads afterwards."""
+    """Memory for the intermediates of one `realize`, which is never read afterwards."""
 
     __slots__ = ()
 
 
 def buffer_node(buffer: Buffer, shape: Shape | None = None) -> UOp:
-    """The BUFFER node that stands for this memory in expressions; with a `shape` of as many values, it in that."""
+    """Return the BUFFER node of this memory for expressions; with `shape`, reshaped to it."""
     node = UOp(Ops.BUFFER, buffer.dtype, (), (next(_numbers), buffer.device, buffer.numel))
     node.storage = buffer
     return node if shape is None or shape == (buffer.numel,) else UOp(Ops.RESHAPE, buffer.dtype, (node,), shape)

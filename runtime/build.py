@@ -1,6 +1,6 @@
-"""From a kernel to a program: look it up in memory, then on disk, else have it made.
+"""From a kernel to a program: look it up in memory, then on disk, else build it.
 
-The key on disk is made of the kernel before optimization, the device's tag and a stamp of the compiler's own sources:
+The key on disk consists of the kernel before optimization, the device's tag and a stamp of the compiler's own sources:
 a warm start neither optimizes nor renders anything, and never imports LLVM or the compiler.
 """
 
@@ -27,7 +27,7 @@ __all__ = ["build", "build_all", "counters", "expect"]
 
 @dataclass(slots=True)
 class Counters:
-    """What this process has built."""
+    """Statistics of what this process has built."""
 
     compiled: int = 0
     from_disk: int = 0
@@ -54,10 +54,10 @@ def build(device: Device, kernel: Kernel) -> Program:
 
 @no_collection()
 def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
-    """The programs of kernels. Many new ones are compiled beside this process, if the device can do that.
+    """Return the programs of kernels. Many new ones are compiled by a second process, if the device supports that.
 
     Raises:
-        CompileError: a device's compiler refused a source; the message shows where.
+        CompileError: a device's compiler rejected a source; the message shows where.
     """
     keys = [(d, d.tag, k.key, written_schedule(k) or "", setting("BEAM")) for d, k in wanted]
     found = {key: program for key in keys if (program := _programs.get(key)) is not None}
@@ -88,7 +88,7 @@ def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
 
 
 def _stored_program(device: Device, kernel: Kernel, disk_key: str) -> Program | None:
-    """The program of an entry on disk; None if there is no such entry, or its content is wrong."""
+    """Return the program of an entry on disk; None if there is no such entry, or its content is invalid."""
     entry = default_cache().get(disk_key)
     facts = None if entry is None else _Facts.of(entry.header, len(kernel.buffers))
     if entry is None or facts is None:
@@ -104,7 +104,7 @@ def _stored_program(device: Device, kernel: Kernel, disk_key: str) -> Program | 
 
 
 class _Facts(NamedTuple):
-    """What the header of a stored program says."""
+    """The header of a stored program."""
 
     threads: int
     work_ns: float
@@ -132,7 +132,7 @@ def expect(graph: UOp, devices: Iterable[str]) -> None:
 
 
 def _smaller(*of: Any) -> Program | None:
-    """A stored kernel, made anew with smaller groups if there can be any."""
+    """Rebuild a stored kernel with smaller groups, if possible."""
     return later.compiling.Unfinished(*of).smaller()
 
 

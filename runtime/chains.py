@@ -1,10 +1,10 @@
-"""Chains: launches that run part by part, all of them on one part of their data, then all of them on the next.
+"""Chains: tile-wise fused launches, all of them on one tile of their data, then all of them on the next.
 
-A kernel says what iteration t of its T touches (compiler/locality.py): the t-th of T equal parts of a buffer, or any
-place. Launches are a chain while what they write, and what is written there, is touched in such parts only, and
-memory that two buffers share is all of both. As many parts are done together as a cache holds of all these buffers, so
-that a launch finds there what the one before it wrote; threads share the parts once for all of it.
-Why: docs/topics/threads.md.
+A kernel states what iteration t of its T accesses (compiler/locality.py): the t-th of T equal slices of a buffer, or
+any element. Consecutive launches can run tile by tile if every buffer that one writes is used by the others only in the
+same tile. Aliased buffers must coincide. A tile has as many slices as the cache has room for in all these buffers, so
+that a launch finds there what the one before it wrote; threads divide the slices once for the whole chain. Why:
+docs/topics/threads.md.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from .device import Call, Program
 
 __all__ = ["Chain", "can_chain", "find_chains"]
 
-_WORTH_NS = 100_000.0  # of all launches, by estimate: what looking for chains may cost
-_LEAST_NS = 2_000.0  # of a launch on the parts that are done together: what a call costs must not show
+_WORTH_NS = 100_000.0  # estimated time of all launches above which the search for chains pays
+_LEAST_NS = 2_000.0  # of a launch on one tile: the overhead of a call must be small in comparison
 _PARTS = 4  # that each thread finds
 
 
@@ -45,7 +45,7 @@ def find_chains(calls: Sequence[Call], caches: Sequence[int], threads: int) -> l
 
 @dataclass(slots=True)
 class Chain:
-    """Launches `first` to `end`, in `parts` of which `together` are done at a time; all of it takes `work_ns`."""
+    """Launches `first` to `end` over `parts` slices, `together` of which are a tile; all of it takes `work_ns`."""
 
     first: int
     end: int
@@ -79,10 +79,11 @@ class Chain:
         return False
 
     def _adds(self, buffers: Sequence[Buffer], letters: str) -> bool:
-        """Note these; whether all may be touched part by part, and parts of one of them were touched before."""
+        """Add these buffers; return True if all can run tile by tile, and slices of one of them were accessed
+        before."""
         is_joined = self.end == self.first
         for buffer, letter in zip(buffers, letters, strict=True):
-            begin = buffer.address or -id(buffer)  # what is bound later is apart from all others
+            begin = buffer.address or -id(buffer)  # buffers bound later do not alias others
             end = begin + (buffer.nbytes if buffer.address else 1)
             known, pair = self._memory.get(begin), letter
             if known is not None:

@@ -1,7 +1,7 @@
-"""CHECK=1: every kernel is run on PYTHON as well and compared; compiling.py has the compiler verify its stages.
+"""CHECK=1: every kernel also runs on PYTHON and the results are compared; compiling.py verifies the compiler's stages.
 
-Slow by design: the reference is plain Python. The first difference stops the program and leaves what is needed to
-look at it.
+Slow by design: the reference is plain Python. The first difference stops the program and writes what is needed to
+reproduce it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from .device import Call, Device, Program, get_device
 __all__ = ["agree", "run_checked"]
 
 _TOLERANCE = {"float16": 2e-2, "bfloat16": 1e-1, "float32": 1e-3, "float64": 1e-9}
-_references: WeakKeyDictionary[Program, Program] = WeakKeyDictionary()  # each lives as long as what is compared with it
+# each lives as long as the program it is compared with
+_references: WeakKeyDictionary[Program, Program] = WeakKeyDictionary()
 
 
 def run_checked(device: Device, kernel: Kernel, call: Call) -> None:
     """Run a kernel on its device and, on copies of its buffers, on PYTHON; compare what they wrote.
 
     Raises:
-        InternalError: the results differ; the message names the kernel and where its UOps were written.
+        InternalError: the results differ; the message names the kernel and the file with its UOps.
     """
     if device.name.partition(":")[0] == "NULL":
         device.run([call])  # there is no result to compare
@@ -52,7 +53,7 @@ def run_checked(device: Device, kernel: Kernel, call: Call) -> None:
 
 
 def agree(got: Any, wanted: Any, dtype: str) -> bool:
-    """Equal up to the order of sums; ints exactly. bfloat16 comes as uint16."""
+    """Return True if equal up to the order of sums; ints exactly. bfloat16 comes as uint16."""
     if dtype == "bfloat16":
         got, wanted = ((a.astype(np.uint32) << 16).view(np.float32) for a in (got, wanted))
     if dtype not in _TOLERANCE:

@@ -1,7 +1,7 @@
-"""Finding OpenCL: the binding, the platforms, their devices in a fixed order, and what speaks against using one.
+"""Finding OpenCL: the binding, the platforms, their devices in a fixed order, and reasons not to use one.
 
-Drivers differ in how they fail: some return an error, some end the process (PoCL without a linker), some wait forever
-(PoCL after a fork). What is known to go wrong is looked for before the first launch.
+Drivers fail in different ways: some return an error, some end the process (PoCL without a linker), some wait forever
+(PoCL after a fork). Known problems are checked before the first launch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _INSTALL = (
     "(PoCL), and on Debian or Ubuntu the package pocl-opencl-icd does"
 )
 _TYPES = (("gpu", 4), ("accel", 8), ("cpu", 2))  # CL_DEVICE_TYPE_*, in the order of preference
-_LAST = ("portable computing language", "rusticl", "clover", "oclgrind")  # platforms that stand behind vendors' own
+_LAST = ("portable computing language", "rusticl", "clover", "oclgrind")  # general platforms, listed after vendors' own
 _FP_CORRECT_DIVIDE, _FP_FMA = 1 << 7, 1 << 5  # CL_FP_*
 _SELF_TEST_S = 60
 _WITHOUT_AVX512 = ("-znver1", "-znver2", "-znver3")  # the CPU, at the end of PoCL's version
@@ -36,7 +36,7 @@ _started: list[int] = []  # the process in which the binding was opened
 
 @dataclass(frozen=True, slots=True)
 class ClFacts:
-    """What is known of a device without opening it. Units: bytes."""
+    """Facts about a device, without opening it. Units: bytes."""
 
     name: str
     platform: str
@@ -59,17 +59,17 @@ class ClFacts:
 
     @property
     def is_host_memory(self) -> bool:
-        """Whether a kernel works on memory of the host as it is."""
+        """True if kernels access host memory directly."""
         return self.kind == "cpu" and self.is_unified
 
     @property
     def is_checker(self) -> bool:
-        """Whether this is Oclgrind, which looks at every access of a kernel."""
+        """True for Oclgrind, which checks every access of a kernel."""
         return self.platform == "Oclgrind"
 
     @property
     def is_pocl(self) -> bool:
-        """Whether the driver is PoCL."""
+        """True if the driver is PoCL."""
         return self.platform.startswith("Portable Computing Language")
 
     def limits(self) -> str:
@@ -83,7 +83,7 @@ class ClFacts:
 @cache
 def open_binding() -> Any:
     """The module pyopencl. Raises DeviceError where it cannot be imported."""
-    os.environ["PYOPENCL_NO_CACHE"] = "1"  # its cache unpickles files; ours holds the binaries. Read once, at import
+    os.environ["PYOPENCL_NO_CACHE"] = "1"  # its cache unpickles files; ours stores the binaries. Read once, at import
     _started.append(os.getpid())
     try:
         return importlib.import_module("pyopencl")
@@ -101,7 +101,8 @@ def refuse_after_fork(name: str) -> None:
 
 
 def found_devices() -> list[Any]:
-    """Every device of every platform: GPUs first, then accelerators, then CPUs; vendors' drivers before general ones.
+    """Return every device of every platform: GPUs first, then accelerators, then CPUs; vendors' drivers before general
+    ones.
 
     Raises:
         DeviceError: no binding, no platform, or platforms without devices; the message says what to install.
@@ -251,7 +252,7 @@ for p in cl.get_platforms():
 
 
 def _self_test(facts: ClFacts) -> str | None:
-    """Run a kernel in a process of its own; None when it worked, else the end of what was said."""
+    """Run a kernel in a separate process; return None on success, else the end of its output."""
     try:
         with tempfile.TemporaryDirectory() as fresh:  # from PoCL's cache a kernel comes without the linker
             done = subprocess.run(

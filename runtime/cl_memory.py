@@ -1,14 +1,14 @@
-"""Memory of OpenCL devices: host memory that a driver works on as it is, and a driver's own buffers, reused.
+"""Memory of OpenCL devices: host memory that a driver uses directly, and a driver's own buffers, pooled.
 
-A driver's buffer has no address that means anything here, so each block gets a range of addresses that nothing else
-has: a Buffer inside it (a place in a planned arena) is found by the difference.
+A driver's buffer has no usable address, so each block gets a unique range of addresses: a Buffer inside it (a range of
+a planned arena) is found by the difference.
 
-Kernels have one queue, copies to and from the host another, so that they run side by side. `last` is the event after
-which nothing enqueued so far runs any more, since queues are in order: a block remembers it when it is given back, and
-a copy into memory that was used waits for it. Kernels wait for the copies in `waits`.
+Kernels have one queue, copies to and from the host another, so that they overlap. `last` is the event after which
+nothing enqueued so far is running, since queues are in order: a block records it when it is returned, and a copy into
+used memory waits for it. Kernels wait for the copies in `waits`.
 
 A device that shares the host's memory copies nothing: its buffers are mapped for the host, to be written at once, or to
-be read as long as a view of them lives (kernels may read them, too). What a map showed is given back by `_unmap`.
+be read while a view of them is alive (kernels may read them, too). `_unmap` ends a mapping.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NO_ROOM = (-4, -5, -61)  # CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_RESOURCES
 
 
 class ClBlock(Block):
-    """A driver's buffer and the range of addresses that stands for it."""
+    """A driver's buffer and the range of addresses assigned to it."""
 
     __slots__ = ("after", "is_fresh", "memory")
 
@@ -57,7 +57,7 @@ class ClBlock(Block):
 
 
 def host_memory(cl: Any, context: Any, address: int, nbytes: int) -> Any:
-    """The driver's object for memory of the host; whoever asks keeps that memory alive."""
+    """Return the driver's object for host memory; the caller keeps that memory alive."""
     memory = (ctypes.c_char * max(1, nbytes)).from_address(address)
     return cl.Buffer(context, cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, hostbuf=memory)
 
@@ -93,13 +93,13 @@ class ClAllocator(HostAllocator):
         self.last: Any = None
         self.waits: list[Any] = []
         self._writes: collections.deque[tuple[Any, int]] = collections.deque()
-        self.seen: collections.deque[Any] = collections.deque()  # what `map` gave and nobody looks at any more
+        self.seen: collections.deque[Any] = collections.deque()  # results of `map` without references
         self.unseen: collections.deque[Any] = collections.deque()  # as `seen`, by views that are gone
         self._next_address = _STEP
 
     def free(self, block: Block) -> None:
-        """Give a block back. What was enqueued before may still use it: kernels of its next owner come later in the
-        queue, and what is copied into it for that one waits for `after`."""
+        """Return a block. Work enqueued before may still use it: kernels of its next owner come later in the queue,
+        and copies into it for that one wait for `after`."""
         assert isinstance(block, ClBlock)
         block.after, block.is_fresh = self.last, True
         super().free(block)
@@ -124,15 +124,15 @@ class ClAllocator(HostAllocator):
         return trimmed
 
     def free_bytes(self) -> int:
-        """What this process has not taken, at most."""
+        """Return the bytes that this process has not allocated, at most."""
         return self.facts.total_bytes - self._live_bytes - self._cached_bytes
 
     def total_bytes(self) -> int:
-        """What the driver says."""
+        """Return the driver's total."""
         return self.facts.total_bytes
 
     def begin(self) -> None:
-        """Kernels enqueued from here on see what was copied before. Called with the device's lock held, as `joined`."""
+        """Make later kernels see earlier copies. Called with the device's lock held, as `joined`."""
         if self.waits or self.seen or self.unseen:
             with self._lock:
                 self._unmap()
@@ -140,18 +140,18 @@ class ClAllocator(HostAllocator):
                 self.last = self.cl.enqueue_barrier(self.queue, wait_for=waits)
 
     def pending(self) -> list[Any]:
-        """Events after which all that was enqueued is done, and nothing is mapped that nobody looks at."""
+        """Return events after which all enqueued work is done, and all unused mappings are ended."""
         with self._lock:
             self._unmap()
             return [*([] if self.last is None else [self.last]), *self.waits]
 
     def joined(self, events: Sequence[Any]) -> None:
-        """What was enqueued, here or in another device's queue for what it reads here."""
+        """Record what was enqueued, here or in the queue of a device that reads here."""
         self.last = events[-1] if events else self.last
 
     def write(self, memory: Any, offset_bytes: int, source: memoryview, after: Sequence[Any]) -> None:
-        """Bytes of the host into a buffer, while kernels run and the host goes on: what is on its way is a copy. Memory
-        that the host shares is written by the host, once it is free."""
+        """Copy bytes of the host into a buffer, while kernels run and the host continues: the transfer uses a copy.
+        Shared memory is written by the host, once it is free."""
         if self.facts.is_unified:
             there = self.map(memory, offset_bytes, len(source), self.cl.map_flags.WRITE_INVALIDATE_REGION, after)
             memoryview(there)[:] = source
@@ -187,7 +187,7 @@ class ClAllocator(HostAllocator):
         )[0]
 
     def _unmap(self) -> None:
-        """Give back what a map showed; kernels wait for it. Call with the lock held."""
+        """End the mappings of unused views; kernels wait for it. Call with the lock held."""
         for shown in taken(self.unseen):
             self.seen.append(shown)
         while self.seen:

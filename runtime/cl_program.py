@@ -1,7 +1,7 @@
-"""OpenCL programs: source to a driver's binary that can be stored, binary to a kernel, a build's log beside its source.
+"""OpenCL programs: source to a driver's binary that can be stored, binary to a kernel, and messages of failed builds.
 
-What is stored is the source and the driver's binary: a driver that refuses its old binary gets the source again. The
-store itself (runtime/compile_cache.py) has a checksum over both, since some drivers end the process on a damaged one.
+The source and the driver's binary are stored: a driver that rejects its old binary gets the source again. The store
+itself (runtime/compile_cache.py) has a checksum over both, since some drivers end the process on a damaged one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def quietly(program: Any, device: Any, options: str) -> Any:
 
 
 def explain_build(name: str, source: str, options: str, log: str, device: str) -> str:
-    """The sentence for a build that failed: what the driver said, and the line of ours that it names."""
+    """Return the message for a failed build: the driver's error, and the source line that it names."""
     log = _SAVED.sub("", log).strip()
     place = next((found for pattern in _PLACES if (found := pattern.search(log))), None)
     head = f"kernel {name}: the driver of {device} rejected the source (options: {options or 'none'})"

@@ -3,9 +3,9 @@
 One file an entry, `<folder>/v2/<device>/<ab>/<key>`: magic, format version, sizes, JSON header, payload, BLAKE2 over
 all of it. No pickle, no index, no lock: a file appears whole by `os.replace` or not at all, so a killed process leaves
 at worst a temporary file. Damage is a miss and deletes the file; a disk that is full or read-only means no cache, never
-an error. A hash does not stop someone who may write here, and an entry is machine code. So the folder, each folder
-inside and each entry must be ours, and nobody else may write them, or they are ignored. An entry is opened as a regular
-file of limited size: a pipe, a device or a link is a miss.
+an error. A hash does not stop an attacker with write access, and an entry is machine code. So the folder, each folder
+inside and each entry must be owned by this user and not writable by others, or they are ignored. An entry is opened as
+a regular file of limited size: a pipe, a device or a link is a miss.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .allocator import round_up
 __all__ = ["CompileCache", "Entry", "cache_key", "default_cache", "default_cache_folder"]
 
 _MAGIC = b"KMCACHE\0"
-_VERSION = 2  # raise it when entries are written otherwise: those before are of an older version then, not damaged
+_VERSION = 2  # raise it when the format of entries changes: earlier ones are then of an older version, not damaged
 _OLDER = tuple(_MAGIC + version.to_bytes(4, "little") for version in range(1, _VERSION))
 _HEAD = struct.Struct("<8sIIQ32s")  # magic, version, header bytes, payload bytes, key
 _DIGEST_BYTES = 32
@@ -38,20 +38,20 @@ _TOUCH_S = 3600  # a hit renews the time stamp at most this often: a write per r
 _STALE_S = 3600  # a temporary file of this age has lost its writer
 _FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 _MOST_BYTES = 128 << 20  # of an entry: no object that is loaded is as large
-_OPEN_TO_OTHERS = 0o022  # bits of a mode: who may write besides the owner
+_OPEN_TO_OTHERS = 0o022  # bits of a mode: writable by others
 
 _warned: set[str] = set()
 
 
 class Entry(NamedTuple):
-    """What was stored: a small JSON header and the bytes."""
+    """A stored entry: a small JSON header and the bytes."""
 
     header: dict[str, object]
     payload: bytes
 
 
 def cache_key(*parts: str | bytes) -> str:
-    """BLAKE2 over the parts, each with its length, so that no two lists of parts collide by concatenation."""
+    """Hash the parts with BLAKE2, each with its length, so that no two lists of parts collide by concatenation."""
     digest = _digest()
     for part in parts:
         raw = part.encode() if isinstance(part, str) else part
@@ -61,7 +61,7 @@ def cache_key(*parts: str | bytes) -> str:
 
 
 class CompileCache:
-    """A cache folder. `folder=None` is the cache that never holds anything. Safe with threads and processes."""
+    """A cache folder. `folder=None` is a cache that is always empty. Safe with threads and processes."""
 
     def __init__(
         self, folder: str | None, max_bytes: int = 1 << 30, *, device: str = "llvm", read_only: bool = False
@@ -119,7 +119,7 @@ class CompileCache:
         self._maybe_evict(len(raw))
 
     def verify(self) -> tuple[int, int, int]:
-        """Read every entry: how many are whole, of an older version, and damaged (only those that are whole stay)."""
+        """Read every entry: return how many are valid, of an older version, and damaged (only valid ones are kept)."""
         whole = older = damaged = 0
         for path, _ in self._files():
             name = os.path.basename(path)
@@ -178,8 +178,8 @@ class CompileCache:
                 os.mkdir(path, 0o700)
 
     def _is_private(self, folder: str) -> bool:
-        """True if nobody else may write this folder, or one between it and the cache's own; or if it does not exist.
-        Where nobody else can enter the cache's own folder, the modes of those inside do not matter."""
+        """True if no other user may write this folder, or one between it and the cache's own; or if it does not
+        exist. If no other user can enter the cache's own folder, the modes of those inside do not matter."""
         if folder in self._private:
             return True
         try:
@@ -217,9 +217,11 @@ class CompileCache:
                 self._try(os.unlink, item.path)
 
     def _maybe_evict(self, written: int) -> None:
-        """Look at the whole folder once for about every sixteenth of the cap written, by all processes together.
+        """Check the size of the whole folder once for about every sixteenth of the limit written, by all processes
+        together.
 
-        A draw instead of a counter: a thousand processes that store one kernel each must not outgrow the cap either.
+        A random draw instead of a counter: a thousand processes that store one kernel each must not exceed the limit
+        either.
         """
         if int.from_bytes(os.urandom(4), "little") * self.max_bytes < 16 * written << 32:
             self.evict()
@@ -240,8 +242,8 @@ class CompileCache:
 
 
 def default_cache_folder() -> str:
-    """The user's cache folder for kernmill, wherever this system keeps such things."""
-    if sys.platform.startswith("linux"):  # what platformdirs says, without its 16 ms
+    """Return the user's cache folder for kernmill, by the conventions of the system."""
+    if sys.platform.startswith("linux"):  # as platformdirs, without its 16 ms
         base = os.environ.get("XDG_CACHE_HOME", "")
         return os.path.join(base if os.path.isabs(base) else os.path.expanduser("~/.cache"), "kernmill")
     import platformdirs
@@ -250,7 +252,7 @@ def default_cache_folder() -> str:
 
 
 def default_cache(kind: str = "llvm") -> CompileCache:
-    """The cache that the settings ask for: `CACHE`, `CACHE_DIR`, `CACHE_MAX_MB`; `kind` is the folder inside it."""
+    """Return the cache of the settings `CACHE`, `CACHE_DIR`, `CACHE_MAX_MB`; `kind` is the folder inside it."""
     return _cache_for(str(setting("CACHE")), str(setting("CACHE_DIR")), int(setting("CACHE_MAX_MB")), kind)
 
 
@@ -288,7 +290,7 @@ def _decode(raw: bytes, key: str) -> Entry | None:
 
 
 def _read_file(path: str) -> tuple[bytes | None, float]:
-    """Content and age in seconds; None when it is no regular file of ours."""
+    """Return content and age in seconds; None if it is not a regular file of this user."""
     with open(path, "rb", buffering=0, opener=_opened) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode) or not _is_ours(status) or status.st_size > _MOST_BYTES:
@@ -297,7 +299,7 @@ def _read_file(path: str) -> tuple[bytes | None, float]:
 
 
 def _is_ours(status: os.stat_result) -> bool:
-    """True if this user owns it and nobody else may write it."""
+    """True if this user owns it and no other user may write it."""
     return not hasattr(os, "geteuid") or (status.st_uid == os.geteuid() and not status.st_mode & _OPEN_TO_OTHERS)
 
 
@@ -307,7 +309,7 @@ def _write_file(path: str, raw: bytes) -> None:
 
 
 def _opened(path: str, flags: int) -> int:
-    """Links are not followed, pipes are not waited for, and what is made is closed to others."""
+    """Open a file without following links or waiting for pipes; new files are closed to others."""
     return os.open(path, flags | _FLAGS, 0o600)
 
 
@@ -328,7 +330,7 @@ def _walk(folder: str, depth: int) -> Iterator[os.DirEntry[str]]:
 
 
 def _claim(folder: str, create: bool) -> bool:
-    """Whether the folder is ours alone; made if it is not there yet."""
+    """True if no other user may access the folder; create it if it does not exist."""
     try:
         if create:
             os.makedirs(folder, 0o700, exist_ok=True)

@@ -24,12 +24,13 @@ __all__ = [
 
 
 def heuristic_schedule(device: Device, kernel: Kernel) -> list[Action]:
-    """What the heuristic chooses."""
+    """Return the heuristic's choice."""
     return parse_schedule("\n".join(optimize_loops(kernel.ast, device.target).arg.actions))
 
 
 class Rendered(NamedTuple):
-    """A kernel on its way to a program: the linear list, its text, its parallel loop's size, what that touches."""
+    """A kernel on its way to a program: the linear list, its text, its parallel loop's size, and the slices it
+    accesses."""
 
     uops: list[UOp]
     source: str
@@ -45,7 +46,7 @@ class Unfinished:
         self.target = device.target
 
     def begin(self, *, is_one_of_many: bool) -> None:
-        """Lower and render; hand the text to the compiler. Groups that need more memory than there is get smaller."""
+        """Lower and render; pass the text to the compiler. Work-groups that need too much memory are made smaller."""
         while True:
             try:
                 actions = None if self.given is None else parse_schedule(self.given)
@@ -79,7 +80,7 @@ class Unfinished:
         return program
 
     def shrink(self) -> bool:
-        """Take half as many work-items in a group from now on; whether groups are ours to choose and had several."""
+        """Halve the work-items of a group from now on; return True if the group size is free and was above 1."""
         self.target = replace(self.target, group_items=self.target.group_items // 2)
         return self.given is None and self.target.group_items > 0
 
@@ -92,10 +93,10 @@ class Unfinished:
 
 
 def compile_with(device: Device, kernel: Kernel, actions: list[Action]) -> Program:
-    """The program of a kernel as cut by these actions; it is kept nowhere.
+    """Return the program of a kernel with these actions; it is not cached.
 
     Raises:
-        CompileError, InternalError: the actions do not fit, or the compiler cannot do what they ask.
+        CompileError, InternalError: the actions do not fit, or the compiler cannot apply them.
     """
     rendered = render(device, kernel, actions)
     program = device.load(symbol(kernel), device.compile(symbol(kernel), rendered.source))
@@ -108,8 +109,8 @@ def render(
 ) -> Rendered:
     """Lower and render, from scratch, with these actions, or with those that the heuristic chooses.
 
-    Where what it has chosen does not fit, the loops are left as they are, with a warning: its faults stop nobody but
-    our own tests. A bug on the way is reported with the kernel's UOps and schedule.
+    If the heuristic's choice does not fit, the loops are unchanged, with a warning: its bugs fail only our own tests. A
+    bug in a pass is reported with the kernel's UOps and schedule.
     """
     target = target or device.target
     try:
@@ -165,7 +166,7 @@ def _check_group(device: Device, kernel: Kernel, uops: list[UOp]) -> None:
 
 
 def given_actions(device: Device, kernel: Kernel) -> list[Action] | None:
-    """Those written in OVERRIDE, else those that a search has stored; None: what the heuristic chooses is in force."""
+    """Return the actions of OVERRIDE, else those that a search has stored; None: use the heuristic."""
     given = given_schedule(device, kernel)
     return None if given is None else parse_schedule(given)
 
@@ -177,7 +178,7 @@ def schedule_of(device: Device, kernel: Kernel) -> list[Action]:
 
 
 def describe(kernel: Kernel, device: Device) -> dict[str, object]:
-    """What DUMP writes of a kernel besides its texts: sizes, cost, schedule, and where it comes from."""
+    """Return the figures of a kernel for DUMP: sizes, cost, schedule, and source location."""
     cost = estimate(kernel.ast)
     nodes = kernel.ast.toposort()
     params = sorted((node for node in nodes if node.op is Ops.PARAM), key=lambda p: int(p.arg[0]))

@@ -34,7 +34,7 @@ _WRITE, _ALLOC = 1, 2
 _UNDEF, _ABS = 0, 0xFFF1
 _STUB = b"\xff\x25\x02\x00\x00\x00\xcc\xcc"  # jmp *(rip + 2), then the 8-byte address: a stub and a GOT slot in one
 _READ_EXECUTE = 1 | 4
-# relocation type -> (field format, place-relative, through the address slot)
+# relocation type -> (field format, PC-relative, through the address slot)
 _RELOCATIONS: dict[int, tuple[struct.Struct, bool, bool]] = {
     1: (struct.Struct("<Q"), False, False),  # R_X86_64_64
     2: (struct.Struct("<i"), True, False),  # R_X86_64_PC32
@@ -49,7 +49,7 @@ _RELOCATIONS: dict[int, tuple[struct.Struct, bool, bool]] = {
 
 
 def is_elf_host() -> bool:
-    """Whether this loader can be used here: Linux on x86-64."""
+    """True if this loader can be used here: Linux on x86-64."""
     return sys.platform == "linux" and platform.machine() == "x86_64"
 
 
@@ -61,7 +61,7 @@ class Module:
     def __init__(self, symbols: dict[str, int], mapped: tuple[int, int] | None = None, keep: object = None) -> None:
         self.symbols = symbols
         self._mapped = mapped
-        self._keep = keep  # what owns the code when this loader does not: LLJIT's tracker
+        self._keep = keep  # the owner of the code if it is not this loader: LLJIT's tracker
         if mapped is not None:
             keep_until_death(self, mapped, _unused)
 
@@ -70,7 +70,7 @@ _unused: collections.deque[object] = collections.deque()  # mappings of modules 
 
 
 def unmap_unused() -> None:
-    """Give back the pages of modules that are gone. Not at exit: a worker of a pool may still run such code."""
+    """Unmap the pages of freed modules. Not at exit: a worker of a pool may still run such code."""
     for mapped in taken(_unused):
         libc().munmap(*mapped)
 
@@ -89,7 +89,8 @@ def libc() -> ctypes.CDLL:
 
 @functools.cache
 def libc_externs() -> dict[str, int]:
-    """The memory functions of the C library: what LLVM may call without being asked, and the heap for large panels."""
+    """Return the memory functions of the C library: those that LLVM may call implicitly, and the heap for large
+    panels."""
     names = ("memcpy", "memset", "memmove", "memcmp", "malloc", "free")
     return {name: ctypes.cast(getattr(libc(), name), ctypes.c_void_p).value or 0 for name in names}
 
@@ -98,10 +99,10 @@ Rows = list[tuple[int, ...]]
 
 
 def load_elf(data: bytes, externs: Mapping[str, int] | None = None) -> Module:
-    """Load an object. `externs` gives addresses of further functions that it calls.
+    """Load an object. `externs` has the addresses of further functions that it calls.
 
     Raises:
-        FormatError: the bytes are no such object, are damaged, or call something unknown.
+        FormatError: the bytes are not such an object, are damaged, or call something unknown.
     """
     unmap_unused()
     return _Object(data, {**libc_externs(), **(externs or {})}).load()
@@ -112,7 +113,7 @@ def _damaged(what: str) -> FormatError:
 
 
 class _Object:
-    """An object file while it is placed: its tables, where each section goes, and the slots for far addresses."""
+    """An object file during layout: its tables, the address of each section, and the slots for distant addresses."""
 
     def __init__(self, data: bytes, externs: Mapping[str, int]) -> None:
         if len(data) < 64 or data[:7] != b"\x7fELF\x02\x01\x01" or struct.unpack_from("<HH", data, 16) != (1, 62):
@@ -182,7 +183,7 @@ class _Object:
         return module
 
     def lay_out(self, relocations: Mapping[int, Rows]) -> tuple[int, int]:
-        """Place what stays fixed (code, constants, address slots) first, what is written on pages of its own."""
+        """Lay out read-only sections (code, constants, address slots) first, writable ones on separate pages."""
         end = fixed_bytes = 0
         for writable in (0, _WRITE):
             for index, (_, kind, flags, _, _, size, _, _, align, _) in enumerate(self.sections):

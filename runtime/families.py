@@ -1,10 +1,10 @@
 """Graphs that differ in sizes and numbers only: after the second one, one plan serves them all.
 
-`find_plan` is called for a graph that `plans` does not know. Graphs of equal form are a `Family`. The first one gets
-exact kernels. When a second one comes, a plan is made in which the sizes that differ are variables, or expressions of
-them, and the constants that differ are numbers that each run gives. A later graph uses that plan if every size is what
-the plan's expressions say; so a wrong guess costs a compilation, never a wrong value. Sizes of 0 and 1 belong to the
-form. A graph that keeps coming with the same sizes gets exact kernels in the end. Tests:
+`find_plan` is called for a graph that `plans` does not know. Graphs of equal structure are a `Family`. The first one
+gets exact kernels. When a second one comes, a plan is made in which the sizes that differ are variables, or expressions
+of them, and the constants that differ are numbers that each run gives. A later graph uses that plan if every size is
+what the plan's expressions say; so a wrong guess costs a compilation, never a wrong value. Sizes of 0 and 1 belong to
+the structure. A graph that keeps recurring with the same sizes eventually gets exact kernels. Tests:
 tests/runtime/test_families.py.
 """
 
@@ -41,7 +41,7 @@ from .replay import is_to_be_recorded
 
 __all__ = ["families", "find_plan", "wants_exact"]
 
-_EXACT_AFTER = 64  # uses of a plan with variables at the same sizes, before those get kernels of their own
+_EXACT_AFTER = 64  # uses of a plan with variables at the same sizes, before those get exact kernels
 _WARN_AFTER = 8  # exact plans of one family
 _MOST_FAMILIES = 512
 _MOST_VARIABLES = 4
@@ -54,7 +54,7 @@ forgetting.append(families.clear)
 
 
 class Sample(NamedTuple):
-    """What differs between the graphs of a family: sizes, constants by position of the entry, and what checks say."""
+    """The differences between graphs of a family: sizes, constants by position of the entry, and messages of checks."""
 
     sizes: tuple[int, ...]
     constants: tuple[tuple[int, UOp], ...]
@@ -73,7 +73,7 @@ class General:
     counts: list[Callable[[Mapping[str, int]], int]]  # values of each buffer
 
     def bind(self, sample: Sample, structure: Structure, first: int) -> Plan | None:
-        """The plan with the values of this graph; None if it is not one of those that the plan serves."""
+        """Return the plan with the values of this graph; None if the plan does not serve it."""
         if any(sample.sizes[index] != size for index, size in self.fixed.items()):
             return None
         if any(self.constants[at] not in (None, node) for at, node in sample.constants):
@@ -107,7 +107,7 @@ def _numbers(entries: Sequence[Any], constants: Mapping[int, UOp | None]) -> lis
 
 @dataclass(slots=True)
 class Family:
-    """Graphs of one form that were computed."""
+    """Computed graphs of one structure."""
 
     samples: list[Sample] = field(default_factory=list[Sample])
     generals: list[General] = field(default_factory=list[General])
@@ -116,8 +116,8 @@ class Family:
 
 
 def find_plan(walk: GraphWalk, plain: GraphWalk | None, in_place: frozenset[int]) -> Plan:
-    """The plan for a graph that `plans` does not have: one with variables, or a new one. `plain` is the walk without
-    parts of leaves; None: no other graph can share the plan.
+    """Return the plan for a graph that `plans` does not have: one with variables, or a new one. `plain` is the walk
+    without slices of leaves; None: no other graph can share the plan.
 
     Raises:
         CompileError: a kernel cannot be built.
@@ -147,7 +147,7 @@ def _family(key: Any) -> Family:
 def _shared(
     family: Family, sample: Sample, structure: Structure, walk: GraphWalk, in_place: frozenset[int]
 ) -> tuple[Plan | None, str]:
-    """A plan of the family for this graph, if there is one, and why something is compiled."""
+    """Return a plan of the family for this graph, if there is one, and the reason for a compilation."""
     first = len(walk.roots)
     for general in family.generals:
         if (found := general.bind(sample, structure, first)) is not None:
@@ -173,9 +173,9 @@ def wants_exact(plan: Plan) -> bool:
     return plan.uses[0] == _EXACT_AFTER
 
 
-# --- the form of a graph ---------------------------------------------------------------------------------------------
+# --- the structure of a graph without sizes
 def _form(structure: Structure, first: int, fixed: Container[UOp]) -> tuple[tuple[Any, ...], Sample]:
-    """The structure without sizes and constants, and these. Constants in `fixed` belong to the form."""
+    """Return the structure without sizes and constants, and these. Constants in `fixed` belong to the structure."""
     sizes: list[int] = []
     constants: list[tuple[int, UOp]] = []
     messages: list[str] = []
@@ -330,7 +330,7 @@ def _fits(
 
 
 def _ratio(vector: Sequence[int], values: Sequence[int]) -> int:
-    """The factor between two lists of sizes; 0 if there is none."""
+    """Return the factor between two lists of sizes; 0 if there is none."""
     found = {v // n if v % n == 0 else 0 for v, n in zip(vector, values, strict=True)}
     return found.pop() if len(found) == 1 else 0
 
@@ -383,7 +383,7 @@ def _rule(text: str) -> Callable[[Mapping[str, int]], int]:
     return lambda values: int(eval(code, {"__builtins__": {}}, values))
 
 
-# --- what is said of it ----------------------------------------------------------------------------------------------
+# --- messages
 def _difference(before: Sample, now: Sample) -> str:
     changed = [(a, b) for a, b in zip(before.sizes, now.sizes, strict=True) if a != b]
     if changed:

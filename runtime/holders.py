@@ -1,6 +1,6 @@
-"""Who holds memory: the largest live buffers of a device, for the message of a device that has no room.
+"""Users of memory: the largest live buffers of a device, for the message of an out-of-memory error.
 
-Nothing is counted while all is well: when there is an error to tell, a search through Python's objects finds buffers.
+Nothing is counted in normal operation: for an error message, a search through Python's objects finds buffers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def largest_holders(device: str) -> str:
     nodes = [o for o in gc.get_objects() if type(o) is UOp]
     found: dict[int, tuple[int, str]] = {}
     for node in nodes:
-        source = node.src[0] if node.src and node.storage is None else node  # the shape that the user gave it
+        source = node.src[0] if node.src and node.storage is None else node  # the user's shape
         storage: Any = source.storage
         if getattr(storage, "device", None) != device or not hasattr(storage, "whole"):
             continue

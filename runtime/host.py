@@ -1,6 +1,6 @@
 """The host CPU: its LLVM name and features, its caches, and how many threads this process may use.
 
-On Linux everything comes from /proc and /sys, so that a warm start never imports llvmlite; elsewhere LLVM is asked.
+On Linux everything comes from /proc and /sys, so that a warm start never imports llvmlite; elsewhere LLVM is queried.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .elf import libc
 
 __all__ = ["Host", "amx_refusal", "cpu_quota", "request_amx", "this_host"]
 
-# /proc/cpuinfo flag -> LLVM feature. What is absent is switched off by name, since a CPU name promises more than
-# a virtual machine may show.
+# /proc/cpuinfo flag -> LLVM feature. Absent features are disabled by name, since a CPU name implies more than a virtual
+# machine may have.
 X86_FEATURES: dict[str, str] = {
     "cx16": "cx16", "lahf_lm": "sahf", "popcnt": "popcnt", "pni": "sse3", "ssse3": "ssse3", "sse4_1": "sse4.1",
     "sse4_2": "sse4.2", "sse4a": "sse4a", "movbe": "movbe", "abm": "lzcnt", "aes": "aes", "pclmulqdq": "pclmul",
@@ -40,15 +40,15 @@ X86_FEATURES: dict[str, str] = {
     "amx_int8": "amx-int8", "amx_bf16": "amx-bf16", "amx_fp16": "amx-fp16", "amx_complex": "amx-complex",
 }  # fmt: skip
 
-# What each level of the x86-64 micro-architecture levels asks for (psABI), in LLVM's names.
+# requirements of each x86-64 micro-architecture level (psABI), in LLVM's names
 _V2 = {"cx16", "sahf", "popcnt", "sse3", "ssse3", "sse4.1", "sse4.2"}
 _V3 = _V2 | {"avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe"}
 _V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 _TARGETS: dict[str, tuple[str, set[str]]] = {
     "sse": ("x86-64-v2", _V2),
     "avx2": ("x86-64-v3", _V3),
-    "avx512": ("", _V4),  # under a name that fits what the CPU has
-    "amx": ("", set()),  # what there is, with functions in place of the matrix unit
+    "avx512": ("", _V4),  # under a CPU name that fits its features
+    "amx": ("", set()),  # all features, with functions that emulate the matrix unit
 }
 _NEEDS_AVX = {"avx", "avx2", "fma", "f16c", "fma4", "xop", "vaes", "vpclmulqdq"}
 _DEFAULT_CACHES = (32 << 10, 1 << 20, 8 << 20)
@@ -65,20 +65,20 @@ class Host(NamedTuple):
     l3: int
 
     def has(self, feature: str) -> bool:
-        """Whether an LLVM feature (`"avx512f"`) may be used."""
+        """True if an LLVM feature (`"avx512f"`) may be used."""
         return f"+{feature}" in self.features
 
     def threads(self) -> int:
-        """Threads a device should use: what the process may use, or fewer when `THREADS` says so."""
+        """Return the threads that a device should use: what the process may use, or fewer if `THREADS` says so."""
         usable = _usable_lately(int(time.monotonic()))
         return min(int(setting("THREADS")) or usable, usable)
 
 
 def this_host() -> Host:
-    """The CPU of this process, lowered to `TARGET` if that is set.
+    """Return the CPU of this process, lowered to `TARGET` if that is set.
 
     Raises:
-        SettingError: `TARGET` asks for more than the CPU has.
+        SettingError: `TARGET` needs more than the CPU has.
     """
     target = str(setting("TARGET"))
     return _host("" if target in ("gpu", "cpu", "mma") else target)  # shapes of kernels, not levels of a CPU
@@ -118,7 +118,7 @@ def read_cpuinfo(text: str) -> tuple[str, set[str]]:
 
 
 def x86_target(vendor: str, found: set[str], target: str) -> tuple[str, tuple[str, ...]]:
-    """The LLVM CPU name and feature list for what was found, lowered to `target`."""
+    """Return the LLVM CPU name and feature list for the detected features, lowered to `target`."""
     name, needed = _TARGETS.get(target, ("", set[str]()))
     if missing := sorted(needed - found):
         raise SettingError(
@@ -143,7 +143,7 @@ def _x86_cpu(vendor: str, found: set[str]) -> str:
     if found >= _V4:
         if vendor == "AuthenticAMD":
             return "znver4"
-        # The name that detects itself on newer parts ("rocketlake" in some VMs) schedules GEMM 7 % slower.
+        # the name that LLVM detects on newer parts ("rocketlake" in some VMs) schedules GEMM 7 % slower
         return "sapphirerapids" if {"amx-tile", "avx512fp16"} & found else "x86-64-v4"
     if found >= _V3:
         return "x86-64-v3"
@@ -171,7 +171,7 @@ def request_amx() -> bool:
 
 
 def amx_refusal() -> str:
-    """Why a matrix unit that the CPU has is not used; empty if there is none, or if it may be used."""
+    """Return why an existing matrix unit is not used; empty if there is none, or if it may be used."""
     if "amx_tile" not in _cpuinfo()[1] or request_amx():
         return ""
     return "matrix unit: not used, the system denies it to this process (arch_prctl ARCH_REQ_XCOMP_PERM)"
@@ -211,7 +211,7 @@ def _usable_lately(second: int) -> int:
 
 
 def usable_cpus() -> int:
-    """CPUs this process may use: the affinity mask, cut by the quota of its control group."""
+    """Return the CPUs this process may use: the affinity mask, limited by the quota of its control group."""
     mask = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cpu_quota()
     return max(1, mask if quota is None else min(mask, math.ceil(quota)))

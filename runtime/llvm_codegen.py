@@ -43,7 +43,7 @@ def compile_ir(text: str, host: Host) -> bytes:
 
 
 def compiler_process() -> CompilerProcess | None:
-    """The process that compiles, started if need be; None where there is none: unwanted, no CPU for it, it failed."""
+    """Return the compiling process, started if needed; None if it is disabled, has no CPU, or has failed."""
     global _process
     if not setting("COMPILER_PROCESS"):
         return None
@@ -61,24 +61,25 @@ def compiler_process() -> CompilerProcess | None:
 
 
 def compile_ir_later(text: str, host: Host) -> Callable[[], bytes]:
-    """As `compile_ir`, in the compiling process; calling what is returned waits for the bytes. Here, if that fails."""
+    """Start `compile_ir` in the compiling process, and return a function that waits for the bytes. It compiles here
+    if that fails."""
     process = compiler_process()
     if process is None:
         return functools.partial(compile_ir, text, host)
     asked = process.submit(text, host.cpu, ",".join(host.features))
-    return lambda: asked() or compile_ir(text, host)  # None: lost, or refused: here the message is made
+    return lambda: asked() or compile_ir(text, host)  # None: lost, or rejected: here the message is made
 
 
 def assembly(text: str, host: Host) -> str:
-    """The assembly that `compile_ir` would turn into an object, for people to read."""
+    """Return the assembly of `compile_ir`'s object, for people to read."""
     return str(_made(text, host, "emit_assembly"))
 
 
 def compile_cached(
     text: str, host: Host, header: Mapping[str, object], cache: CompileCache, *, is_later: bool = False
 ) -> Callable[[], bytes]:
-    """`compile_ir` through the disk cache, done when what is returned is called; with `is_later` the compiling process
-    begins now. `header` is stored with the object, for `kernmill cache` to show."""
+    """Return a function that runs `compile_ir` through the disk cache; with `is_later` the compiling process starts
+    now. `header` is stored with the object, for `kernmill cache` to show."""
     key = cache_key("llvm", str(_FORMAT), llvm_version(), host.arch, host.cpu, ",".join(host.features), text)
     entry = cache.get(key)
     if entry is not None:
@@ -153,7 +154,7 @@ def _made(text: str, host: Host, how: str) -> Any:
             machine, module = _emitter().parse(text, host.cpu, ",".join(host.features))
         except RuntimeError as error:
             raise CompileError(_explain(str(error), text)) from None
-        with module:  # let go of while nothing forks
+        with module:  # released while no fork can happen
             return getattr(machine, how)(module)
 
 

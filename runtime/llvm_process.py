@@ -1,8 +1,8 @@
-"""LLVM in processes of its own: IR text in, object bytes out, while this process lowers the next kernel.
+"""LLVM in separate processes: IR text in, object bytes out, while this process lowers the next kernel.
 
-llvmlite holds one lock around every call, so threads would wait for each other. This file is also what such a process
-runs (`python -S -P llvm_process.py`): it needs llvmlite only, hence starts in a tenth of a second, whatever the user's
-program does when it is imported. A process that dies or was idle for long is no loss: what it owes is compiled here.
+llvmlite holds one lock around every call, so threads would wait for each other. This file is also the program of such a
+process (`python -S -P llvm_process.py`). It needs llvmlite only, so it starts in a tenth of a second, whatever the
+user's program does at import. If a process dies or was idle for long, its outstanding requests are compiled here.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import IO, Any, Final
 __all__ = ["CompilerProcess", "Emitter", "serve"]
 
 _IDLE_S: Final = 30.0
-_LEVEL: Final = 2  # of the code generator; for what the others would give see docs/topics/compile-time.md
+_LEVEL: Final = 2  # of the code generator; for the effect of the others see docs/topics/compile-time.md
 _FOLDS_MASKED_LOADS: Final = (22,)  # LLVM whose peephole pass moves them into permutations, which read all lanes
 
 
 class Emitter:
-    """llvmlite, ready for this machine; target machines are kept."""
+    """llvmlite, configured for this machine; target machines are cached."""
 
     def __init__(self) -> None:
         self.binding: Any = importlib.import_module("llvmlite.binding")  # it carries no types
@@ -54,7 +54,7 @@ class Emitter:
 
 
 class CompilerProcess:
-    """One such process. Requests are answered in order; a lost one is answered with None."""
+    """A compiling process. Requests are answered in order; a lost one is answered with None."""
 
     def __init__(self) -> None:
         import subprocess  # a warm start does without
@@ -77,12 +77,12 @@ class CompilerProcess:
         try:
             for thread in self.threads:
                 thread.start()
-        except RuntimeError:  # the system starts no more threads: this process compiles by itself
+        except RuntimeError:  # the system starts no more threads: this process compiles itself
             self.close()
 
     @property
     def is_usable(self) -> bool:
-        """Whether it can still be asked, from this process."""
+        """True if this process can still send requests to it."""
         return not self.is_lost and self.owner == os.getpid() and self.process.poll() is None
 
     def submit(self, text: str, cpu: str, features: str) -> Callable[[], bytes | None]:
@@ -120,7 +120,7 @@ class CompilerProcess:
         self.is_lost = True
         self.requests.put(None)
         with contextlib.suppress(queue.Empty):
-            while True:  # nobody waits for ever
+            while True:  # no wait is unlimited
                 self.waiting.get_nowait().put(None)
         self.process.stdout.close()
         self.process.wait()
@@ -140,7 +140,7 @@ class CompilerProcess:
 
 
 def serve(source: IO[bytes], target: IO[bytes]) -> None:
-    """Answer requests until there are none for long: the bytes of an object, or -1 for a text that LLVM refuses."""
+    """Answer requests until there are none for long: the bytes of an object, or -1 for a text that LLVM rejects."""
     emitter = Emitter()
     while True:
         idle = threading.Timer(_IDLE_S, os._exit, (0,))

@@ -1,4 +1,4 @@
-"""NULL: renders every kernel as LLVM IR and runs nothing. Results are whatever the memory held."""
+"""NULL: renders every kernel as LLVM IR and runs nothing. Results are undefined memory contents."""
 
 from __future__ import annotations
 

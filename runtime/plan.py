@@ -1,8 +1,8 @@
-"""From a closed graph to a plan: kernels, memory and programs; known ones come from memory or from disk.
+"""From a closed graph to a plan: kernels, memory and programs; plans are cached in memory and on disk.
 
-Scheduling depends on the graph, where its data live, what may be overwritten, and the compiler's own sources: that is
-the key on disk. Such a plan names its kernels by their digests, under which `build` finds their programs, and holds no
-UOps. Reports, searches and a program that is no longer in the cache ask for those: then the graph is scheduled again.
+Scheduling depends on the graph, the devices of its data, what may be overwritten, and the compiler's own sources: these
+are the key on disk. A stored plan names its kernels by their digests, under which `build` finds their programs, and has
+no UOps. If reports, searches or an evicted program need those, the graph is scheduled again.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ from .watch import is_quiet, wants_report
 
 __all__ = ["Plan", "Plans", "closed", "new_plan", "plans", "runs_unseen", "settings_key"]
 
-_ENTRY_BYTES = 400  # of an entry of a key, with what refers to it
+_ENTRY_BYTES = 400  # of an entry of a key, with its references
 _KERNEL_BYTES = 12_000  # of a kernel's plan and its loaded code
 _Scheduled: TypeAlias = "tuple[GraphPlan, MemoryPlan]"
 _PART_OF_A_PLAN = ("DEVICE", "OVERRIDE", "BEAM", "TARGET", "CHECK")
 
 
 class Plan(NamedTuple):
-    """What is kept for a graph structure."""
+    """The cached plan of a graph structure."""
 
     graph: GraphPlan
     memory: MemoryPlan
     steps: list[Copy | list[tuple[Kernel, Program]]]  # adjacent kernels of one device run as one batch
-    bounds: dict[str, tuple[int, int]]  # what each variable may be
+    bounds: dict[str, tuple[int, int]]  # bounds of each variable
     written: list[int]  # slots that kernels write to
     prepared: list[Any]  # the launches in one table (runtime/prepared.py), or None; empty before the first run
     cost_bytes: int  # an estimate of the memory that keeping the plan takes
@@ -111,7 +111,8 @@ class Plans:
 
 plans = Plans()
 forgetting.append(plans.clear)
-_lately: list[Any] = [None, (), True]  # overrides of settings; what a plan depends on; nothing is printed or checked
+# overrides of settings; dependencies of a plan; True if nothing is printed or checked
+_lately: list[Any] = [None, (), True]
 
 
 def settings_key() -> tuple[Any, ...]:
@@ -174,8 +175,8 @@ def _check_devices(kernel: Kernel, graph: GraphPlan) -> None:
 def closed(structure: Structure, origins: Sequence[str | None]) -> UOp:
     """The graph of a structure, over PARAMs: those of leaves by slot, then one of each number. DETACHs are
     counted from 1, since equal graphs are equal however many leaves were made before. Assignments to constants, which
-    are tensors' own nodes, are other nodes here: a plan that holds them would keep their memory as well, and show what
-    it was with one call's variables to the next call."""
+    are tensors' own nodes, are replaced here: a plan with them would keep their memory alive, and expose it to the next
+    call."""
     nodes, own, first, counted = list[UOp](), set[UOp](), len(structure) - len(origins), itertools.count(1)
     numbers = number_nodes(structure[first:])
     for entry, origin in zip(structure[first:], origins, strict=True):
@@ -204,7 +205,7 @@ def closed(structure: Structure, origins: Sequence[str | None]) -> UOp:
 
 
 def number_nodes(entries: Sequence[Any]) -> Iterator[UOp]:
-    """The numbers of a structure in order, each in a PARAM of its own: equal layers have equal kernels."""
+    """Yield the numbers of a structure in order, each in a separate PARAM: equal layers have equal kernels."""
     slot = sum(bool(e.src) or e.op is Ops.PARAM if isinstance(e, UOp) else isinstance(e[0], int) for e in entries)
     for number, entry in enumerate(filter(is_number, entries)):
         yield reshape(UOp(Ops.PARAM, entry[1], (), (slot + number, 1)), ())

@@ -1,9 +1,9 @@
 """The native thread pool: a table of kernel launches runs as one call, with no Python between the entries.
 
 Kernel ABI: `void kernel(ptr args, i64 begin, i64 end)`. `args` points to 8-byte slots, buffer addresses and i64
-variables. [begin, end) is a part of the kernel's outermost parallel range [0, n). If n is larger than `chunk` and the
-pool has more than one thread, each thread has an equal part, in whole chunks, and one that is done takes half of what
-another has left; which thread does which part must not show in the result, and kernels see to that.
+variables. [begin, end) is a sub-range of the kernel's outermost parallel range [0, n). If n is larger than `chunk` and
+the pool has more than one thread, each thread has an equal share, in whole chunks, and a thread that is done takes half
+of another's remaining share. The result must not depend on which thread runs which sub-range; kernels ensure that.
 
 Waiting threads spin for `SPIN` microseconds and then sleep: a long spin loses two to five times as soon as another
 process wants the core (docs/topics/threads.md). Workers are daemon threads of Python inside one native call
@@ -43,7 +43,7 @@ __all__ = ["Launch", "LaunchTable", "Pool", "default_pool", "expect_pool", "touc
 
 _PYTHON = ("PyEval_SaveThread", "PyEval_RestoreThread", "PyErr_CheckSignals")
 _JOIN_S = 0.5
-_NOWHERE = 0xFFFFFFFF  # no CPU: the workers will be tied anew
+_NOWHERE = 0xFFFFFFFF  # no CPU: the workers will be pinned again
 _FAULTS = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP"}
 
 NativeCall = Callable[..., None]
@@ -60,7 +60,7 @@ class _Native(NamedTuple):
 
 
 def expect_pool() -> None:
-    """Have the pool's code compiled beside this process, which will need it."""
+    """Start compiling the pool's code in a second process."""
     with _making:  # two threads would ask twice
         if not _begun and not _loaded.cache_info().currsize:
             _begun.append(_code(is_later=True))
@@ -74,7 +74,7 @@ def _code(*, is_later: bool) -> Callable[[], bytes]:
 
 def _native() -> _Native:
     """The compiled pool, from the disk cache after the first time."""
-    with _making:  # of what two threads load, one goes away while it is in use
+    with _making:  # if two threads load it, one copy would be freed while it is in use
         return _loaded()
 
 
@@ -149,7 +149,7 @@ class _Crew:
         self.memory[at : at + size] = value.to_bytes(size, "little")
 
     def enlist(self, worker: int) -> None:
-        """The calling thread is this worker from now on: it will be kept off the caller's CPU."""
+        """Make the calling thread this worker: it will be kept off the caller's CPU."""
         if worker < MOST_WORKERS:
             self._put(STATE["ids"] + 4 * worker, threading.get_native_id(), 4)
             self._put(STATE["home"], _NOWHERE, 4)
@@ -189,7 +189,8 @@ def _serve(crew: _Crew, worker: int) -> None:
 
 
 class Pool:
-    """A pool of `threads` threads, the caller included. `run` may be called from any thread; calls take turns."""
+    """A pool of `threads` threads, including the caller. `run` may be called from any thread; calls run one at a
+    time."""
 
     def __init__(self, threads: int, spin: int | None = None) -> None:
         self.threads = max(1, threads)
@@ -204,7 +205,7 @@ class Pool:
         self._finalizer = weakref.finalize(self, self._crew.stop)
 
     def renew_after_fork(self) -> None:
-        """In a forked child: the parent's threads are not here, and one of them may have held the lock."""
+        """Reset in a forked child: the parent's threads do not exist here, and one of them may have held the lock."""
         self._finalizer.detach()
         self._renew()
 
@@ -232,7 +233,7 @@ class Pool:
 
 
 def _after_fork() -> None:
-    _begun.clear()  # who would answer is the parent's
+    _begun.clear()  # pending answers belong to the parent
     for pool in list(_pools):
         pool.renew_after_fork()
 
@@ -241,7 +242,7 @@ at_fork(after_in_child=_after_fork)
 
 
 def default_pool() -> Pool:
-    """The pool that the settings ask for: `THREADS` and `SPIN`. The process's limits are looked at once a second."""
+    """Return the pool of the settings `THREADS` and `SPIN`. The process's limits are checked once a second."""
     global _lately
     second, overrides, lately = int(time.monotonic()), active_overrides(), _lately
     if lately is None or lately[0] != second or lately[1] is not overrides:
@@ -262,8 +263,8 @@ def _pool_for(threads: int, spin: int) -> Pool:
 
 
 class Launch(NamedTuple):
-    """One entry: a kernel's address, its argument slots, its parallel range [0, n), the least of it that is taken, and
-    how many such chunks are done between two looks at signals; 0: all of them."""
+    """A table entry: a kernel's address, its argument slots, its parallel range [0, n), the smallest chunk, and the
+    number of chunks between two signal checks; 0: all of them."""
 
     fn: int
     args: Sequence[int]
@@ -276,7 +277,7 @@ _WORDS = 5  # of an entry
 
 
 class LaunchTable:
-    """Launches in the form that the pool walks. Keep the object alive while it runs."""
+    """Launches in the pool's format. Keep the object alive while it runs."""
 
     def __init__(self, launches: Sequence[Launch]) -> None:
         self.count, words = len(launches), list[int]()
@@ -286,21 +287,21 @@ class LaunchTable:
         for launch in launches:
             words += launch.args
             self._first.append(len(words))
-        self._words = array("q", words)  # entries and arguments: what is not captured makes one for each launch
+        self._words = array("q", words)  # entries and arguments: eager mode makes one for each launch
         self.address = self._words.buffer_info()[0]
         for index in range(self.count):
             self._words[_WORDS * index + 1] = self.address + 8 * self._first[index]
 
     def argument(self, entry: int, slot: int) -> tuple[array[int], int]:
-        """Where an argument stands, a buffer address or a variable: an array of all, and the place in it."""
+        """Return the location of an argument, a buffer address or a variable: the array, and the index in it."""
         first, end = self._first[entry : entry + 2]
         if not 0 <= slot < end - first:
             raise IndexError(f"argument: entry {entry} has {end - first} slots, not slot {slot}")
         return self._words, first + slot
 
     def linked(self, first: int, end: int, parts: int, together: int, chunk: int, part: int = 0) -> Launch:
-        """Entries `first` to `end`, each with as many iterations in each of `parts`, as one that does so many parts
-        `together` by all of them in turn. Its arguments are this table's, which has to be kept."""
+        """Link entries `first` to `end`, each with equally many iterations in each of `parts`, into one entry that
+        runs all of them on `together` parts at a time. Its arguments are this table's, which must stay alive."""
         rows = [self._words[at : at + 3] for at in range(_WORDS * first, _WORDS * end, _WORDS)]
         steps = [value for fn, args, n in rows for value in (fn, args, n // parts)]
         return Launch(_native().chain, (together, *steps, 0), parts, chunk, part)

@@ -39,13 +39,13 @@ from .pool_system import APART, CLOCK, ELSEWHERE, LINUX, LOOK
 
 __all__ = ["CPU_BYTES", "MOST_CHUNKS", "MOST_WORKERS", "POOL_FUNCTIONS", "RANGE_BYTES", "STATE", "pool_ir"]
 
-STATE = {  # where a field lies, in bytes
+STATE = {  # byte offsets of fields
     "done": 0, "waiting": 4,
     "fn": 64, "args": 72, "n": 80, "chunk": 88, "chunks": 96, "generation": 104, "slice": 112, "cancel": 120,
     "epoch": 128, "sleepers": 132, "stop": 136,
     "threads": 192, "spin": 200, "home": 208, "debt": 216, "penalty": 224, "earned": 232, "looked": 240, "python": 248,
     "workers": 256, "nested": 260, "ids": 264,  # of the workers' threads
-    "allowed": 1984, "others": 2112,  # CPUs; those but the caller's
+    "allowed": 1984, "others": 2112,  # CPUs; those except the caller's
     "ranges": 2240,
 }  # fmt: skip
 RANGE_BYTES, MOST_CHUNKS = 64, (1 << 16) - 1  # of a thread; of a job
@@ -475,8 +475,8 @@ out:
 }
 """
 
-# A kernel made of others, all of which run on `together` of its parts, then on the next ones.
-# args = { together, then for each: fn, args, iterations of it in a part; null }
+# a kernel linked from others, all of which run on `together` of its parts, then on the next ones. args = { together,
+# then for each: fn, args, iterations of it in a part; null }
 _CHAIN = """
 define void @km_chain(ptr %chain, i64 %begin, i64 %end) nounwind {
 entry:

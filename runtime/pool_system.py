@@ -1,6 +1,6 @@
-"""The parts of the pool's LLVM IR text that call the system and Python: waiting, the clock, CPUs, signals.
+"""The pool's LLVM IR for system and Python calls: waiting, the clock, CPUs, signals.
 
-`pool_ir.py` puts them into its module and says what they are for. It replaces FIELDS, FUTEX and the other words in
+`pool_ir.py` inserts it into its module and documents its use. It replaces FIELDS, FUTEX and the other words in
 capitals.
 """
 

@@ -1,6 +1,6 @@
 """A plan's launches with their arguments in the device's own table: a run sets addresses, then makes one native call.
 
-Only plans of one device whose table holds plain addresses have one, and only those that are too short for chains
+Only plans of one device with a table of plain addresses have one, and only those too short for chains
 (runtime/chains.py), which depend on the addresses. All other plans are launched step by step (runtime/execute.py).
 Tests: tests/runtime/test_prepared.py.
 """

@@ -1,4 +1,4 @@
-"""What DEBUG and DUMP show: a line per kernel, its UOps, source and assembly; and the sums for a closing table."""
+"""The reports of DEBUG and DUMP: a line per kernel, its UOps, source and assembly; and totals for a final table."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ _dumped: set[str] = set()
 
 @lru_cache(maxsize=4096)
 def cost_of(ast: UOp) -> Estimate:
-    """The estimate, kept: it takes longer than a small kernel."""
+    """Return the cached estimate: computing it takes longer than a small kernel."""
     return estimate(ast)
 
 
 def report(device: Device, kernels: Sequence[Kernel], times: Sequence[int]) -> None:
-    """Add a batch to the totals; print and dump what DEBUG and DUMP ask for."""
+    """Add a batch to the totals; print and dump according to DEBUG and DUMP."""
     for kernel, time_ns in zip(kernels, times, strict=True):
         cost = cost_of(kernel.ast)
         if watch.launched is not None:
@@ -85,7 +85,7 @@ def report_copy(target: Buffer, source: Buffer, time_ns: int) -> None:
 
 
 def report_memory(plan: MemoryPlan) -> None:
-    """DEBUG=2: what the intermediates of a new graph take, and how much less than apart from each other."""
+    """DEBUG=2: print the memory of a new graph's intermediates, and the saving by sharing."""
     if debug() >= 2 and plan.arena_bytes:
         planned = sum(plan.arena_bytes.values())
         print(

@@ -1,8 +1,8 @@
-"""A captured schedule as one call: record what realize launches, then launch it again on other buffers.
+"""A captured schedule as one call: record the launches of realize, then repeat them on other buffers.
 
-A recording is a list of batches (kernels of one device), copies and checks over concrete buffers. A replay knows
-which of those buffers move, that is are others each time (inputs, state, results); what stays (intermediates,
-constants) it keeps.
+A recording is a list of batches (kernels of one device), copies and checks over concrete buffers. A replay knows which
+of those buffers move, that is, differ each time (inputs, state, results); it owns the others (intermediates,
+constants).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Kernels(NamedTuple):
 
 
 class _Ready(NamedTuple):
-    """Kernels in the device's own form."""
+    """Kernels in the device's own format."""
 
     batch: Batch
     kernels: list[Kernel]
@@ -54,14 +54,14 @@ class _Check(NamedTuple):
 
 
 _MOST_PLACES = 4  # of one buffer, that straight-line code writes one by one
-_UNBOUND = -1  # in place of an address: while its places are written, which Ctrl-C may cut short
+_UNBOUND = -1  # instead of an address: while its locations are written, which Ctrl-C may interrupt
 
 Step: TypeAlias = "_Kernels | _Copy | _Check"
 
 
 @dataclass(slots=True)
 class Recording:
-    """What was launched, in order. With `shares_numbers` floats of the user's are arguments of its kernels."""
+    """The launches in order. With `shares_numbers` the user's floats are arguments of its kernels."""
 
     steps: list[Step] = field(default_factory=list[Step])
     shares_numbers: bool = False
@@ -84,7 +84,7 @@ class Recording:
         self.steps.append(_Check(buffer, message))
 
     def uses(self) -> Iterator[tuple[list[Buffer], list[Buffer]]]:
-        """For each launch, copy and check in order: the buffers it touches, and those of them that it writes."""
+        """Yield for each launch, copy and check in order the buffers it uses, and those of them that it writes."""
         for step in self.steps:
             if isinstance(step, _Copy):
                 yield [step.target, step.source], [step.target]
@@ -123,13 +123,13 @@ def current_recording() -> Recording | None:
 
 
 def is_to_be_recorded() -> bool:
-    """Whether what this thread launches is recorded, now or next time: replays know buffers, not parts of them."""
+    """True if this thread's launches are recorded, now or next time: replays know buffers, not slices of them."""
     return _local.recording is not None or _local.is_rehearsal
 
 
 @contextmanager
 def rehearsal() -> Generator[None]:
-    """What is launched inside the block will be launched again, and recorded then."""
+    """Mark launches inside the block as those that will be repeated, and recorded then."""
     before, _local.is_rehearsal = _local.is_rehearsal, True
     try:
         yield
@@ -160,7 +160,7 @@ class Replay:
     def __init__(self, recorded: Recording, moving: Sequence[Buffer]) -> None:
         self._slots = {id(buffer): slot for slot, buffer in enumerate(moving)}
         self._binders: list[list[Callable[[Buffer], object]]] = [[] for _ in moving]
-        # in place of what moves: the memory of the capture belongs to its user, and is not kept alive from here
+        # instead of moving buffers: the memory of the capture belongs to its user, and is not kept alive by us
         self._absent = [Buffer(b.device, b.dtype, b.numel, None, 0) for b in moving]
         self._slot_of_absent = {id(absent): slot for slot, absent in enumerate(self._absent)}
         self._scratch, self._inner = scratch_of(b for b in recorded.buffers() if id(b) not in self._slots)
@@ -175,17 +175,17 @@ class Replay:
         for scratch in self._scratch:  # not before the batches are made, which look at memory
             scratch.give_back()
         only = self._steps[0] if len(self._steps) == 1 and not self._scratch else None
-        self.batch = only.batch if isinstance(only, _Ready) else None  # where that is all there is to launch
+        self.batch = only.batch if isinstance(only, _Ready) else None  # if that is the only launch
         self.checks_last = isinstance(self._steps[-1], _Check) if self._steps else False
         self.is_bound_only = not any(id(part) in self._slot_of_absent for step in self._steps for part in step)
 
     def _memory(self, recorded: Recording) -> tuple[int, int]:
-        """Bytes of all that stays, and of what of it is alive at the worst moment."""
+        """Return the bytes of all owned buffers, and the peak of live bytes of them."""
         first: dict[int, int] = {}
         last: dict[int, int] = {}
         kept = {id(b): b for b in recorded.buffers() if id(b) not in self._slots}
         written = recorded.written()
-        parts = {key: id(b.owner) for key, b in kept.items() if id(b.owner) in kept}  # alive as that is
+        parts = {key: id(b.owner) for key, b in kept.items() if id(b.owner) in kept}  # alive with it
         for time, (touched, _) in enumerate(recorded.uses()):
             for key in (parts.get(id(buffer), id(buffer)) for buffer in touched):
                 first.setdefault(key, time if key in written else 0)
@@ -202,7 +202,7 @@ class Replay:
         return sum(blocks.values()), max(accumulate(changes[time] for time in sorted(changes)), default=0)
 
     def _standing(self, buffer: Buffer) -> Buffer:
-        """The buffer, or what stands in its place."""
+        """Return the buffer, or its replacement."""
         if (inner := self._inner.get(id(buffer))) is not None:
             return inner[1]
         slot = self._slots.get(id(buffer))
@@ -233,8 +233,8 @@ class Replay:
     def run(
         self, given: Sequence[Buffer], values: Mapping[str, int] | None = None, slots: Iterable[int] | None = None
     ) -> None:
-        """Launch everything with these buffers in the places of those that move, and these values of variables.
-        `slots`: those of them that may be others than in the last run; None: all.
+        """Launch everything with these moving buffers, and these values of variables. `slots`: those of them that may
+        differ from the last run; None: all.
 
         Raises:
             IndexRangeError: a recorded check failed.
@@ -247,20 +247,20 @@ class Replay:
         self.launch(given)
 
     def bind(self, slot: int, buffer: Buffer) -> None:
-        """Another buffer in the place of one that moves."""
+        """Bind another buffer to the slot of a moving one."""
         self.addresses[slot] = _UNBOUND
         for bind in self._binders[slot]:
             bind(buffer)
         self.addresses[slot] = buffer.address
 
     def places(self, slot: int) -> list[Any] | None:
-        """Where the address of one that moves stands: arrays and places in them, to be written as `bind` does it, with
-        `addresses` unbound meanwhile. None: `bind` has to be called."""
+        """Return the locations of a moving buffer's address: arrays and indices in them, to be written as `bind`
+        does it, with `addresses` unbound meanwhile. None: `bind` must be called."""
         found = self._places[slot]
         return None if len(found) > _MOST_PLACES or None in found else found
 
     def launch(self, given: Sequence[Buffer], *, is_timed: bool | None = None) -> None:
-        """Launch everything as it is bound. `is_timed`: whether somebody wants to know how long it takes, if known."""
+        """Launch everything with the current binding. `is_timed`: whether times are wanted, if known."""
         is_timed = wants_report() if is_timed is None else is_timed
         try:
             for scratch in self._scratch:
@@ -309,7 +309,7 @@ class Replay:
 
 
 def narrow(bounds: dict[str, tuple[int, int]], variables: Iterable[tuple[str, int, int]]) -> None:
-    """Bounds of variables by name: each within all those that it comes with."""
+    """Intersect the bounds of variables by name."""
     for name, least, greatest in variables:
         low, high = bounds.get(name, (least, greatest))
         bounds[name] = max(low, least), min(high, greatest)
@@ -344,7 +344,7 @@ def copy_between(target: Buffer, source: Buffer, *, is_timed: bool = False) -> N
 
 
 def download_scalar(buffer: Buffer) -> bool:
-    """Whether the bool in a buffer of one element is true."""
+    """Return the bool in a buffer of one element."""
     device = get_device(buffer.device)
     if device.limits.is_host_visible and type(device).host_array is Device.host_array:  # no array for one value
         device.synchronize()

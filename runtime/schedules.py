@@ -1,8 +1,8 @@
-"""Which schedule a kernel gets: the one written in OVERRIDE, else the one a search stored, else the heuristic's.
+"""The schedule of a kernel: the one in OVERRIDE, else the one a search stored, else the heuristic's.
 
-Results of searches lie in the kernel cache, in a folder of their own, under the kernel, the device's tag and a stamp of
-the compiler's sources. They are used whenever they are there; BEAM=0 passes them over. The number of threads is not
-part of the key: it must not change the bits of a result.
+Results of searches are stored in the kernel cache, in a separate folder, under the kernel, the device's tag and a stamp
+of the compiler's sources. They are always used; BEAM=0 ignores them. The number of threads is not part of the key: it
+must not change the bits of a result.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def symbol(kernel: Kernel) -> str:
 
 
 def given_schedule(device: Device, kernel: Kernel) -> str | None:
-    """The text of the schedule that stands in for the heuristic's, if there is one."""
+    """Return the text of the schedule that overrides the heuristic's, if there is one."""
     written = written_schedule(kernel)
     return stored_schedule(device, kernel) if written is None else written
 
 
 def written_schedule(kernel: Kernel) -> str | None:
-    """The text of OVERRIDE/<kernel>.schedule, if there is one."""
+    """Return the text of OVERRIDE/<kernel>.schedule, if there is one."""
     folder = str(setting("OVERRIDE"))
     if not folder:
         return None
@@ -54,7 +54,7 @@ def written_schedule(kernel: Kernel) -> str | None:
 
 
 def stored_schedule(device: Device, kernel: Kernel) -> str | None:
-    """What a search has found, now or in an earlier process; None where none was made, or with BEAM=0."""
+    """Return the result of a search, now or in an earlier process; None without one, or with BEAM=0."""
     if setting("BEAM") == 0:
         return None
     entry = default_cache("schedules").get(_key(device, kernel))
@@ -65,7 +65,7 @@ def stored_schedule(device: Device, kernel: Kernel) -> str | None:
 
 
 def store_schedule(device: Device, kernel: Kernel, schedule: str, facts: Mapping[str, object]) -> None:
-    """Keep what a search has found; `facts` is what a person may want to know of it."""
+    """Store the result of a search; `facts` are for people."""
     default_cache("schedules").put(_key(device, kernel), schedule.encode(), {"name": kernel.name, **facts})
 
 
@@ -89,8 +89,8 @@ def stamp() -> str:
 
 
 def _installed(root: str) -> list[str]:
-    """The folders of facts (`kernmill-0.1.0.dist-info`) beside a package: installers that build the same bytes twice
-    set the time of every file to one day. Python's own reader of versions takes longer than all else here."""
+    """Return the folders of metadata (`kernmill-0.1.0.dist-info`) next to a package: reproducible installers set the
+    time of every file to one day. Python's own reader of versions takes longer than everything else here."""
     beside, name = os.path.split(root)
     try:
         return [found for found in os.listdir(beside) if found.startswith(f"{name}-") and found.endswith(".dist-info")]
@@ -98,4 +98,4 @@ def _installed(root: str) -> list[str]:
         return []
 
 
-stamp()  # now: an edit from here on is not what this process runs
+stamp()  # now: this process does not run edits from here on

@@ -1,7 +1,7 @@
-"""What a stored plan must hold before it is believed: every field present, of its type and in its range.
+"""Validation of a stored plan: every field exists, has its type and is in its range.
 
-A digest shows that the bytes are those that were written, not that they make sense. A plan that fails here is a miss,
-and is made again. Tests: tests/runtime/test_stored_content.py.
+A digest shows that the bytes are those that were written, not that they make sense. An invalid plan is a miss, and is
+rebuilt. Tests: tests/runtime/test_stored_content.py.
 """
 
 from __future__ import annotations

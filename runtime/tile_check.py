@@ -1,7 +1,7 @@
-"""What of the CPU's matrix unit can be used: what it has, what the system allows, and what gave right results.
+"""The usable products of the CPU's matrix unit: what it has, what the system allows, and what passed a self-test.
 
-Before kernels rely on it, each of its products is tried once for a machine, in a process that is forked for it: an
-instruction that is announced and not there would end this one. The answer is kept in the kernel cache.
+Before kernels use it, each of its products is tested once per machine, in a forked process: an instruction that is
+announced and missing would end this one. The result is stored in the kernel cache.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WRONG, _ENDED = "its products are wrong", "a process that tried it ended with "
 
 
 def matrix_unit(host: Host) -> tuple[tuple[Unit, ...], str]:
-    """What can be multiplied, and a sentence about it for `kernmill info`; with TARGET=amx functions stand for all."""
+    """Return the usable matrix units, and a message for `kernmill info`; with TARGET=amx functions emulate all."""
     is_stood_for = setting("TARGET") == "amx"
     units = tuple(unit for name, several in AMX_UNITS.items() if is_stood_for or host.has(name) for unit in several)
     if is_stood_for:
@@ -60,7 +60,7 @@ def _is_answer(fault: str) -> bool:
 
 
 def _outcome(trials: Sequence[Callable[[], bool]]) -> str:
-    """What is wrong, tried in a forked process, which does nothing else."""
+    """Return what fails in a forked process, which does nothing else."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns where there are threads
         process = fork_helper()
@@ -76,7 +76,7 @@ def _outcome(trials: Sequence[Callable[[], bool]]) -> str:
 
 
 def trial(unit: Unit, host: Host, *, has_tiles: bool) -> Callable[[], bool]:
-    """What says whether a small kernel gives the right sums; without `has_tiles` functions stand for the unit."""
+    """Return a self-test: a small kernel whose sums must be right; without `has_tiles` functions emulate the unit."""
     uops, memory, right = unit_trial(unit)
     text = LLVMRenderer(Target("check"), has_tiles=has_tiles).render("check", uops)
     module = load_object(compile_ir(text, host), ["check"])

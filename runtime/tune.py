@@ -1,10 +1,10 @@
 """Search: try schedules of a kernel on its device, keep the fastest, store it (BEAM=n, `kernmill tune`).
 
-Candidates are built and timed in another process (tune_worker.py): one that crashes or does not finish within its time
-costs that process, which is then started anew. Each is timed in turn with the best so far, so that noise hits both; its
-results are compared with the heuristic's on the same data, and one that differs is reported and never chosen. The
-search keeps the `width` fastest schedules and looks at their neighbours, most often at the fastest one's, until time is
-up or none is left.
+Candidates are built and timed in another process (tune_worker.py): if one crashes or exceeds its time, only that
+process is lost, and restarted. Each is timed alternately with the best so far, so that noise affects both. Its results
+are compared with the heuristic's on the same data; a candidate with different results is reported and never chosen. The
+search keeps the `width` fastest schedules and tries their neighbours, most often the fastest one's, until time is up or
+none is left.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _log = logging.getLogger("kernmill")
 
 @dataclass(slots=True)
 class Tuned:
-    """What a search found. Units: nanoseconds. `heuristic_ns` is the heuristic's time in the same search."""
+    """The result of a search. Units: nanoseconds. `heuristic_ns` is the heuristic's time in the same search."""
 
     kernel: Kernel
     schedule: list[Action]
@@ -67,11 +67,11 @@ class CandidateLost(KernmillError):
 
 
 class Worker:
-    """The other process: started when asked for the first time, ended when it does not answer or its input ends."""
+    """The other process: started at the first request, ended when it does not answer or its input ends."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
-        self.knows: Kernel | None = None  # which kernel it was told of
+        self.knows: Kernel | None = None  # the kernel that it has loaded
         self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def ask(self, request: dict[str, str], limit_s: float) -> dict[str, Any]:
@@ -141,9 +141,9 @@ _shared: Final = Worker()  # for BEAM=n; it ends with us, when its input does
 
 def tune_kernel(device: Device, kernel: Kernel, *, width: int = 4, seconds: float = 10.0,
                 progress: Callable[[Tuned], None] | None = None, worker: Worker | None = None) -> Tuned:  # fmt: skip
-    """Search for a schedule for at most about `seconds`, and store the best one; also what Ctrl-C interrupts.
+    """Search for a schedule for at most about `seconds`, and store the best one, also after Ctrl-C.
 
-    A `worker` that is given serves several searches and is closed by who gave it.
+    A given `worker` serves several searches and is closed by the caller.
 
     Raises:
         CandidateLost, CompileError: the heuristic's own choice cannot be run in another process.
@@ -167,7 +167,8 @@ def tune_kernel(device: Device, kernel: Kernel, *, width: int = 4, seconds: floa
 
 
 def search(device: Device, kernel: Kernel, width: int, seconds: float) -> str:
-    """BEAM=n while a kernel is built: what `tune_kernel` finds; the heuristic's schedule where nothing can be tried."""
+    """BEAM=n while a kernel is built: return the result of `tune_kernel`; the heuristic's schedule if nothing can be
+    tried."""
     try:
         return show_schedule(tune_kernel(device, kernel, width=width, seconds=seconds, worker=_shared).schedule)
     except (CandidateLost, CompileError) as error:
@@ -177,7 +178,7 @@ def search(device: Device, kernel: Kernel, width: int, seconds: float) -> str:
 
 @dataclass(slots=True)
 class _Member:
-    """A schedule that is kept, with those of its neighbours that were not looked at yet."""
+    """A schedule in the beam, with its neighbours that were not tried yet."""
 
     schedule: list[Action]
     time_ns: float
@@ -198,7 +199,7 @@ class _Search:
         self.seen: set[UOp] = set()
 
     def begin(self) -> None:
-        """Time the heuristic's choice, and what was stored before."""
+        """Time the heuristic's choice, and the stored schedule."""
         self.found.time_ns = self.found.heuristic_ns = self.meet(_START_S)
         self.consider(self.heuristic, optimized(self.ast, self.heuristic), 1.0)
         self.found.tried = 1
@@ -257,7 +258,8 @@ class _Search:
             self.consider(schedule, done, float(answer["ratio"]))
 
     def confirm(self) -> None:
-        """Time the best in turn with the heuristic's again: it has to win by more than noise, three rounds of four."""
+        """Time the best alternately with the heuristic's again: it must win by more than noise, three rounds of
+        four."""
         found = self.found
         if found.schedule == self.heuristic:
             return
@@ -283,7 +285,7 @@ class _Search:
             self.found.schedule, self.found.time_ns = schedule, time_ns
 
     def report(self, schedule: list[Action], what: str) -> InternalError:
-        """A schedule that changes what a kernel means is a bug of the compiler."""
+        """Report a schedule that changes the results: a bug of the compiler."""
         text = "; ".join(str(action) for action in schedule)
         error = InternalError(
             f"tune: {self.kernel.name} ({self.kernel.ast.key.hex()[:8]}) on {self.device.name} gives different "

@@ -1,8 +1,8 @@
 """The process in which tune.py has candidates built and timed: one request a line, one answer a line, both JSON.
 
 Whatever a candidate does - never finish, crash, write where it should not - happens here and not in the user's process.
-Requests: {"kernel", "device", "reference", "schedule"} first: two schedules, whose results are right and whose time is
-to be beaten; {"try"}: build a candidate, compare its results with the right ones, time it in turn with the one to beat;
+Requests: {"kernel", "device", "reference", "schedule"} first: two schedules, with the correct results and the time to
+beat; {"try"}: build a candidate, compare its results with the correct ones, time it alternately with the one to beat;
 {"keep"}: the last candidate is now the one to beat.
 """
 
@@ -30,7 +30,7 @@ __all__ = ["Bench", "main"]
 
 _SAMPLE_NS: Final = 500_000  # a sample repeats the kernel for so long
 _ROUNDS: Final = 9
-_SURE_ROUNDS: Final = 31  # of what is timed to the end, as long as there is time
+_SURE_ROUNDS: Final = 31  # rounds of a complete timing, as long as there is time
 _FIRST_ROUNDS: Final = 3  # after which a candidate that is clearly slower is left
 _ENOUGH_S: Final = 0.3  # and no more rounds are begun
 _CLEARLY: Final = 1.1
@@ -38,7 +38,7 @@ _HOPELESS: Final = 2  # slower by this in one launch, after one that was not tim
 
 
 class Bench:
-    """One kernel with data of its own; a program to beat, and the results that every other must have."""
+    """A kernel with its own data; a program to beat, and the results that every other must have."""
 
     def __init__(self, kernel: Kernel, reference: str, schedule: str) -> None:
         self.kernel = kernel
@@ -69,7 +69,7 @@ class Bench:
         return self.device.host_array(self.buffers[slot]).copy()
 
     def call(self, schedule: str) -> Call:
-        """A launch of the kernel as cut by this schedule."""
+        """Return a launch of the kernel with this schedule."""
         program = compile_with(self.device, self.kernel, parse_schedule(schedule))
         buffers: tuple[Buffer, ...] = tuple(self.buffers.values())
         return Call(program, buffers, self.variables, program.threads)
@@ -82,7 +82,7 @@ class Bench:
         """
         for slot in self.outputs:
             nonsense = self.results(slot).view("uint8")
-            nonsense.fill(0x5A)  # a place that is left out shows
+            nonsense.fill(0x5A)  # elements that are not written are detected
             self.fill(slot, self.data.get(slot, nonsense))
         self.device.run([call])
         for slot in self.outputs:
@@ -93,9 +93,9 @@ class Bench:
                 raise KernmillError(f"at {differ.tolist()} it has {got[differ]} where {wanted[differ]} is correct")
 
     def attempt(self, schedule: str, *, to_the_end: bool = False) -> dict[str, Any]:
-        """Build a candidate, time it in turn with the best; the ratio of their times (below 1: faster).
+        """Build a candidate, time it alternately with the best; return the ratio of their times (below 1: faster).
 
-        One that is clearly slower is not timed `to_the_end`, and its results are not looked at.
+        One that is clearly slower is not timed `to_the_end`, and its results are not compared.
         """
         try:
             self.candidate = self.call(schedule)
@@ -112,7 +112,7 @@ class Bench:
         return {"ratio": ratio, "least": sorted(ratios)[len(ratios) // 4], "time_ns": statistics.median(times)}
 
     def compare(self, one: Call, other: Call, *, to_the_end: bool = False) -> tuple[list[float], list[float]]:
-        """Ratios of `one` to `other`, taken in turn, and the times of `one`."""
+        """Return ratios of `one` to `other`, timed alternately, and the times of `one`."""
         single, other_single = (self.timed(self.device.prepare([call])) for call in (one, other))
         if single > _HOPELESS * other_single and single > _SAMPLE_NS and not to_the_end:
             return [single / other_single], [single]
@@ -136,7 +136,7 @@ class Bench:
         return lambda: self.timed(batch) / count
 
     def timed(self, batch: Batch) -> int:
-        """Nanoseconds of a batch; what a kernel writes over is put back before."""
+        """Return the nanoseconds of a batch; overwritten inputs are restored before."""
         for slot in self.in_place:
             self.fill(slot, self.data[slot])
         begun = time.perf_counter_ns()
@@ -146,7 +146,7 @@ class Bench:
 
 
 def _values(param: UOp, most: int, rng: Any) -> Any:
-    """Values for a buffer that is read: normal numbers, bits, and whole numbers below `most`."""
+    """Make values for an input buffer: normal numbers, bits, and integers below `most`."""
     count, dtype = int(param.arg[1]), param.dtype
     if dtype is dtypes.bool:
         return rng.integers(0, 2, count).astype(bool)
@@ -159,7 +159,7 @@ def _values(param: UOp, most: int, rng: Any) -> Any:
 
 
 def _greatest_index(param: UOp, nodes: list[UOp]) -> int:
-    """Values of a buffer that are used as positions stay inside what they point into; others are small."""
+    """Return the largest integer for a buffer: if its values are indices, they must be in range; others are small."""
     most = 100
     is_position = False
     for node in nodes:
@@ -196,7 +196,7 @@ def main() -> None:
             else:
                 bench.best = bench.candidate
                 answer = {}
-        except Exception as error:  # the answer goes to the process that asked
+        except Exception as error:  # the answer goes to the parent process
             answer = {"refused": f"{type(error).__name__}: {error}"}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()

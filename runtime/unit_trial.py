@@ -16,7 +16,8 @@ _STEPS: Final = 2  # blocks of terms that are added up
 
 
 def unit_trial(unit: Unit) -> tuple[list[UOp], list[ctypes.Array[ctypes.c_char]], bytes]:
-    """A small kernel with full-range operands, the memory of its three buffers, and what the last one must hold."""
+    """Return a small kernel with full-range operands, the memory of its three buffers, and the expected contents of
+    the last one."""
     sizes = (unit.a, unit.m * unit.k), (unit.b, unit.k * unit.n)
     blocks = [[[_value(n + step, dtype) for n in range(size)] for step in range(_STEPS)] for dtype, size in sizes]
     wanted: list[float] = [0] * (unit.m * unit.n)
@@ -29,7 +30,7 @@ def unit_trial(unit: Unit) -> tuple[list[UOp], list[ctypes.Array[ctypes.c_char]]
 
 
 def _kernel(unit: Unit) -> list[UOp]:
-    """Blocks of a and b multiplied one after the other, the sums stored."""
+    """Build the kernel: multiply blocks of a and b one after another, and store the sums."""
     step = make_range("k", const(dtypes.int64, _STEPS), AxisKind.REDUCE)
     loads: list[UOp] = []
     for slot, dtype, size in ((0, unit.a, unit.m * unit.k), (1, unit.b, unit.k * unit.n)):
@@ -53,7 +54,7 @@ def _kernel(unit: Unit) -> list[UOp]:
 
 
 def _value(number: int, dtype: DType) -> float:
-    """Of all values of 8 bits, which each of the types holds exactly, as it does their sums."""
+    """Return one of all values of 8 bits, which each of the types represents exactly, as well as their sums."""
     value = number * 37 % 256
     value = value if dtype is dtypes.uint8 else value - 128
     return float(value) if dtype.is_float else value

@@ -1,9 +1,9 @@
-"""Parts of memory as memory of their own: in `X[i : i + n] @ w` the rows are what a kernel reads, wherever they begin.
+"""Contiguous slices are passed as offset pointers: one kernel for `X[i : i + n] @ w` serves every i.
 
-Their place is in an address then, not in the kernel: one kernel, and one plan, serve every `i`. So with columns, whose
-memory reaches from the first value to the last, with what lies between. That is so for parts of a leaf that is read in
-no other way: parts that overlap, as those of a stencil do, are read together in one kernel, which has to know that
-they are one memory. Tests: tests/runtime/test_views.py.
+The offset is in an address then, not in the kernel, so one kernel, and one plan, serve every `i`. This includes
+columns, whose memory reaches from the first value to the last, with everything between. It applies to slices of a leaf
+without other uses. Overlapping slices, such as those of a stencil, are read together in one kernel, which must know
+that they are the same memory. Tests: tests/runtime/test_views.py.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _SAME_ORDER = (Ops.RESHAPE, Ops.DETACH)
 
 
 def views(order: Iterable[UOp], roots: Iterable[UOp]) -> dict[UOp, Buffer]:
-    """The nodes of a graph, given in order, that are such parts, with the memory that they name."""
-    places: dict[UOp, tuple[UOp, int, int]] = {}  # the leaf in which a node lies, its first value there, how many
+    """Return the nodes of a graph, given in order, that are such slices, with their memory."""
+    places: dict[UOp, tuple[UOp, int, int]] = {}  # the leaf of a node, its first value there, how many
     read = set(roots)
     for node in order:
         place = (node, 0, node.storage.numel) if node.storage is not None else _place(node, places)
@@ -40,7 +40,7 @@ def views(order: Iterable[UOp], roots: Iterable[UOp]) -> dict[UOp, Buffer]:
                 part = part.src[0]
             parts.setdefault(places[node][0], {})[part] = None
     found: dict[UOp, Buffer] = {}
-    room: dict[str, int] = {}  # for parts, by device: a kernel reads other memory as well
+    room: dict[str, int] = {}  # for slices, by device: a kernel reads other memory as well
     for leaf, nodes in parts.items():
         device = leaf.storage.device
         if device not in room:
@@ -55,7 +55,7 @@ def views(order: Iterable[UOp], roots: Iterable[UOp]) -> dict[UOp, Buffer]:
 
 
 def opened(node: UOp, memory: UOp) -> UOp:
-    """A leaf, or such a part, as an expression of the PARAM of its memory."""
+    """Return a leaf, or such a slice, as an expression of the PARAM of its memory."""
     if memory.arg[1] == numel(node.shape):
         return reshape(memory, node.shape)
     shape = node.src[0].shape
@@ -64,8 +64,8 @@ def opened(node: UOp, memory: UOp) -> UOp:
 
 
 def _place(node: UOp, places: dict[UOp, tuple[UOp, int, int]]) -> tuple[UOp, int, int] | None:
-    """Where a node lies that reads one other node, which lies in one piece: in which leaf, from which value on, and how
-    many there are up to its last one; None: it is no part, is empty, or has no fixed place."""
+    """Return the leaf of a node with one contiguous source, the first value in it, and how many there are up to its
+    last one. None: it is not a slice, is empty, or has no fixed offset."""
     source = node.src[0] if node.src else node
     within = places.get(source)
     if within is None or node.op not in (*_SAME_ORDER, Ops.SHRINK) or within[2] != numel(source.shape):
@@ -84,5 +84,5 @@ def _place(node: UOp, places: dict[UOp, tuple[UOp, int, int]]) -> tuple[UOp, int
 
 
 def part_of(whole: Buffer, first: int, count: int) -> Buffer:
-    """Values of a buffer as memory of their own."""
+    """Return values of a buffer as a separate buffer."""
     return Buffer(whole.device, whole.dtype, count, whole, whole.address + first * whole.dtype.size_bytes)

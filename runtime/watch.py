@@ -1,4 +1,4 @@
-"""Whether kernels are timed one by one: because settings ask for reports, or because a block of this process does."""
+"""Timing of single kernels: enabled by settings that print reports, or by a block of this process."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ placed: list[tuple[GraphPlan, DeviceTable]] | None = None  # what `kernmill expl
 
 
 def wants_report() -> bool:
-    """Whether kernels are timed one by one."""
+    """True if kernels are timed one by one."""
     return is_watched() or not is_quiet()
 
 
 def is_watched() -> bool:
-    """Whether a block of this process collects the times of kernels."""
+    """True if a block of this process collects the times of kernels."""
     return collecting or launched is not None
 
 
 def is_quiet() -> bool:
-    """Whether no setting asks for reports. The same as long as `active_overrides` gives the same."""
+    """True if no setting enables reports. It changes only with `active_overrides`."""
     return debug() < 2 and not setting("DUMP")
 
 

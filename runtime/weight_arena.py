@@ -1,9 +1,9 @@
-"""class WeightArena: memory for what is written once and read often: side by side, in large pages if they are quick.
+"""class WeightArena: memory that is written once and read often: contiguous, in huge pages if they are fast to get.
 
-What is read from beginning to end lies best in large pages, but fresh ones may be slow to get: a virtual machine's host
-gives memory when it is touched, 4 KB at a time. A thread gets pages ahead of who writes there, large ones as long as
-they take no longer than ordinary ones do. Once all is written, another one makes large pages of the others.
-Why: docs/topics/memory.md. Tests: tests/runtime/test_weight_arena.py.
+Data that is read sequentially is best in huge pages, but fresh ones may be slow to get: a virtual machine's host
+provides memory at the first access, 4 KB at a time. A thread pre-faults pages before they are written, huge ones as
+long as they take no longer than ordinary ones do. After all is written, another thread converts the others to huge
+pages. Why: docs/topics/memory.md. Tests: tests/runtime/test_weight_arena.py.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .pool import expect_pool, touch
 
 __all__ = ["WeightArena", "wait_for_large_pages"]
 
-_WHOLE_BYTES = 64 << 20  # of a mapping, where no more is expected: what is not used of it costs no memory
+_WHOLE_BYTES = 64 << 20  # of a mapping, if no more is expected: unused memory of it costs nothing
 _LARGE_PAGE = 2 << 20
 _COLLAPSE = 25  # Linux's MADV_COLLAPSE, for which Python's mmap has no name
 _ENABLED = "/sys/kernel/mm/transparent_hugepage/enabled"
@@ -43,13 +43,13 @@ _enlarging: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 class WeightArena:
-    """Buffers side by side. Their memory goes back when all that lie in one mapping, and the arena, are gone."""
+    """Contiguous buffers. Their memory is freed after all buffers in one mapping, and the arena."""
 
     def __init__(self, device: str, expected: Sequence[int] = ()) -> None:
         """`expected`: bytes of the buffers to come, whose pages are got from now on."""
         self.device = device
         self._whole: Buffer | None = None  # the mapping that is being filled
-        self._filled = self._last = 0  # bytes of it, and of the buffer that was asked for last
+        self._filled = self._last = 0  # bytes of it, and of the last buffer
         self._full: list[tuple[weakref.ref[Buffer], int]] = []  # mappings that are not filled any more, and their bytes
         self._left = [round_up(size, ALIGNMENT_BYTES) for size in expected]  # of those that are not written yet
         limits = get_device(device).limits
@@ -61,7 +61,7 @@ class WeightArena:
                 _start(_get_ahead, weakref.ref(self), weakref.ref(self._whole))
 
     def buffer(self, dtype: DType, count: int) -> Buffer:
-        """As `allocate_buffer`, beside the one before; by itself where the system or the device knows no such pages."""
+        """Like `allocate_buffer`, after the previous one; separately if the system or the device has no such pages."""
         size = round_up(count * dtype.size_bytes, ALIGNMENT_BYTES)
         if self._is_open and (self._whole is None or self._filled + size > self._whole.numel):
             self._begin(max(size, _WHOLE_BYTES))
@@ -73,7 +73,7 @@ class WeightArena:
         return Buffer(self.device, dtype, count, self._whole, self._whole.address + at)
 
     def close(self) -> None:
-        """All that lies there is written: the other pages become large ones, soon."""
+        """End the arena after all is written: the other pages are soon converted to huge ones."""
         self._end()
         if self._full and _is_allowed() and (thread := _start(_enlarge, self._full)) is not None:
             _enlarging.add(thread)
@@ -86,7 +86,8 @@ class WeightArena:
         self._whole = None
 
     def _begin(self, size: int) -> None:
-        """Another mapping. Its pages go to the system when nothing lies there: the next model has other sizes."""
+        """Start another mapping. Its pages are returned to the system when it is unused: the next model has other
+        sizes."""
         self._end()
         memory = get_device(self.device).allocator
         block = memory.alloc(size)
@@ -98,7 +99,7 @@ class WeightArena:
 
 
 def wait_for_large_pages() -> None:
-    """Until those of all arenas that are closed are there: for who measures how fast they are read."""
+    """Wait for the huge pages of all closed arenas: for measurements of read speed."""
     for thread in [*_enlarging]:
         thread.join()
 
@@ -113,13 +114,13 @@ def _start(work: Callable[..., None], *args: object) -> threading.Thread | None:
 
 
 def _get_ahead(arena: weakref.ref[WeightArena], mapping: weakref.ref[Buffer]) -> None:
-    """Get the pages of a mapping that are not written yet, as long as the arena fills it. What the largest buffer to
-    come is made of takes as much memory as itself, which is left for it."""
+    """Pre-fault the pages of a mapping that are not written yet, while the arena fills it. The source of the largest
+    remaining buffer takes as much memory as itself, which is left free for it."""
     whole = mapping()
     if whole is None or whole.block is None:
         return
-    with contextlib.suppress(KernmillError):  # no machine code: whoever needs it is told
-        expect_pool()  # in a process of its own if it is to be compiled: LLVM takes 60 MB
+    with contextlib.suppress(KernmillError):  # without machine code: later users get the error
+        expect_pool()  # in a separate process if it must be compiled: LLVM takes 60 MB
         touch(whole.address, 1)
         at, is_large, left, wait, ordinary_s, pause_s = -whole.address % _LARGE_PAGE, False, 1, _MORE, 0.0, _PAUSES_S[0]
         while (of := arena()) is not None and (whole := mapping()) is not None and of._whole is whole:
@@ -127,13 +128,13 @@ def _get_ahead(arena: weakref.ref[WeightArena], mapping: weakref.ref[Buffer]) ->
                 break
             at = max(at, at + (of._filled - of._last - at) // _LARGE_PAGE * _LARGE_PAGE)
             count = min(left, _TOGETHER[is_large], (whole.numel - max(of._left, default=0) - at) // _LARGE_PAGE)
-            del of  # what sleeps keeps neither the arena nor the memory alive
+            del of  # the sleeping thread must not keep the arena or the memory alive
             if count <= 0:  # for the user's first words it may be minutes
                 del whole
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _PAUSES_S[1])
                 continue
-            pause_s, begun = _PAUSES_S[0], time.thread_time()  # the clock would count what others do
+            pause_s, begun = _PAUSES_S[0], time.thread_time()  # wall time would count other processes
             if is_large:
                 whole.block.advise(LARGE_PAGES, at, count * _LARGE_PAGE)
             touch(whole.address + at, count * _LARGE_PAGE)
@@ -148,7 +149,7 @@ def _get_ahead(arena: weakref.ref[WeightArena], mapping: weakref.ref[Buffer]) ->
 
 
 def _is_allowed() -> bool:
-    """Whether the system has large pages, and whoever set it up lets it make them: the call itself does not ask."""
+    """True if the system has huge pages, and its configuration allows them: the call itself does not check."""
     try:
         with open(_ENABLED, encoding="ascii") as file:
             return "[never]" not in file.read()
@@ -157,8 +158,8 @@ def _is_allowed() -> bool:
 
 
 def _enlarge(mappings: Sequence[tuple[weakref.ref[Buffer], int]]) -> None:
-    """Make large pages of the ordinary ones of mappings, as long as these live, for a third of the time at most. Who
-    reads there waits while one is copied, but not for the host: the system takes the one that was given back last."""
+    """Convert ordinary pages of live mappings to huge ones, for a third of the time at most. Readers wait while one
+    is copied, but not for the host: the system reuses the page that was freed last."""
     time.sleep(_AFTER_S)
     refused = 0
     with contextlib.suppress(KernmillError, OSError, MemoryError):
@@ -178,5 +179,5 @@ def _enlarge(mappings: Sequence[tuple[weakref.ref[Buffer], int]]) -> None:
 
 
 def _collapsed(address: int, size: int) -> bool:
-    """Whether the system put what lies there into a large page; it may be busy. Other threads run meanwhile."""
+    """True if the system moved this memory into a huge page; it may be busy. Other threads run meanwhile."""
     return bool(libc().madvise(address, size, _COLLAPSE) == 0)
