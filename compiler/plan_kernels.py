@@ -47,6 +47,7 @@ from .split_reduce import split_reduces
 __all__ = ["plan_kernels"]
 
 _NO_PRICE: Mapping[str, float] = {}
+_NO_ALIGNMENTS: Mapping[str, int] = {}
 _TRANSPARENT = frozenset({Ops.RESHAPE, Ops.DETACH, Ops.CHECK, Ops.CONTIGUOUS})
 
 
@@ -57,11 +58,13 @@ def plan_kernels(
     default_device: str,
     table: DeviceTable | None = None,
     price: Mapping[str, float] = _NO_PRICE,
+    slice_alignments: Mapping[str, int] = _NO_ALIGNMENTS,
 ) -> GraphPlan:
     """Plan the kernels for `roots`, a closed graph whose PARAM slot i is on devices[i].
 
     `in_place` are the slots that an ASSIGN may overwrite: nothing outside this graph will read their old values. With a
     `table` of several devices, the first step gives each node its device.
+    `slice_alignments`: bytes, of a part of a buffer that a kernel gets as a buffer, by device; 1 where it is absent.
     """
     roots, placed = split_reduces(roots), Placed([])
     if table is not None:
@@ -74,7 +77,10 @@ def plan_kernels(
         plan.placement = placed.placement
         clash = builder.clashes()
         if not clash:
-            plan.items = [reading_parts(i, plan.buffers) if isinstance(i, Kernel) else i for i in merge_kernels(plan)]
+            plan.items = [
+                reading_parts(i, plan.buffers, slice_alignments) if isinstance(i, Kernel) else i
+                for i in merge_kernels(plan)
+            ]
             return plan
         refused |= clash
 

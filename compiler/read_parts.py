@@ -8,12 +8,14 @@ tests/compiler/test_read_parts.py.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from kernmill.ir import BufferPlan, Kernel, Ops, UOp, rebuilt, simplify
 
 __all__ = ["reading_parts"]
 
 
-def reading_parts(kernel: Kernel, buffers: list[BufferPlan]) -> Kernel:
+def reading_parts(kernel: Kernel, buffers: list[BufferPlan], alignments: Mapping[str, int]) -> Kernel:
     """Return the kernel, each of whose slots covers the first to the last value read; `buffers` get those slices."""
     places: dict[UOp, list[UOp]] = {}
     for node in kernel.ast.toposort():
@@ -24,7 +26,14 @@ def reading_parts(kernel: Kernel, buffers: list[BufferPlan]) -> Kernel:
         slot, count = param.arg[:2]
         number, whole = numbers[slot], buffers[numbers[slot]]
         first, end = int(min(place.bounds[0] for place in read)), 1 + int(max(place.bounds[1] for place in read))
-        if whole.is_intermediate and number not in kernel.outputs and first >= 0 and end <= count > end - first:
+        is_aligned = first * whole.dtype.size_bytes % alignments.get(whole.device, 1) == 0
+        if (
+            is_aligned
+            and whole.is_intermediate
+            and number not in kernel.outputs
+            and first >= 0
+            and end <= count > end - first
+        ):
             buffers.append(BufferPlan(whole.dtype, end - first, whole.device, part=(number, first)))
             numbers[slot], parts[param] = len(buffers) - 1, (first, param.replace(arg=(slot, end - first)))
 

@@ -286,7 +286,7 @@ class CachingAllocator(HostAllocator):
         device: str,
         free: Callable[[], int] = lambda: 0,
     ) -> None:
-        self.limits, self.free_bytes = limits, free  # type: ignore[method-assign]
+        self.limits, self._free_now = limits, free
         total = limits.total_bytes
         super().__init__(total // 4 if total else 1 << 62, device=device)
         self._new, self._release = new, release
@@ -294,7 +294,13 @@ class CachingAllocator(HostAllocator):
 
     def new_block(self, capacity: int) -> Block:
         """A block of the device. Raises MemoryError."""
+        if sum(self.held_bytes()) + capacity > self.limits.max_mapped_bytes:
+            raise MemoryError
         return CachedBlock(self._new(capacity), capacity, self._release)
+
+    def free_bytes(self) -> int:
+        """Return what the device says, at most what may be mapped in addition."""
+        return min(self._free_now(), self.limits.max_mapped_bytes - sum(self.held_bytes()))
 
     def total_bytes(self) -> int:
         """Return the device's total."""

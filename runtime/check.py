@@ -15,7 +15,7 @@ from kernmill.ir import InternalError, Kernel, np, print_uops, setting
 
 from .buffer import Buffer
 from .build import build
-from .device import Call, Device, Program, get_device
+from .device import Call, Device, Program, get_device, read_buffer
 
 __all__ = ["agree", "run_checked"]
 
@@ -33,7 +33,7 @@ def run_checked(device: Device, kernel: Kernel, call: Call) -> None:
     if device.name.partition(":")[0] == "NULL":
         device.run([call])  # there is no result to compare
         return
-    copies = [device.read(b).copy() for b in call.buffers]
+    copies = [read_buffer(device, b).copy() for b in call.buffers]
     device.run([call])
     owners = tuple(
         Buffer("PYTHON", b.dtype, b.numel, a, a.ctypes.data) for b, a in zip(call.buffers, copies, strict=True)
@@ -43,7 +43,7 @@ def run_checked(device: Device, kernel: Kernel, call: Call) -> None:
     python.run([Call(reference, owners, call.variables)])
     for number in kernel.outputs:
         slot = kernel.buffers.index(number)
-        got, wanted = device.read(call.buffers[slot]), copies[slot]
+        got, wanted = read_buffer(device, call.buffers[slot]), copies[slot]
         if not agree(got, wanted, call.buffers[slot].dtype.name):
             worst = np.flatnonzero(got != wanted)[:5]
             raise InternalError(

@@ -70,6 +70,8 @@ __all__ = [
     "failure",
     "get_device",
     "loaded",
+    "read_buffer",
+    "write_buffer",
 ]  # fmt: skip
 
 
@@ -82,10 +84,12 @@ class Properties(NamedTuple):
     max_mapped_bytes: int = 1 << 62  # all buffers together
     alignment: int = 64  # of a buffer's address; a power of two
     is_async: bool = False  # `run` may return before the work is done
+    slice_alignment: int = 1  # of a part of a buffer that a kernel gets as a buffer; a power of two
     orders_copies: bool = False  # its copies wait by themselves for the kernels that use the same memory
     is_host_visible: bool = True  # the host can address its memory
     wraps_host_memory: bool = True  # a kernel may work on memory that the host allocated
     max_buffers: int = 1 << 30  # that a kernel may work on
+    group: str = ""  # devices of one group use the same memory at the same addresses: a copy between them is a move
 
 
 class BufferType(NamedTuple):
@@ -258,7 +262,7 @@ class Device(ABC):
 
     def props(self) -> Properties:
         """(default: host memory) Limits and capabilities."""
-        return Properties()
+        return Properties(group="host")
 
     @cached_property
     def limits(self) -> Properties:
@@ -300,7 +304,7 @@ class Device(ABC):
         """Give a block back. No error for a lost device, or for one that is lost now: its next use reports that."""
         if not self.lost:
             try:
-                self._finish_before_copy()
+                self.finish_before_copy()
                 self.free(block)
             except Exception as error:  # whatever the author's code raises
                 failure(self, error, "free")
@@ -315,7 +319,7 @@ class Device(ABC):
 
     def host_array(self, buffer: Buffer) -> Any:
         """(default: a view where the host sees the memory) The values as a 1-D NumPy array (bfloat16: as uint16)."""
-        self._finish_before_copy()
+        self.finish_before_copy()
         if self.limits.is_host_visible:
             return buffer.host_array()
         import numpy as np
@@ -328,30 +332,28 @@ class Device(ABC):
     def copy_from(self, target: Buffer, source: Buffer, device: Device) -> None:
         """(default: one copy where the host sees one of them, else two) A buffer of another device into one of this
         one's, of the same size."""
-        if self.limits.is_host_visible:
-            self._finish_before_copy()
-            device._finish_before_copy()
+        mine, other = self.limits, device.limits
+        if mine.is_host_visible or other.is_host_visible:
+            self.finish_before_copy()
+            device.finish_before_copy()
+        if mine.group and mine.group == other.group:
+            ctypes.memmove(target.address, source.address, source.nbytes)
+        elif mine.is_host_visible:
             device.copy_out(target.host_array().data.cast("B"), source)
+        elif other.is_host_visible:
+            write_buffer(self, target, read_buffer(device, source).data.cast("B"))
         else:
-            self.write(target, device.read(source).data.cast("B"))
+            between = self.host_buffer(source.nbytes)
+            device.finish_before_copy()
+            device.copy_out(between, source)
+            write_buffer(self, target, between)
 
-    def write(self, target: Buffer, source: memoryview) -> None:
-        """Bytes of the host into a buffer, after the kernels that were submitted before. The runtime calls this;
-        `copy_in` does the work."""
-        try:
-            self._finish_before_copy()
-            self.copy_in(target, source)
-        except Exception as error:  # whatever the author's code raises
-            raise failure(self, error, f"copy_in of {len(source):,} bytes") from error
+    def host_buffer(self, size_bytes: int) -> memoryview:
+        """(default: ordinary memory) Memory of the host that this device copies quickly to and from, such as pinned
+        pages. A copy between two devices goes through it."""
+        return memoryview(bytearray(size_bytes))
 
-    def read(self, buffer: Buffer) -> Any:
-        """As `host_array`, which does the work; the runtime calls this."""
-        try:
-            return self.host_array(buffer)
-        except Exception as error:  # whatever the author's code raises
-            raise failure(self, error, f"copy_out of {buffer.nbytes:,} bytes") from error
-
-    def _finish_before_copy(self) -> None:
+    def finish_before_copy(self) -> None:
         """Wait for kernels that may use the memory that a copy is about to touch, where the copy itself does not."""
         if self.limits.is_async and not self.limits.orders_copies:
             self.synchronize()
@@ -451,6 +453,23 @@ class GuardedBatch(Batch):
 def is_ours(device: Device) -> bool:
     """Whether the device is part of kernmill, so that what it raises needs no sentence around it."""
     return type(device).__module__.startswith("kernmill.")
+
+
+def write_buffer(device: Device, target: Buffer, source: memoryview) -> None:
+    """Copy bytes of the host into a buffer, after the kernels that were submitted before."""
+    try:
+        device.finish_before_copy()
+        device.copy_in(target, source)
+    except Exception as error:  # whatever the author's code raises
+        raise failure(device, error, f"copy_in of {len(source):,} bytes") from error
+
+
+def read_buffer(device: Device, buffer: Buffer) -> Any:
+    """Return the values as a 1-D NumPy array, as `host_array` makes it."""
+    try:
+        return device.host_array(buffer)
+    except Exception as error:  # whatever the author's code raises
+        raise failure(device, error, f"copy_out of {buffer.nbytes:,} bytes") from error
 
 
 def loaded(device: Device, name: str, binary: bytes) -> Program:

@@ -30,7 +30,16 @@ from kernmill.ir import (
 from . import later
 from .allocator import Lease
 from .buffer import Arena, Buffer, buffer_node
-from .device import Call, canonical_name, default_device, device_list, failure, get_device
+from .device import (
+    Call,
+    canonical_name,
+    default_device,
+    device_list,
+    failure,
+    get_device,
+    read_buffer,
+    write_buffer,
+)
 from .families import find_plan, wants_exact
 from .graph_key import STALE, GraphWalk
 from .plan import Plan, plans, runs_unseen, settings_key
@@ -76,7 +85,7 @@ def upload(array: Any, dtype: DType, device: str, *, borrow: bool = False) -> UO
     buffer = allocate_buffer(device, dtype, array.size)
     buffer.is_borrowed = current_recording() is not None  # a replay reads these values again: never written in place
     if array.size:
-        get_device(device).write(buffer, array.data.cast("B"))
+        write_buffer(get_device(device), buffer, array.data.cast("B"))
     return buffer_node(buffer)
 
 
@@ -88,7 +97,7 @@ def download(node: UOp) -> Any:
             "jit: the captured function reads values (numpy(), item(), a comparison in an if). A replay would repeat "
             "the values of the capture. Return the tensor and read it outside."
         )
-    return get_device(buffer.device).read(buffer)
+    return read_buffer(get_device(buffer.device), buffer)
 
 
 def realize(
@@ -347,7 +356,7 @@ def number_buffers(device: str, numbers: Sequence[tuple[DType, float]]) -> list[
         first = ctypes.addressof(whole)
     else:
         whole = allocate_buffer(device, dtypes.uint8, len(stored))
-        get_device(device).write(whole, memoryview(stored))
+        write_buffer(get_device(device), whole, memoryview(stored))
         first = whole.address
     steps = range(first, first + len(stored), _NUMBER_BYTES)
     return [

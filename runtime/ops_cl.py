@@ -117,6 +117,7 @@ class ClDevice(Device):
             facts.total_bytes, 0, facts.max_alloc_bytes, facts.total_bytes, is_async=not facts.is_host_memory,
             orders_copies=True, is_host_visible=facts.is_host_memory, wraps_host_memory=facts.is_unified,
             max_buffers=facts.parameter_bytes // 16,  # each comes with an offset
+            group="host" if facts.is_host_memory else "",
         )  # fmt: skip
 
     @cached_property

@@ -54,7 +54,7 @@ class LlvmDevice(Device):
 
     def props(self) -> Properties:
         """The machine's memory."""
-        return Properties(total_memory(), available_memory())
+        return Properties(total_memory(), available_memory(), group="host")
 
     def cache_tag(self) -> str:
         """The CPU's name, caches and features, and LLVM's version."""

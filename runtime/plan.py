@@ -43,7 +43,7 @@ from kernmill.ir import (
 from . import later, watch
 from .build import build_all, expect
 from .compile_cache import cache_key, default_cache
-from .device import Program, default_device, device_list, forgetting, get_device
+from .device import Program, Properties, default_device, device_list, forgetting, get_device
 from .graph_key import Structure, is_number
 from .replay import narrow
 from .schedules import stamp
@@ -235,7 +235,8 @@ def _scheduled(of: tuple[Any, ...], origins: list[str | None], default: str) -> 
     table = later.device_rates.device_table(devices, graph().toposort()) if len(listed) > 1 else None
     planned = cache(lambda: later.planning.planned(graph().src, devices, in_place, default, table))
     known = "" if table is None else table.text()
-    key = cache_key("plan", _text(structure), json.dumps([devices, sorted(in_place), default]), known, stamp())
+    facts = devices, sorted(in_place), default, _alignments(structure, {*devices, default, *listed})
+    key = cache_key("plan", _text(structure), json.dumps(facts), known, stamp())
     stored = default_cache("plans").get(key)
     found: _Scheduled | None = None
     if stored is not None:
@@ -258,6 +259,14 @@ def _note_placement(graph: GraphPlan, table: DeviceTable) -> None:
         watch.placed.append((graph, table))
     else:
         print("\n".join(later.placement_report.placement_lines(graph, table, most_reasons=1)), file=sys.stderr)
+
+
+def _alignments(structure: Structure, devices: set[str]) -> list[tuple[str, int, int]]:
+    """What the places of intermediates depend on in addition to the graph, of devices that ask for more than others."""
+    devices |= {entry[2] for entry in structure if type(entry) is tuple and entry[0] is Ops.COPY}
+    limits = [(name, get_device(name).limits) for name in sorted(devices)]
+    found = [(name, limit.alignment, limit.slice_alignment) for name, limit in limits]
+    return [row for row in found if row[1:] != (Properties().alignment, Properties().slice_alignment)]
 
 
 def _written(graph: GraphPlan, memory: MemoryPlan) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernmill.compiler import plan_kernels, plan_memory
-from kernmill.ir import DeviceTable, GraphPlan, MemoryPlan, OutOfMemoryError, UOp, no_collection
+from kernmill.ir import DeviceTable, GraphPlan, MemoryPlan, Ops, OutOfMemoryError, UOp, dtypes, no_collection
 
 from .device import get_device
 
@@ -29,10 +29,14 @@ def planned(
         OutOfMemoryError: no placement was found that fits in the devices' memory.
     """
     price: dict[str, float] = {}
+    copied = {node.arg for node in UOp(Ops.SINK, dtypes.void, tuple(roots)).toposort() if node.op is Ops.COPY}
+    names = {*devices, default, *copied, *(table.names if table is not None else ())}
+    limits = {name: get_device(name).limits for name in names}
+    alignments = {name: limit.alignment for name, limit in limits.items()}
+    slices = {name: limit.slice_alignment for name, limit in limits.items()}
     for _ in range(_ROUNDS):
-        plan = plan_kernels(roots, devices, in_place, default, table, price)
-        names = {buffer.device for buffer in plan.buffers}
-        memory = plan_memory(plan, {name: get_device(name).limits.alignment for name in names})
+        plan = plan_kernels(roots, devices, in_place, default, table, price, slices)
+        memory = plan_memory(plan, alignments)
         if table is None or not (full := _full(plan, memory, table)):
             return plan, memory
         for name in full:

@@ -20,7 +20,7 @@ from kernmill.ir import IndexRangeError, Kernel, KernmillError, ShapeError
 
 from . import later
 from .buffer import Buffer
-from .device import Batch, Call, Device, batch_of, failure, get_device
+from .device import Batch, Call, Device, batch_of, failure, get_device, read_buffer
 from .scratch import scratch_of
 from .watch import wants_report
 
@@ -349,4 +349,4 @@ def download_scalar(buffer: Buffer) -> bool:
     if device.limits.is_host_visible and type(device).host_array is Device.host_array:  # no array for one value
         device.synchronize()
         return bool(ctypes.c_uint8.from_address(buffer.address).value)
-    return bool(device.read(buffer)[0])
+    return bool(read_buffer(device, buffer)[0])

@@ -22,7 +22,7 @@ from kernmill.ir import Kernel, KernmillError, Ops, UOp, dtypes, linear, np
 from .buffer import Buffer
 from .check import agree
 from .compiling import compile_with
-from .device import Batch, Call, get_device
+from .device import Batch, Call, get_device, write_buffer
 from .execute import allocate_buffer
 from .kernel_text import kernel_from_text
 
@@ -62,7 +62,7 @@ class Bench:
 
     def fill(self, slot: int, values: Any) -> None:
         """Bytes into a buffer."""
-        self.device.write(self.buffers[slot], values.view("uint8").data)
+        write_buffer(self.device, self.buffers[slot], values.view("uint8").data)
 
     def results(self, slot: int) -> Any:
         """A copy of a buffer's values."""

@@ -48,6 +48,9 @@ def views(order: Iterable[UOp], roots: Iterable[UOp]) -> dict[UOp, Buffer]:
         if leaf not in nodes and len(nodes) <= min(_MOST_PARTS, room[device]):
             inside = [part_of(leaf.storage, *places[node][1:]) for node in nodes]
             by_address = sorted(inside, key=lambda part: part.address)
+            step = get_device(device).limits.slice_alignment
+            if step > 1 and any(part.address % step for part in inside):
+                continue
             if all(part.address + part.nbytes <= after.address for part, after in pairwise(by_address)):
                 found |= zip(nodes, inside, strict=True)
                 room[device] -= len(nodes)

@@ -12,18 +12,14 @@ import llvmlite.binding as llvm
 
 
 class Machine:
-    def __init__(self, mib=64, most=1 << 62, align=64, queueing=0, sleep_ns=0, latency_ns=0, ns_per_kib=0, **_):
+    def __init__(self, options):
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
-        self.memory = ctypes.create_string_buffer((mib << 20) + align)
-        start = ctypes.addressof(self.memory)
-        self.begin, self.most, self.align = start + -start % align, most, align
-        self.end = self.begin + (mib << 20)
-        self.used, self.entries, self.faults = {}, {}, []
-        self.sleep_ns, self.latency_ns, self.ns_per_kib = sleep_ns, latency_ns, ns_per_kib
-        self.queue = queue.Queue() if queueing else None
-        if self.queue:
-            threading.Thread(target=self.work, daemon=True).start()
+        self.size, self.options, self.align = options.get("mib", 64) << 20, options, options.get("align", 64)
+        self.memory = ctypes.create_string_buffer(self.size + self.align)
+        self.begin = -(-ctypes.addressof(self.memory) // self.align) * self.align
+        self.used, self.entries, self.queue = {}, [], queue.Queue()
+        threading.Thread(target=self.work, daemon=True).start()
 
     def alloc(self, size):
         at = self.begin
@@ -31,7 +27,7 @@ class Machine:
             if at + size <= begin:
                 break
             at = end + -end % self.align
-        if size > self.most or at + size > self.end:
+        if size > self.options.get("most", size) or at + size > self.begin + self.size:
             raise MemoryError
         self.used[at] = at + max(1, size)
         return at
@@ -40,7 +36,15 @@ class Machine:
         del self.used[address]
 
     def room(self):
-        return self.end - self.begin - sum(end - begin for begin, end in self.used.items())
+        return self.size - sum(end - begin for begin, end in self.used.items())
+
+    def inside(self, address, size):
+        if not any(begin <= address and address + size <= end for begin, end in self.used.items()):
+            raise ValueError(f"{size} bytes at {address:#x} are in no block")
+        return address
+
+    def link(self, size):
+        time.sleep((self.options.get("latency_ns", 0) + self.options.get("ns_per_kib", 0) * size / 1024) / 1e9)
 
     def put(self, address, data):
         self.link(len(data))
@@ -50,34 +54,22 @@ class Machine:
         self.link(size)
         return ctypes.string_at(self.inside(address, size), size)
 
-    def link(self, size):
-        time.sleep((self.latency_ns + self.ns_per_kib * size / 1024) / 1e9)
-
-    def inside(self, address, size):
-        if not any(begin <= address and address + size <= end for begin, end in self.used.items()):
-            raise ValueError(f"{size} bytes at {address:#x} are in no block")
-        return address
-
-    def load(self, name, binary):
-        engine = llvm.create_mcjit_compiler(
-            llvm.parse_assembly(""), llvm.Target.from_default_triple().create_target_machine()
-        )
-        engine.add_object_file(llvm.ObjectFileRef.from_data(binary))
+    def load(self, name, source):
+        target = llvm.Target.from_default_triple()
+        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(source), target.create_target_machine())
         engine.finalize_object()
         entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-        self.entries[len(self.entries)] = entry(engine.get_function_address(name)), engine
+        self.entries.append((entry(engine.get_function_address(name)), engine))
         return len(self.entries) - 1
 
     def run(self, calls):
-        for call in calls:
-            for address, size in call[1]:
-                self.inside(address, size)
-        return self.queue.put(calls) if self.queue else [self.launch(*call) for call in calls]
+        _ = [self.inside(*buffer) for call in calls for buffer in call[1]]
+        return self.queue.put(calls) if self.options.get("queueing") else [self.launch(*call) for call in calls]
 
     def launch(self, program, buffers, variables, threads):
         words = [*(address for address, _ in buffers), *variables]
         start = time.perf_counter_ns()
-        time.sleep(self.sleep_ns / 1e9)
+        time.sleep(self.options.get("sleep_ns", 0) / 1e9)
         self.entries[program][0]((ctypes.c_int64 * len(words))(*words), 0, threads)
         return time.perf_counter_ns() - start
 
@@ -88,26 +80,21 @@ class Machine:
             self.queue.task_done()
 
     def sync(self):
-        if self.queue:
-            self.queue.join()
+        self.queue.join()
 
 
-def main():
-    channel, out, machine, count = sys.stdin.buffer, sys.stdout.buffer, None, 0
-    options = pickle.load(channel)
-    machine = Machine(**options)
-    while True:
-        verb, *given = pickle.load(channel)
-        count += 1
-        if count == options.get("die_at"):
-            os._exit(1)
-        try:
-            answer = True, getattr(machine, verb)(*given)
-        except Exception as error:
-            answer = False, error
-        pickle.dump(answer, out)
-        out.flush()
+def answer(machine, verb, *given):
+    try:
+        return True, getattr(machine, verb)(*given)
+    except Exception as error:
+        return False, error
 
 
 if __name__ == "__main__":
-    main()
+    machine = Machine(pickle.load(sys.stdin.buffer))
+    for count in range(1, 1 << 62):
+        message = pickle.load(sys.stdin.buffer)
+        if count == machine.options.get("die_at"):
+            os._exit(1)
+        sys.stdout.buffer.write(pickle.dumps(answer(machine, *message)))
+        sys.stdout.buffer.flush()

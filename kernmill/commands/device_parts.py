@@ -24,9 +24,11 @@ from kernmill.runtime import (
     device_indices,
     download,
     get_device,
+    read_buffer,
     realize,
     recording,
     upload,
+    write_buffer,
 )
 
 __all__ = ["PARTS", "Fault", "failures"]
@@ -118,10 +120,14 @@ def offsets(name: str) -> None:
     whole = allocate_buffer(name, dtypes.uint8, 3 * step)
     parts = [Buffer(name, dtypes.float32, COUNT, whole, whole.address + n * step) for n in range(3)]
     for n, part in enumerate(parts):
-        adder.device.write(part, ramp(100 * n).data.cast("B"))
+        write_buffer(adder.device, part, ramp(100 * n).data.cast("B"))
     adder.run(parts[1], parts[2])
     for part, want in zip(parts, (ramp(0), 2 * ramp(200), ramp(200)), strict=True):
-        expect(adder.device.read(part), want, "three buffers of one block, after a kernel from the third to the second")
+        expect(
+            read_buffer(adder.device, part),
+            want,
+            "three buffers of one block, and a kernel",
+        )
 
 
 def alignment(name: str) -> None:
@@ -158,7 +164,7 @@ def end_of_memory(name: str) -> None:
     if (after := device.props().free_bytes) != before:
         raise Fault(f"{before - after:,} bytes fewer are free after the end of memory")
     x = filled(name, ramp(1))
-    expect(device.read(x), ramp(1), "after the end of memory")
+    expect(read_buffer(device, x), ramp(1), "after the end of memory")
 
 
 def copies(name: str) -> None:
@@ -175,8 +181,8 @@ def copies(name: str) -> None:
             copy_between(there, source)
             copy_between(back, there)
             if size:
-                expect(get_device(other).read(there), data, f"{size:,} bytes from {name} to {other}")
-                expect(get_device(name).read(back), data, f"{size:,} bytes from {other} to {name}")
+                expect(read_buffer(get_device(other), there), data, f"{size:,} bytes from {name} to {other}")
+                expect(read_buffer(get_device(name), back), data, f"{size:,} bytes from {other} to {name}")
 
 
 def variables(name: str) -> None:
@@ -200,7 +206,7 @@ def replays(name: str) -> None:
     for turn, value in enumerate((5, 3, 3)):
         given, out = filled(name, ramp(turn)), allocate_buffer(name, dtypes.float32, COUNT)
         replay.run([given, out], {"n": value})
-        expect(get_device(name).read(out), 2 * value * ramp(turn), f"replay {turn + 1} on other buffers")
+        expect(read_buffer(get_device(name), out), 2 * value * ramp(turn), f"replay {turn + 1} on other buffers")
 
 
 def timed_runs(name: str) -> None:
@@ -236,12 +242,12 @@ def stale_values(name: str) -> None:
     adder = Adder.of(name)
     x, out, last = filled(name, ramp(1)), filled(name, ramp(0)), filled(name, ramp(0))
     for turn in range(3):
-        adder.device.write(x, ramp(turn).data.cast("B"))
+        write_buffer(adder.device, x, ramp(turn).data.cast("B"))
         adder.device.run([adder.on(out, x)] * QUEUED)
         adder.run(last, out)
-        adder.device.write(x, ramp(1000).data.cast("B"))
-        expect(adder.device.read(last), 4 * ramp(turn), f"turn {turn + 1} of launches and copies")
-        expect(adder.device.read(out), 2 * ramp(turn), f"turn {turn + 1}, an intermediate result")
+        write_buffer(adder.device, x, ramp(1000).data.cast("B"))
+        expect(read_buffer(adder.device, last), 4 * ramp(turn), f"turn {turn + 1} of launches and copies")
+        expect(read_buffer(adder.device, out), 2 * ramp(turn), f"turn {turn + 1}, an intermediate result")
 
 
 def threads(name: str) -> None:
@@ -253,7 +259,7 @@ def threads(name: str) -> None:
             for turn in range(10):
                 x, out = filled(name, ramp(start + turn)), allocate_buffer(name, dtypes.float32, COUNT)
                 adder.run(out, x)
-                expect(adder.device.read(out), 2 * ramp(start + turn), "with four threads")
+                expect(read_buffer(adder.device, out), 2 * ramp(start + turn), "with four threads")
         except Exception as error:
             found.append(error)
 

@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from kernmill.commands import conformance, device_parts
 from kernmill.ir import setting
 from kernmill.runtime import Batch, Event, get_device
-from tests.far_device import FarDevice, Memory
+from tests.far_device import FarDevice
 
 Far = Any
 
@@ -46,7 +47,7 @@ class Unaligned(FarDevice):
 
     def allocate(self, size_bytes: int) -> Any:
         block: Any = super().allocate(size_bytes + 4)  # type: ignore[no-untyped-call]
-        return Memory(block.address + 4 * (size_bytes == 100))  # type: ignore[no-untyped-call]
+        return SimpleNamespace(address=block.address + 4 * (size_bytes == 100))
 
     def free(self, block: Any) -> None:
         self.ask("free", block.address - block.address % 64)  # type: ignore[no-untyped-call]

@@ -250,8 +250,35 @@ def test_row_8_intermediates_keep_the_alignment(far: Far) -> None:
     x = Tensor(np.ones((13, 13), np.float32), device=name)
     y = ((x @ x).contiguous() @ (x + 1).contiguous() @ x).contiguous()
     assert np.isfinite((y @ y)[1:].numpy()).all()
+    rows = ((x @ x) + 1).contiguous()
+    z = ((rows[1:5] * 2).contiguous().sum(0) + x[3] * 2).numpy()
+    assert z.tolist() == [114.0] * 13
     assert len(addresses) > 3
     assert {address % 4096 for address in addresses} == {0}
+
+
+def test_row_8_all_that_can_be_mapped(far: Far) -> None:
+    name = far(mib=64, mapped=6 * MIB)
+    x = Tensor(np.ones(MIB, np.float32), device=name).realize()
+    with pytest.raises(OutOfMemoryError, match=r"FAR: .*buffer of 4\.0 MiB.* Free: 2\.0 MiB of 64"):
+        Tensor(np.ones(MIB, np.float32), device=name)
+    assert x.sum().item() == MIB
+
+
+def test_a_copy_between_far_devices_goes_through_the_buffer_of_the_host(
+    far: Far, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.far_device import FarDevice
+
+    asked: list[int] = []
+
+    def pinned(self: Any, size_bytes: int) -> memoryview:
+        asked.append(size_bytes)
+        return memoryview(bytearray(size_bytes))
+
+    monkeypatch.setattr(FarDevice, "host_buffer", pinned)
+    assert (Tensor(X, device=far()).to(far(1)) + 1).numpy().tolist() == [2, 3, 4, 5]
+    assert asked == [16]
 
 
 def test_row_13_checks_reach_far_memory(far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -425,7 +452,9 @@ def test_options_of_a_device(far: Far) -> None:
         get_device("FAR?mib=8")
     assert get_device("far:2?mib=8").props().total_bytes == 8 * MIB
     assert get_device("FAR:2") is get_device("FAR:2?mib=8")
-    with pytest.raises(DeviceError, match=r"'FAR:3': it has no option colour\. It has mib: memory; most:"):
+    with pytest.raises(
+        DeviceError, match=r"'FAR:3': it has no option colour\. It has without: ops and dtypes left out"
+    ):
         get_device("FAR:3?colour=blue")
     with pytest.raises(DeviceError, match=r"options are written FAR:1\?key=value,key=value, each key once"):
         get_device("FAR:1?mib")
