@@ -300,7 +300,7 @@ class CachingAllocator(HostAllocator):
 
     def free_bytes(self) -> int:
         """Return what the device says, at most what may be mapped in addition."""
-        return min(self._free_now(), self.limits.max_mapped_bytes - sum(self.held_bytes()))
+        return int(min(self._free_now(), self.limits.max_mapped_bytes - sum(self.held_bytes())))
 
     def total_bytes(self) -> int:
         """Return the device's total."""
