@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -43,15 +43,28 @@ def inputs(name: str, rng: np.random.Generator, size: Size) -> tuple[Array, ...]
     else:
         weights = QuantizedTensor.quantize(Tensor(rng.standard_normal((some, inner), np.float32)), name)
     data = weights.interleaved().data.numpy()
+    layout(name)  # now: a captured product cannot
     return rng.standard_normal((rows, inner), np.float32), np.tile(data, (columns // some, 1, 1))
 
 
-def weight(name: str, size: Size, data: Any) -> Any:
-    """The blocks as they lie in memory."""
-    from kernmill.quant import QuantizedTensor, block_type, rows_together
+@cache
+def layout(name: str) -> tuple[Any, int]:
+    """The form of interleaved blocks on the default device, and how many rows are interleaved. A peer on another device
+    computes from the same bytes."""
+    from kernmill import Tensor
+    from kernmill.quant import QuantizedTensor, block_type
 
-    together = rows_together(block_type(name))
-    return QuantizedTensor(data, name, (data.shape[0] * together, size[1]), interleave=together)
+    kind = block_type(name)
+    row = QuantizedTensor(Tensor(np.zeros((1, 1, kind.size_bytes), np.uint8)), name, (1, kind.values)).interleaved()
+    return row.form, row.interleave
+
+
+def weight(name: str, size: Size, data: Any) -> Any:
+    """The blocks in their layout in memory."""
+    from kernmill.quant import QuantizedTensor
+
+    form, together = layout(name)
+    return QuantizedTensor(data, name, (data.shape[0] * together, size[1]), interleave=together, form=form)
 
 
 def reference(name: str, size: Size, x: Array, data: Array) -> Array:

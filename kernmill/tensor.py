@@ -671,7 +671,7 @@ class Tensor(Conversions):
         if self.numel() != 1:
             raise GradientError(
                 f"{call}: shape {show_shape(self.uop.shape)} has more than one element. "
-                "Reduce it to one, for example with .sum(), or give the gradient of each element."
+                "Reduce it to one, for example with .sum(), or pass gradient=, a tensor of that shape."
             )
         return filled(self.uop, 1.0)
 

@@ -219,7 +219,7 @@ CASES: dict[str, Case] = {
                 "inside them."),
     "not_scalar": (lambda: (ones(2, requires_grad=True) * 2).backward(), GradientError,
                    "backward: shape (2,) has more than one element. Reduce it to one, for example with .sum(), "
-                   "or give the gradient of each element."),
+                   "or pass gradient=, a tensor of that shape."),
     "gradient_shape": (lambda: (ones(2, requires_grad=True) * 2).backward(ones(3)), GradientError,
                        "backward: a gradient of shape (3,) for a tensor of shape (2,). Give one of the same shape."),
     "leaf_written": (lambda: ones(2, requires_grad=True).assign(ones(2, requires_grad=True)), GradientError,
