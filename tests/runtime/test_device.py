@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import struct
 import subprocess
 import sys
@@ -15,7 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill.ir import Context, DeviceError, Ops, Target, dtypes, elementwise, reduce_axes, reshape
+from kernmill import Tensor
+from kernmill.commands import device_parts
+from kernmill.ir import Context, DeviceError, Ops, OutOfMemoryError, Target, dtypes, elementwise, reduce_axes, reshape
 from kernmill.renderers import PYTHON_OPS, PythonRenderer, Renderer
 from kernmill.runtime import (
     Call,
@@ -186,13 +189,32 @@ def test_the_page_for_authors_names_the_whole_contract() -> None:
     assert [name for name in names if f"`{name}" not in PAGE] == []
 
 
-def test_the_device_of_the_page_works(monkeypatch: pytest.MonkeyPatch, closed_devices: None) -> None:
-    module = types.ModuleType("copper")
-    _, text, rest = PAGE.partition('    """COPPER')
-    exec(textwrap.dedent(text + rest.partition("\nand in its")[0]), module.__dict__)
-    monkeypatch.setitem(sys.modules, "copper", module)
-    announce(monkeypatch, "COPPER", "copper:CopperDevice")
-    sums_of_squares("COPPER")
+def modules_of_the_page() -> dict[str, str]:
+    """The code of each module on the page, by name: what is indented after `` `name.py`: ``, up to the next text."""
+    found: dict[str, str] = {}
+    for part in PAGE.split('\n\n    """')[1:]:
+        lines = itertools.takewhile(lambda line: not line or line.startswith("    "), f'    """{part}'.splitlines())
+        code = textwrap.dedent("\n".join(lines))
+        found[code.split('"""')[1].split()[0].strip(":").lower()] = code
+    return found
+
+
+@pytest.mark.parametrize("name", ["COPPER", "CARD", "LATER"])
+def test_the_devices_of_the_page_work(far: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Each step of the page: the dot product, then memory, copies, order, threads."""
+    for module_name, code in modules_of_the_page().items():
+        module = types.ModuleType(module_name)
+        monkeypatch.setitem(sys.modules, module_name, module)
+        exec(code, module.__dict__)
+    cls = getattr(sys.modules[name.lower()], f"{name.capitalize()}Device")
+    far.announce(name, cls)
+    other = get_device(f"{name}:1?mib=8" if name != "COPPER" else name).name
+    sums_of_squares(name)
+    assert device_parts.failures(name) == {}
+    if name != "COPPER":
+        assert (Tensor([1.0, 2.0], device=name).to(other) + 1).to("LLVM").tolist() == [2, 3]
+        with pytest.raises(OutOfMemoryError, match=rf"{name}:1: .* of 8\.0 MiB"):
+            Tensor.ones(4, 1 << 20, device=other).contiguous().realize()
 
 
 def test_every_device_has_a_plain_buffer_type(device: str) -> None:
