@@ -37,7 +37,7 @@ GENERATED = (
 _NOT_IN = "".join(f"(?<!{word})" for word in ("in ", "in-", "last ", "take ", "takes ", "taking ", "took "))
 
 WORDS: dict[str, str] = {  # a private word, as a pattern: what the field says
-    rf"{_NOT_IN}places?\b(?! a )": "index, offset, position, location, lane",
+    rf"{_NOT_IN}places?\b(?! (?:a|the|each|it|them) )": "index, offset, position, location, lane",
     r"ask(?:s|ed|ing)? (?:for )?ahead": "prefetch",
     r"(?:is|are|was|were|be) asked for": "is prefetched; is requested, is read",
     r"\b(?:lies|lie|laid|lay|lain)\b(?! out)": "is, is stored, is located; interleaved",

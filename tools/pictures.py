@@ -97,11 +97,11 @@ def layers() -> str:
     for name, (x, y) in spots.items():
         parts += [
             box(x, y, width[name], 60, COLORS[name]),
-            text(x + 10, y + 20, f"{name}/  ({files[name]} files)", size=12),
+            text(x + 10, y + 20, f"{name}/  {files[name]} files", size=11),
         ]
-    above = "llm  nn  quant  formats  quantize  commands"
     inside = " > ".join(reversed([name for name in USES if name not in ("synonyms", "arguments", "size", "variable")]))
-    parts += [text(30, 56, f"{above}  >  {inside}", size=10), text(30, 72, "(> : may import)", size=9)]
+    parts.append(text(30, 56, f"{inside}   (> : may import)", size=10))
+    parts.append(text(30, 72, "above these: llm  nn  quant  formats  quantize  commands", size=10))
     parts.append(text(20, 440, "An arrow is an import; the number counts the files that import.", size=10))
     return picture(600, 450, "Folders and their imports", parts)
 
@@ -167,8 +167,9 @@ def pipeline() -> str:
 # --- calls -----------------------------------------------------------------------------------------------------------
 def _path(title: str, note: str, steps: list[tuple[str, str]]) -> str:
     """Steps (file, functions) from top to bottom, in a column for each folder, joined by a line."""
-    columns = {name: 20 + place * 250 for place, name in enumerate(FOLDERS)}
-    parts = [text(columns[name] + 6, 40, f"{name}/", size=13) for name in FOLDERS]
+    entered = [name for name in FOLDERS if any(file.startswith(f"{name}/") for file, _ in steps)]
+    columns = {name: 20 + place * 250 for place, name in enumerate(entered)}
+    parts = [text(x + 6, 40, f"{name}/", size=13) for name, x in columns.items()]
     parts.append(text(20, 18, note, size=11))
     spots: list[tuple[float, float]] = []
     for place, (file, functions) in enumerate(steps):
@@ -178,7 +179,7 @@ def _path(title: str, note: str, steps: list[tuple[str, str]]) -> str:
         spots.append((x + 118, y))
     lines = [f'<line x1="{x1:g}" y1="{y1 + 22:g}" x2="{x2:g}" y2="{y2:g}" stroke="#999"/>'
              for (x1, y1), (x2, y2) in pairwise(spots)]  # fmt: skip
-    return picture(20 + 250 * len(FOLDERS), 70 + 26 * len(steps), title, [*lines, *parts])
+    return picture(20 + 250 * max(3, len(columns)), 70 + 26 * len(steps), title, [*lines, *parts])
 
 
 def matmul_calls() -> str:
@@ -214,7 +215,7 @@ def memory() -> str:
     parts = [text(60, 20, f"One arena of {size:,} bytes; without sharing {found.unplanned_bytes:,}")]
     for place, kernel in enumerate(kernels):
         parts += [text(60 + place * wide, 40 + high + 20, kernel.name, size=9),
-                  box(58 + place * wide, 34, 2, high + 6, "#ddd")]  # fmt: skip
+                  box(58 + place * wide, 34, 1, high + 6, "#ddd")]  # fmt: skip
     for place, (number, offset) in enumerate(sorted(found.offsets.items())):
         life = [n for n, kernel in enumerate(kernels) if number in kernel.buffers]
         buffer = plan.buffers[number]
