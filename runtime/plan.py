@@ -242,7 +242,7 @@ def _scheduled(of: tuple[Any, ...], origins: list[str | None], default: str) -> 
     if stored is not None:
         with contextlib.suppress(
             ValueError, TypeError, LookupError, AttributeError, KernmillError
-        ):  # of another form: made anew
+        ):  # of a different structure: rebuilt
             found = _read(stored.payload, planned, of, (default, *listed))
     if found is None:
         expect(graph(), {*devices, *listed} or {default})
@@ -262,7 +262,7 @@ def _note_placement(graph: GraphPlan, table: DeviceTable) -> None:
 
 
 def _alignments(structure: Structure, devices: set[str]) -> list[tuple[str, int, int]]:
-    """What the places of intermediates depend on in addition to the graph, of devices that ask for more than others."""
+    """Return the alignments of devices that need more than the default: memory plans depend on them."""
     devices |= {entry[2] for entry in structure if type(entry) is tuple and entry[0] is Ops.COPY}
     limits = [(name, get_device(name).limits) for name in sorted(devices)]
     found = [(name, limit.alignment, limit.slice_alignment) for name, limit in limits]
