@@ -23,7 +23,7 @@ from typing import TypeAlias
 
 from kernmill.ir import (
     AxisKind,
-    Group,
+    OpGroup,
     Ops,
     Shape,
     Size,
@@ -37,7 +37,7 @@ from kernmill.ir import (
 )
 
 from .kernel import BUFFER_COST, LOOP_COST, MOST_CODE, iterations
-from .rangeify import TRUE, Places, Use
+from .rangeify import TRUE, IndexMap, Use
 
 __all__ = ["Fusion", "KernelRoot", "fuse"]
 
@@ -105,7 +105,7 @@ class Fusion:
     taken: dict[UOp, tuple[UOp, Use, Size]] = field(default_factory=dict[UOp, tuple[UOp, Use, "Size"]])
     readers: dict[UOp, list[UOp]] = field(default_factory=dict[UOp, list[UOp]])
     position: dict[UOp, int] = field(default_factory=dict[UOp, int])
-    places: Places = field(default_factory=Places)
+    places: IndexMap = field(default_factory=IndexMap)
 
 
 @dataclass(slots=True)
@@ -222,7 +222,7 @@ def _open_kernel(node: UOp, fusion: Fusion, in_place: bool) -> Use:
 # --- the decision ----------------------------------------------------------------------------------------------------
 def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
     fact = facts[node]
-    if node.op.group is Group.MOVEMENT or node.op in (Ops.TAKE, Ops.DETACH) or _is_unpacked(uses, fact, fusion):
+    if node.op.group is OpGroup.MOVEMENT or node.op in (Ops.TAKE, Ops.DETACH) or _is_unpacked(uses, fact, fusion):
         return False
     if not fact.reads and fact.cost <= _CHEAP:  # no memory inputs: indices and constants only
         return False
@@ -259,7 +259,7 @@ def _is_widened(node: UOp, facts: dict[UOp, _Facts]) -> bool:
     """True if recomputing is cheaper: the inputs are smaller (widening cast, pairwise comparison)."""
     if node.op is Ops.CAST:
         return node.src[0].dtype.size_bytes < node.dtype.size_bytes
-    return node.op.group is Group.COMPARE and _elements(node.shape) >= _REUSE * facts[node].widest > 0
+    return node.op.group is OpGroup.COMPARE and _elements(node.shape) >= _REUSE * facts[node].widest > 0
 
 
 def _pairs(uses: list[Use]) -> int:
@@ -380,7 +380,7 @@ def _inline(node: UOp, use: Use, fact: _Facts, fusion: Fusion) -> bool:
 def _continues(node: UOp, fusion: Fusion) -> bool:
     """True if the only reader of this reduction, movement ops aside, is a reduction with the same op."""
     readers = fusion.readers[node]
-    while len(readers) == 1 and readers[0].op.group is Group.MOVEMENT and readers[0].op is not Ops.EXPAND:
+    while len(readers) == 1 and readers[0].op.group is OpGroup.MOVEMENT and readers[0].op is not Ops.EXPAND:
         readers = fusion.readers[readers[0]]
     return len(readers) == 1 and readers[0].op is Ops.REDUCE and readers[0].arg[0] is node.arg[0]
 
@@ -395,7 +395,7 @@ def _loses_its_tile(node: UOp, use: Use, fusion: Fusion) -> bool:
     while todo:
         node, use = latest = max(todo, key=lambda reading: fusion.position[reading[0]])  # after all its readers: once
         todo.remove(latest)
-        if node.op.group is Group.MOVEMENT:
+        if node.op.group is OpGroup.MOVEMENT:
             todo.add((node.src[0], fusion.places.moved(node, use)))
         elif node.op.is_elementwise:
             todo |= {(source, use) for source in node.src if source.shape}
@@ -440,7 +440,7 @@ def _product(ranges: Iterable[UOp]) -> int:
 
 # --- where the sources are read --------------------------------------------------------------------------------------
 def _sources(node: UOp, use: Use, fusion: Fusion, facts: dict[UOp, _Facts]) -> tuple[Use, ...]:
-    if node.op.group is Group.MOVEMENT:
+    if node.op.group is OpGroup.MOVEMENT:
         return (fusion.places.moved(node, use),)
     match node.op:
         case Ops.REDUCE:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kernmill.ir import Group, Ops, UOp, dtypes, numel, static
+from kernmill.ir import OpGroup, Ops, UOp, dtypes, numel, static
 
 __all__ = ["Unit", "Value", "find_units", "is_view", "size_bytes"]
 
@@ -66,7 +66,7 @@ def size_bytes(node: UOp) -> int:
 
 def is_view(node: UOp) -> bool:
     """True if the node shows values of its source."""
-    return node.op.group is Group.MOVEMENT or node.op is Ops.DETACH
+    return node.op.group is OpGroup.MOVEMENT or node.op is Ops.DETACH
 
 
 def find_units(roots: Sequence[UOp], devices: Sequence[str]) -> tuple[list[Unit], list[Value], dict[UOp, Unit]]:

@@ -19,9 +19,9 @@ from kernmill.ir import (
     Copy,
     DeviceTable,
     GraphPlan,
-    Group,
     Kernel,
     Op,
+    OpGroup,
     Ops,
     UOp,
     as_size,
@@ -99,7 +99,7 @@ def _base(node: UOp) -> UOp:
 
 
 def _is_view(node: UOp) -> bool:
-    return node.op.group is Group.MOVEMENT and node.op is not Ops.RESHAPE
+    return node.op.group is OpGroup.MOVEMENT and node.op is not Ops.RESHAPE
 
 
 @dataclass(slots=True)
@@ -250,7 +250,7 @@ class _Builder:
                 return use.place[0].cast(node.dtype)
         below = fusion.below[node, use]
         src = [self.values[s, u] for s, u in zip(node.src, below, strict=False) if u is not None]
-        if node.op.group is Group.MOVEMENT:
+        if node.op.group is OpGroup.MOVEMENT:
             gated = below[0] is not None and below[0].gate is not use.gate
             return below[0].gate.where(src[0], 0) if gated and below[0] is not None else src[0]
         match node.op:

@@ -3,7 +3,7 @@
 When: inside `fuse`, once for every use of a node by a kernel. Why there: only indices tell whether two consumers read
 the same element. Assumes: shapes were checked when the graph was built. Guarantees: every index is simplified; an index
 that may be out of bounds has a gate that is false there. Loops of all kernels have the same names, so that the second
-of two equal layers finds its indices cached (`Places`). Tests: tests/compiler/test_rangeify.py.
+of two equal layers finds its indices cached (`IndexMap`). Tests: tests/compiler/test_rangeify.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from kernmill.ir import Op, Ops, Shape, Size, UOp, as_size, const, dtypes, index_const, row_strides, simplify
 
-__all__ = ["TRUE", "Places", "Use", "flat_index"]
+__all__ = ["TRUE", "IndexMap", "Use", "flat_index"]
 
 TRUE = const(dtypes.bool, True)
 Place: TypeAlias = "tuple[UOp, ...]"
@@ -27,7 +27,7 @@ class Use(NamedTuple):
     gate: UOp
 
 
-class Places:
+class IndexMap:
     """Index arithmetic of one graph, each piece done once."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ def _moved(op: Op, arg: Any, shapes: tuple[Shape, Shape], place: Place, gate: UO
 
 
 def _reshaped(index: Place, shape: Shape, source: Shape) -> list[UOp]:
-    """Group by group: runs of axes with equal products on both sides are independent of each other."""
+    """OpGroup by group: runs of axes with equal products on both sides are independent of each other."""
     result: list[UOp] = []
     a = b = 0
     while a < len(shape) or b < len(source):

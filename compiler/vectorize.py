@@ -8,7 +8,7 @@ these). Tests: tests/compiler/test_vectorize.py.
 
 from __future__ import annotations
 
-from kernmill.ir import AxisKind, Group, InternalError, Ops, UOp, closed_ranges, const, from_linear, linear, simplify
+from kernmill.ir import AxisKind, InternalError, OpGroup, Ops, UOp, closed_ranges, const, from_linear, linear, simplify
 
 from .kernel import combined
 
@@ -47,7 +47,7 @@ def _vector(node: UOp, src: tuple[UOp, ...], done: dict[UOp, UOp]) -> UOp:
     if node.op is Ops.STORE:
         lanes = max(lanes, src[0].src[1].dtype.lanes)
         return node.replace(src=(src[0], spread(src[1], lanes)))
-    if lanes > 1 and (node.op.is_elementwise or node.op.group is Group.VECTOR):
+    if lanes > 1 and (node.op.is_elementwise or node.op.group is OpGroup.VECTOR):
         return UOp(node.op, node.dtype.vec(lanes), tuple(spread(s, lanes) for s in src), node.arg)
     return node.replace(src=src)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from .ops import Group, Op, Ops
+from .ops import Op, OpGroup, Ops
 
 if TYPE_CHECKING:
     from .uop import UOp
@@ -28,7 +28,7 @@ def bounds_of(node: UOp) -> Bounds:
     if rule is None:
         if node.op in _leaf:
             return _leaf[node.op](node)
-        return _compare(node) if node.op.group is Group.COMPARE else whole
+        return _compare(node) if node.op.group is OpGroup.COMPARE else whole
     for s in node.src:
         if s.dtype.is_float:
             return whole

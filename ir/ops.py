@@ -18,10 +18,10 @@ from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum, StrEnum
 from typing import Any, Final
 
-__all__ = ["AxisKind", "Group", "Op", "Ops"]
+__all__ = ["AxisKind", "Op", "OpGroup", "Ops"]
 
 
-class Group(Enum):
+class OpGroup(Enum):
     """The kind of node that an op makes. It decides where the op is legal (ir/verify.py)."""
 
     SOURCE = "source"
@@ -38,7 +38,7 @@ class Group(Enum):
     CONTROL = "control"
 
 
-_ELEMENTWISE: Final = frozenset({Group.UNARY, Group.BINARY, Group.COMPARE, Group.TERNARY, Group.CONVERT})
+_ELEMENTWISE: Final = frozenset({OpGroup.UNARY, OpGroup.BINARY, OpGroup.COMPARE, OpGroup.TERNARY, OpGroup.CONVERT})
 
 
 class AxisKind(StrEnum):
@@ -58,7 +58,7 @@ class AxisKind(StrEnum):
 class Op:
     """An op. Ops are equal if identical; the name is that of the attribute in `Ops`."""
 
-    group: Group
+    group: OpGroup
     doc: str
     arity: int | None = None  # number of sources; None: variable
     py: Callable[..., Any] | None = None
@@ -181,109 +181,109 @@ class Ops:
 
     # fmt: off
     # --- sources
-    CONST    = Op(Group.SOURCE, "arg, a Python number of the dtype (a tuple of them for a vector)", 0)
-    BUFFER   = Op(Group.SOURCE, "a 1-D buffer, arg=(number, device, numel); the UOp's `storage` is the memory", 0)
-    PARAM    = Op(Group.SOURCE, "a 1-D kernel argument, arg=(slot, numel); arg=(slot, greatest, least) if its size differs from run to run", 0)
-    VARIABLE = Op(Group.SOURCE, "an integer known at launch, arg=(name, least, greatest)", 0)
-    IOTA     = Op(Group.SOURCE, "0, 1, ..., arg-1 along one axis", 0)
+    CONST    = Op(OpGroup.SOURCE, "arg, a Python number of the dtype (a tuple of them for a vector)", 0)
+    BUFFER   = Op(OpGroup.SOURCE, "a 1-D buffer, arg=(number, device, numel); the UOp's `storage` is the memory", 0)
+    PARAM    = Op(OpGroup.SOURCE, "a 1-D kernel argument, arg=(slot, numel); arg=(slot, greatest, least) if its size differs from run to run", 0)
+    VARIABLE = Op(OpGroup.SOURCE, "an integer known at launch, arg=(name, least, greatest)", 0)
+    IOTA     = Op(OpGroup.SOURCE, "0, 1, ..., arg-1 along one axis", 0)
 
     # --- movement: the same elements at other indices; src=(x,)
-    RESHAPE  = Op(Group.MOVEMENT, "same elements in row-major order, shape arg", 1)
-    EXPAND   = Op(Group.MOVEMENT, "axes of size 1 repeated to shape arg", 1)
-    PERMUTE  = Op(Group.MOVEMENT, "axis i of the result is axis arg[i] of x", 1)
-    PAD      = Op(Group.MOVEMENT, "zeros around x; arg=((before, length of the result), ...)", 1)
-    SHRINK   = Op(Group.MOVEMENT, "x[start:start+length] per axis; arg=((start, length), ...)", 1)
-    STRIDE   = Op(Group.MOVEMENT, "every step-th element, from the end if step < 0; arg=((step, length of the result), ...)", 1)
-    WINDOW   = Op(Group.MOVEMENT, "arg=(axis, size, stride, dilation, positions): axis becomes positions, a new last one runs over the window: out[.., o, .., k] = x[.., o*stride + k*dilation, ..]", 1)
-    UNWINDOW = Op(Group.MOVEMENT, "arg=(axis, length, stride, dilation), the adjoint of WINDOW before summing: out[.., i, .., k] = x[.., o, .., k] where i = o*stride + k*dilation, else 0", 1)
+    RESHAPE  = Op(OpGroup.MOVEMENT, "same elements in row-major order, shape arg", 1)
+    EXPAND   = Op(OpGroup.MOVEMENT, "axes of size 1 repeated to shape arg", 1)
+    PERMUTE  = Op(OpGroup.MOVEMENT, "axis i of the result is axis arg[i] of x", 1)
+    PAD      = Op(OpGroup.MOVEMENT, "zeros around x; arg=((before, length of the result), ...)", 1)
+    SHRINK   = Op(OpGroup.MOVEMENT, "x[start:start+length] per axis; arg=((start, length), ...)", 1)
+    STRIDE   = Op(OpGroup.MOVEMENT, "every step-th element, from the end if step < 0; arg=((step, length of the result), ...)", 1)
+    WINDOW   = Op(OpGroup.MOVEMENT, "arg=(axis, size, stride, dilation, positions): axis becomes positions, a new last one runs over the window: out[.., o, .., k] = x[.., o*stride + k*dilation, ..]", 1)
+    UNWINDOW = Op(OpGroup.MOVEMENT, "arg=(axis, length, stride, dilation), the adjoint of WINDOW before summing: out[.., i, .., k] = x[.., o, .., k] where i = o*stride + k*dilation, else 0", 1)
 
     # --- elementwise, one source
-    NEG      = Op(Group.UNARY, "-x; wraps for the smallest int", 1, operator.neg)
-    ABS      = Op(Group.UNARY, "|x|; -0 -> 0; wraps for the smallest int", 1, abs)
-    EXP      = Op(Group.UNARY, "e**x; overflow -> inf, nan -> nan", 1, _guard(math.exp), cost=12)
-    EXP2     = Op(Group.UNARY, "2**x; overflow -> inf, nan -> nan", 1, _guard(lambda x: 2.0**x), cost=12)
-    LOG      = Op(Group.UNARY, "natural logarithm; 0 -> -inf, x<0 -> nan", 1, _log(math.log), cost=12)
-    LOG2     = Op(Group.UNARY, "logarithm base 2; 0 -> -inf, x<0 -> nan", 1, _log(math.log2), cost=12)
-    SIN      = Op(Group.UNARY, "sine of radians; +-inf -> nan", 1, _guard(math.sin), cost=20)
-    COS      = Op(Group.UNARY, "cosine of radians; +-inf -> nan", 1, _guard(math.cos), cost=20)
-    TANH     = Op(Group.UNARY, "hyperbolic tangent; +-inf -> +-1", 1, math.tanh, cost=12)
-    ERF      = Op(Group.UNARY, "error function; +-inf -> +-1", 1, math.erf, cost=12)
-    SQRT     = Op(Group.UNARY, "square root, correctly rounded; x<0 -> nan, -0 -> -0", 1, _guard(math.sqrt), cost=4)
-    TRUNC    = Op(Group.UNARY, "towards zero", 1, _rounded(math.trunc))
-    FLOOR    = Op(Group.UNARY, "towards -inf", 1, _rounded(math.floor))
-    CEIL     = Op(Group.UNARY, "towards +inf", 1, _rounded(math.ceil))
-    ROUND    = Op(Group.UNARY, "to nearest, ties to even", 1, _rounded(round))
+    NEG      = Op(OpGroup.UNARY, "-x; wraps for the smallest int", 1, operator.neg)
+    ABS      = Op(OpGroup.UNARY, "|x|; -0 -> 0; wraps for the smallest int", 1, abs)
+    EXP      = Op(OpGroup.UNARY, "e**x; overflow -> inf, nan -> nan", 1, _guard(math.exp), cost=12)
+    EXP2     = Op(OpGroup.UNARY, "2**x; overflow -> inf, nan -> nan", 1, _guard(lambda x: 2.0**x), cost=12)
+    LOG      = Op(OpGroup.UNARY, "natural logarithm; 0 -> -inf, x<0 -> nan", 1, _log(math.log), cost=12)
+    LOG2     = Op(OpGroup.UNARY, "logarithm base 2; 0 -> -inf, x<0 -> nan", 1, _log(math.log2), cost=12)
+    SIN      = Op(OpGroup.UNARY, "sine of radians; +-inf -> nan", 1, _guard(math.sin), cost=20)
+    COS      = Op(OpGroup.UNARY, "cosine of radians; +-inf -> nan", 1, _guard(math.cos), cost=20)
+    TANH     = Op(OpGroup.UNARY, "hyperbolic tangent; +-inf -> +-1", 1, math.tanh, cost=12)
+    ERF      = Op(OpGroup.UNARY, "error function; +-inf -> +-1", 1, math.erf, cost=12)
+    SQRT     = Op(OpGroup.UNARY, "square root, correctly rounded; x<0 -> nan, -0 -> -0", 1, _guard(math.sqrt), cost=4)
+    TRUNC    = Op(OpGroup.UNARY, "towards zero", 1, _rounded(math.trunc))
+    FLOOR    = Op(OpGroup.UNARY, "towards -inf", 1, _rounded(math.floor))
+    CEIL     = Op(OpGroup.UNARY, "towards +inf", 1, _rounded(math.ceil))
+    ROUND    = Op(OpGroup.UNARY, "to nearest, ties to even", 1, _rounded(round))
 
     # --- elementwise, two sources of one dtype
-    ADD      = Op(Group.BINARY, "a + b; ints wrap; bool: or", 2, operator.add, commutative=True, associative=True, unit=0)
-    SUB      = Op(Group.BINARY, "a - b; ints wrap", 2, operator.sub)
-    MUL      = Op(Group.BINARY, "a * b; ints wrap; bool: and", 2, operator.mul, commutative=True, associative=True, unit=1)
-    DIV      = Op(Group.BINARY, "a / b of floats; x/0 -> +-inf, 0/0 -> nan", 2, _div, cost=4)
-    FLOORDIV = Op(Group.BINARY, "floor of the exact quotient, as NumPy; ints by 0 -> 0; x/0 as DIV, inf/x -> nan", 2, _floordiv, cost=4)
-    MOD      = Op(Group.BINARY, "a - b*floor(a / b), sign of b; ints by 0 -> 0, as NumPy", 2, _mod, cost=4)
-    CDIV     = Op(Group.BINARY, "ints, towards zero, b != 0 and no overflow: the divide instruction", 2, _cdiv)
-    CMOD     = Op(Group.BINARY, "ints, remainder of CDIV, sign of a, b != 0", 2, lambda a, b: a - _cdiv(a, b) * b)
-    POW      = Op(Group.BINARY, "a ** b as IEEE 754 pow; ints wrap", 2, _pow, cost=20)
-    SCALE    = Op(Group.BINARY, "a * 2**b of float32 or float64, rounded once; a near 1 and b integral", 2, lambda a, b: a * _pow(2.0, b // 2) * _pow(2.0, b - b // 2))
-    MAX      = Op(Group.BINARY, "the larger value; nan if either is nan", 2, _max, commutative=True, associative=True, idempotent=True)
-    MIN      = Op(Group.BINARY, "the smaller value; nan if either is nan", 2, _min, commutative=True, associative=True, idempotent=True)
-    AND      = Op(Group.BINARY, "bitwise and of ints; and of bools", 2, operator.and_, commutative=True, associative=True, idempotent=True)
-    OR       = Op(Group.BINARY, "bitwise or of ints; or of bools", 2, operator.or_, commutative=True, associative=True, idempotent=True, unit=0)
-    XOR      = Op(Group.BINARY, "bitwise exclusive or; bools: differ", 2, operator.xor, commutative=True, associative=True, unit=0)
-    SHL      = Op(Group.BINARY, "a << b; b outside 0..bits-1 -> 0", 2, lambda a, b: a << b if 0 <= b < 64 else 0)
-    SHR      = Op(Group.BINARY, "a >> b, arithmetic for signed; b outside 0..bits-1 -> 0 or -1", 2, lambda a, b: a >> (b if 0 <= b < 64 else 64))
+    ADD      = Op(OpGroup.BINARY, "a + b; ints wrap; bool: or", 2, operator.add, commutative=True, associative=True, unit=0)
+    SUB      = Op(OpGroup.BINARY, "a - b; ints wrap", 2, operator.sub)
+    MUL      = Op(OpGroup.BINARY, "a * b; ints wrap; bool: and", 2, operator.mul, commutative=True, associative=True, unit=1)
+    DIV      = Op(OpGroup.BINARY, "a / b of floats; x/0 -> +-inf, 0/0 -> nan", 2, _div, cost=4)
+    FLOORDIV = Op(OpGroup.BINARY, "floor of the exact quotient, as NumPy; ints by 0 -> 0; x/0 as DIV, inf/x -> nan", 2, _floordiv, cost=4)
+    MOD      = Op(OpGroup.BINARY, "a - b*floor(a / b), sign of b; ints by 0 -> 0, as NumPy", 2, _mod, cost=4)
+    CDIV     = Op(OpGroup.BINARY, "ints, towards zero, b != 0 and no overflow: the divide instruction", 2, _cdiv)
+    CMOD     = Op(OpGroup.BINARY, "ints, remainder of CDIV, sign of a, b != 0", 2, lambda a, b: a - _cdiv(a, b) * b)
+    POW      = Op(OpGroup.BINARY, "a ** b as IEEE 754 pow; ints wrap", 2, _pow, cost=20)
+    SCALE    = Op(OpGroup.BINARY, "a * 2**b of float32 or float64, rounded once; a near 1 and b integral", 2, lambda a, b: a * _pow(2.0, b // 2) * _pow(2.0, b - b // 2))
+    MAX      = Op(OpGroup.BINARY, "the larger value; nan if either is nan", 2, _max, commutative=True, associative=True, idempotent=True)
+    MIN      = Op(OpGroup.BINARY, "the smaller value; nan if either is nan", 2, _min, commutative=True, associative=True, idempotent=True)
+    AND      = Op(OpGroup.BINARY, "bitwise and of ints; and of bools", 2, operator.and_, commutative=True, associative=True, idempotent=True)
+    OR       = Op(OpGroup.BINARY, "bitwise or of ints; or of bools", 2, operator.or_, commutative=True, associative=True, idempotent=True, unit=0)
+    XOR      = Op(OpGroup.BINARY, "bitwise exclusive or; bools: differ", 2, operator.xor, commutative=True, associative=True, unit=0)
+    SHL      = Op(OpGroup.BINARY, "a << b; b outside 0..bits-1 -> 0", 2, lambda a, b: a << b if 0 <= b < 64 else 0)
+    SHR      = Op(OpGroup.BINARY, "a >> b, arithmetic for signed; b outside 0..bits-1 -> 0 or -1", 2, lambda a, b: a >> (b if 0 <= b < 64 else 64))
 
     # --- comparisons: bool result
-    LT       = Op(Group.COMPARE, "a < b; false with nan", 2, operator.lt)
-    LE       = Op(Group.COMPARE, "a <= b; false with nan", 2, operator.le)
-    EQ       = Op(Group.COMPARE, "a == b; false with nan", 2, operator.eq, commutative=True)
-    NE       = Op(Group.COMPARE, "a != b; true with nan", 2, operator.ne, commutative=True)
+    LT       = Op(OpGroup.COMPARE, "a < b; false with nan", 2, operator.lt)
+    LE       = Op(OpGroup.COMPARE, "a <= b; false with nan", 2, operator.le)
+    EQ       = Op(OpGroup.COMPARE, "a == b; false with nan", 2, operator.eq, commutative=True)
+    NE       = Op(OpGroup.COMPARE, "a != b; true with nan", 2, operator.ne, commutative=True)
 
     # --- elementwise, three sources
-    WHERE    = Op(Group.TERNARY, "b where the bool a is true, else c; the value that is not selected is ignored, even nan", 3, lambda a, b, c: b if a else c)
-    FMA      = Op(Group.TERNARY, "a*b + c, rounded once. Targets without FMA round twice unless arg=1", 3, _fma)
+    WHERE    = Op(OpGroup.TERNARY, "b where the bool a is true, else c; the value that is not selected is ignored, even nan", 3, lambda a, b, c: b if a else c)
+    FMA      = Op(OpGroup.TERNARY, "a*b + c, rounded once. Targets without FMA round twice unless arg=1", 3, _fma)
 
     # --- conversions
-    CAST     = Op(Group.CONVERT, "to the dtype: floats truncate to ints, ints wrap, floats round to nearest even. Floats out of range of the int and of int32 (64 bits: int64), and nan, give its least value, wrapped; CPUs other than x86 and GPUs give any value there", 1, cost=0)
-    BITCAST  = Op(Group.CONVERT, "the same bits read as the dtype (of equal size)", 1, cost=0)
+    CAST     = Op(OpGroup.CONVERT, "to the dtype: floats truncate to ints, ints wrap, floats round to nearest even. Floats out of range of the int and of int32 (64 bits: int64), and nan, give its least value, wrapped; CPUs other than x86 and GPUs give any value there", 1, cost=0)
+    BITCAST  = Op(OpGroup.CONVERT, "the same bits read as the dtype (of equal size)", 1, cost=0)
 
     # --- over an axis
-    REDUCE   = Op(Group.REDUCTION, "arg=(op, axes): axes reduced with op to size 1; in a kernel src=(values.., ranges..), arg=(op, number of values)")
+    REDUCE   = Op(OpGroup.REDUCTION, "arg=(op, axes): axes reduced with op to size 1; in a kernel src=(values.., ranges..), arg=(op, number of values)")
 
     # --- tensors only
-    TAKE     = Op(Group.TENSOR, "src=(x, i): entries i of axis arg; every i must be within the axis (CHECK enforces it)", 2)
-    ASSIGN   = Op(Group.TENSOR, "src=(old, value): old with the region arg=((start, stop, step), ...) replaced; None: all of it", 2)
-    CONTIGUOUS = Op(Group.TENSOR, "x, in a separate buffer", 1)
-    COPY     = Op(Group.TENSOR, "x on device arg", 1)
-    DETACH   = Op(Group.TENSOR, "x, a constant for gradients", 1)
-    CHECK    = Op(Group.TENSOR, "src=(x, bad): x; realizing it fails with IndexRangeError(arg) when the bool scalar bad is true", 2)
-    SINK     = Op(Group.TENSOR, "the roots of a graph or a kernel")
+    TAKE     = Op(OpGroup.TENSOR, "src=(x, i): entries i of axis arg; every i must be within the axis (CHECK enforces it)", 2)
+    ASSIGN   = Op(OpGroup.TENSOR, "src=(old, value): old with the region arg=((start, stop, step), ...) replaced; None: all of it", 2)
+    CONTIGUOUS = Op(OpGroup.TENSOR, "x, in a separate buffer", 1)
+    COPY     = Op(OpGroup.TENSOR, "x on device arg", 1)
+    DETACH   = Op(OpGroup.TENSOR, "x, a constant for gradients", 1)
+    CHECK    = Op(OpGroup.TENSOR, "src=(x, bad): x; realizing it fails with IndexRangeError(arg) when the bool scalar bad is true", 2)
+    SINK     = Op(OpGroup.TENSOR, "the roots of a graph or a kernel")
 
     # --- memory, in kernels
-    INDEX    = Op(Group.MEMORY, "src=(buffer, i) or (buffer, i, gate): element i; accessed only where the bool gate is true")
-    LOAD     = Op(Group.MEMORY, "the value at src[0]=INDEX; 0 where its gate is false; arg: None, (prefetch distance in bytes, cache level), or 'inorder' (not hoisted above earlier loads)", 1)
-    STORE    = Op(Group.MEMORY, "src=(INDEX, value): no result; arg: None, 'nt' (non-temporal) or 'prefetchw' (prefetch its cache line during the reduction)", 2)
-    PREFETCH = Op(Group.MEMORY, "prefetch the address of src[0]=INDEX + arg bytes; no result, never faults; arg None: prefetch for writing", 1)
-    LOCAL    = Op(Group.MEMORY, "a kernel-local array, arg=(name, numel), or (name, numel, 'shared'): one for all work-items of a work-group; src: the ranges whose iterations each have a new array")
-    REG      = Op(Group.MEMORY, "an accumulator, src=(initial value, ranges whose iterations reset it..), arg=name")
-    CARRY    = Op(Group.MEMORY, "src=(REG or memory, ranges..): its value at the start of an iteration of the ranges, which run in order")
-    SET      = Op(Group.MEMORY, "src=(REG, value): set the accumulator to value", 2)
-    AFTER    = Op(Group.MEMORY, "src=(REG or LOCAL, effects.., ranges..): src[0] after its arg effects have run over these ranges")
+    INDEX    = Op(OpGroup.MEMORY, "src=(buffer, i) or (buffer, i, gate): element i; accessed only where the bool gate is true")
+    LOAD     = Op(OpGroup.MEMORY, "the value at src[0]=INDEX; 0 where its gate is false; arg: None, (prefetch distance in bytes, cache level), or 'inorder' (not hoisted above earlier loads)", 1)
+    STORE    = Op(OpGroup.MEMORY, "src=(INDEX, value): no result; arg: None, 'nt' (non-temporal) or 'prefetchw' (prefetch its cache line during the reduction)", 2)
+    PREFETCH = Op(OpGroup.MEMORY, "prefetch the address of src[0]=INDEX + arg bytes; no result, never faults; arg None: prefetch for writing", 1)
+    LOCAL    = Op(OpGroup.MEMORY, "a kernel-local array, arg=(name, numel), or (name, numel, 'shared'): one for all work-items of a work-group; src: the ranges whose iterations each have a new array")
+    REG      = Op(OpGroup.MEMORY, "an accumulator, src=(initial value, ranges whose iterations reset it..), arg=name")
+    CARRY    = Op(OpGroup.MEMORY, "src=(REG or memory, ranges..): its value at the start of an iteration of the ranges, which run in order")
+    SET      = Op(OpGroup.MEMORY, "src=(REG, value): set the accumulator to value", 2)
+    AFTER    = Op(OpGroup.MEMORY, "src=(REG or LOCAL, effects.., ranges..): src[0] after its arg effects have run over these ranges")
 
     # --- vectors
-    BROADCAST = Op(Group.VECTOR, "the scalar in every lane", 1)
-    LANES    = Op(Group.VECTOR, "the scalars as the lanes of one vector")
-    LANE     = Op(Group.VECTOR, "lane arg of the vector", 1)
-    SHUFFLE  = Op(Group.VECTOR, "src=(a, b): lanes arg of a followed by b", 2)
-    TABLE    = Op(Group.VECTOR, "in each lane an entry of a table. src=(indices below 16,): table of the 16 bytes arg; src=(indices, a, b): table of a followed by b, indices modulo their lanes")
-    FOLD     = Op(Group.VECTOR, "horizontal reduction: all lanes combined with op arg to a scalar, halves first", 1)
-    DOT      = Op(Group.VECTOR, "src=(a, b, c): c + sums of adjacent products. Of 4, a and b of bytes, c of int32: exact, but for the int32 sum, which wraps. Of 2, a and b of bfloat16, c of float32: each addition is rounded, in any order, subnormal ones may count as 0", 3)
-    MMA      = Op(Group.VECTOR, "arg=(m, n, k, g), src=(a, b, c): c + a@b on a matrix unit; a has m rows of k, c m rows of n, and b k/g rows of n groups of g values, consecutive in k; ints wrap; floats are added in any order, subnormal ones may count as 0", 3, _mma)
+    BROADCAST = Op(OpGroup.VECTOR, "the scalar in every lane", 1)
+    LANES    = Op(OpGroup.VECTOR, "the scalars as the lanes of one vector")
+    LANE     = Op(OpGroup.VECTOR, "lane arg of the vector", 1)
+    SHUFFLE  = Op(OpGroup.VECTOR, "src=(a, b): lanes arg of a followed by b", 2)
+    TABLE    = Op(OpGroup.VECTOR, "in each lane an entry of a table. src=(indices below 16,): table of the 16 bytes arg; src=(indices, a, b): table of a followed by b, indices modulo their lanes")
+    FOLD     = Op(OpGroup.VECTOR, "horizontal reduction: all lanes combined with op arg to a scalar, halves first", 1)
+    DOT      = Op(OpGroup.VECTOR, "src=(a, b, c): c + sums of adjacent products. Of 4, a and b of bytes, c of int32: exact, but for the int32 sum, which wraps. Of 2, a and b of bfloat16, c of float32: each addition is rounded, in any order, subnormal ones may count as 0", 3)
+    MMA      = Op(OpGroup.VECTOR, "arg=(m, n, k, g), src=(a, b, c): c + a@b on a matrix unit; a has m rows of k, c m rows of n, and b k/g rows of n groups of g values, consecutive in k; ints wrap; floats are added in any order, subnormal ones may count as 0", 3, _mma)
 
     # --- control, in kernels
-    RANGE    = Op(Group.CONTROL, "a loop variable 0..size-1: src=(size,), arg=(name, AxisKind), and for a slice of the THREAD loop its first iteration", 1)
-    END      = Op(Group.CONTROL, "the end of the loop src[0]", 1)
-    BARRIER  = Op(Group.CONTROL, "all work-items of a work-group synchronize here and see earlier stores to shared arrays; arg: its number", 0)
+    RANGE    = Op(OpGroup.CONTROL, "a loop variable 0..size-1: src=(size,), arg=(name, AxisKind), and for a slice of the THREAD loop its first iteration", 1)
+    END      = Op(OpGroup.CONTROL, "the end of the loop src[0]", 1)
+    BARRIER  = Op(OpGroup.CONTROL, "all work-items of a work-group synchronize here and see earlier stores to shared arrays; arg: its number", 0)
     # fmt: on
 
     @classmethod

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
 from .errors import InternalError
-from .ops import Group, Op, Ops
+from .ops import Op, OpGroup, Ops
 from .uop import UOp, const
 
 __all__ = ["Pat", "Rule", "RuleSet", "const_var", "node", "var"]
@@ -176,7 +176,7 @@ def _variants(pat: Pat) -> list[Pat]:
     return [Pat(pat.op, combo, pat.name, pat.value, pat.kind) for combo in combos]
 
 
-class _Writer:
+class _MatchWriter:
     """Writes the tests of one pattern as the condition of one Python `if`, cheap ones first."""
 
     def __init__(self, scope: dict[str, Any], arity: int) -> None:
@@ -225,11 +225,11 @@ def _compile(rules: Sequence[Rule], op: Op, kind: str, *, laws: bool) -> Matcher
         if rule.kind is not None and kind not in _KINDS[rule.kind]:
             continue
         if op is not root and (
-            root is not None or op.group is Group.CONTROL or (rule.ops is not None and op not in rule.ops)
+            root is not None or op.group is OpGroup.CONTROL or (rule.ops is not None and op not in rule.ops)
         ):
             continue
         for variant in _variants(rule.pattern):
-            block = _attempt(rule, number, variant, _Writer(scope, op.arity or 0), is_guarded)
+            block = _attempt(rule, number, variant, _MatchWriter(scope, op.arity or 0), is_guarded)
             if block not in blocks:
                 blocks.append(block)
     if not blocks:
@@ -241,7 +241,7 @@ def _compile(rules: Sequence[Rule], op: Op, kind: str, *, laws: bool) -> Matcher
     return matcher
 
 
-def _attempt(rule: Rule, number: int, variant: Pat, writer: _Writer, is_guarded: bool) -> str:
+def _attempt(rule: Rule, number: int, variant: Pat, writer: _MatchWriter, is_guarded: bool) -> str:
     """Return the lines that try one order of one rule."""
     writer.visit(variant, "u", is_known=True)
     tests = [*writer.tests, *writer.late]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .ops import Group, Ops
+from .ops import OpGroup, Ops
 from .shape import Shape, numel
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["shape_of"]
 
-_MOVEMENT = Group.MOVEMENT  # found once
+_MOVEMENT = OpGroup.MOVEMENT  # found once
 
 
 def shape_of(node: UOp) -> Shape:

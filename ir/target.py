@@ -54,9 +54,11 @@ class Target:
     local_bytes: int = 32 * 1024  # memory that the work-items of a work-group share
     has_gathers: bool = False  # a gather is faster than separate loads of its lanes
     has_masks: bool = False  # vector loads and stores with a lane mask are cheap,
-    masked_bytes: int = 1  # lanes of at least that many bytes; narrower ones are accessed one by one
-    has_fast_streams: bool = False  # non-temporal stores do not delay later instructions
-    reads_ahead: bool = False  # effective hardware prefetch of sequential reads; software prefetches slow it down
+    min_mask_lane_bytes: int = 1  # lanes of at least that many bytes; narrower ones are accessed one by one
+    has_fast_nontemporal_stores: bool = False  # non-temporal stores do not delay later instructions
+    has_hardware_prefetch: bool = (
+        False  # effective hardware prefetch of sequential reads; software prefetches slow it down
+    )
     l1_bytes: int = 32 * 1024
     l2_bytes: int = 512 * 1024
 

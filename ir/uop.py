@@ -18,7 +18,7 @@ from .bounds import Bounds, bounds_of
 from .digest import blake2b
 from .dtype import DType, dtypes
 from .errors import InternalError
-from .ops import AxisKind, Group, Op, Ops
+from .ops import AxisKind, Op, OpGroup, Ops
 from .shape import Shape
 from .shape_rules import shape_of
 from .values import Given, to_dtype
@@ -31,7 +31,7 @@ __all__ = [
 
 MISSING: Any = object()
 _HALF_LINE = 32  # bytes of a cache
-_COMPARE = Group.COMPARE  # the enum lookup would take as long as the rest of `alu`
+_COMPARE = OpGroup.COMPARE  # the enum lookup would take as long as the rest of `alu`
 
 
 _table: dict[Any, Ref] = {}

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 
 from .dtype import dtypes
 from .errors import InternalError
-from .ops import AxisKind, Group, Op, Ops
+from .ops import AxisKind, Op, OpGroup, Ops
 from .shape import numel
 from .target import DOT_SUMS
 from .text import print_uop
@@ -37,7 +37,7 @@ class Stage(StrEnum):
 
 # --- the specification: ops and kinds of loops at each stage ---------------------------------------------------------
 _ELEMENTWISE: Final = frozenset(op for op in Ops.rows() if op.is_elementwise)
-_VECTOR: Final = frozenset(op for op in Ops.rows() if op.group is Group.VECTOR)
+_VECTOR: Final = frozenset(op for op in Ops.rows() if op.group is OpGroup.VECTOR)
 _KERNEL: Final = _ELEMENTWISE | {
     Ops.CONST, Ops.PARAM, Ops.VARIABLE, Ops.RANGE, Ops.REDUCE, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.LOCAL,
     Ops.AFTER, Ops.SINK,
@@ -47,7 +47,7 @@ _LOWERED: Final = (_KERNEL | _VECTOR | {Ops.REG, Ops.CARRY, Ops.SET, Ops.PREFETC
 
 LEGAL_OPS: Final[dict[Stage, frozenset[Op]]] = {
     Stage.TENSOR: _ELEMENTWISE
-    | {op for op in Ops.rows() if op.group in (Group.SOURCE, Group.MOVEMENT, Group.REDUCTION, Group.TENSOR)},
+    | {op for op in Ops.rows() if op.group in (OpGroup.SOURCE, OpGroup.MOVEMENT, OpGroup.REDUCTION, OpGroup.TENSOR)},
     Stage.KERNEL: _KERNEL,
     Stage.OPTIMIZED: _OPTIMIZED,
     Stage.VECTORIZED: _KERNEL | _VECTOR | {Ops.CARRY},
@@ -381,9 +381,9 @@ def _simple(node: UOp, stage: Stage) -> Complaint:
     return None if holds(node) else sentence(node)
 
 
-_BY_GROUP: Final[dict[Group, Check]] = {
-    Group.UNARY: _arithmetic, Group.BINARY: _arithmetic, Group.COMPARE: _comparison, Group.TERNARY: _ternary,
-    Group.CONVERT: _conversion, Group.MOVEMENT: _movement, Group.VECTOR: _vector,
+_BY_GROUP: Final[dict[OpGroup, Check]] = {
+    OpGroup.UNARY: _arithmetic, OpGroup.BINARY: _arithmetic, OpGroup.COMPARE: _comparison, OpGroup.TERNARY: _ternary,
+    OpGroup.CONVERT: _conversion, OpGroup.MOVEMENT: _movement, OpGroup.VECTOR: _vector,
 }  # fmt: skip
 _BY_OP: Final[dict[Op, Check]] = {
     **dict.fromkeys(_SIMPLE, _simple),

@@ -90,7 +90,7 @@ def _sharing(metadata: gguf.Metadata, model: str) -> int:
     return queries // keys if isinstance(queries, int) and isinstance(keys, int) and keys > 0 else 1
 
 
-def _facts(file: gguf.File) -> dict[str, Any]:
+def _facts(file: gguf.GGUFFile) -> dict[str, Any]:
     """Return the facts that a mix depends on in addition to a tensor's name."""
     model = file.metadata.read("general.architecture", str, "")
     count = file.metadata.read(f"{model}.block_count", int, 0)
@@ -99,7 +99,7 @@ def _facts(file: gguf.File) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _fallen(file: gguf.File, kinds: Mapping[str, TensorType], recipe: Mix) -> str:
+def _fallen(file: gguf.GGUFFile, kinds: Mapping[str, TensorType], recipe: Mix) -> str:
     """Describe which types were replaced by others; empty if all rows are multiples of their block size."""
     facts, counts = _facts(file), Counter[tuple[str, str]]()
     for name, kind in kinds.items():
@@ -111,7 +111,7 @@ def _fallen(file: gguf.File, kinds: Mapping[str, TensorType], recipe: Mix) -> st
     return f"{count} tensors have rows that are not a multiple of the block size: {shown}" if changes else ""
 
 
-def _kind(file: gguf.File, entry: gguf.Entry, recipe: Mix, requantize: bool) -> TensorType:
+def _kind(file: gguf.GGUFFile, entry: gguf.GGUFEntry, recipe: Mix, requantize: bool) -> TensorType:
     """Return the new type of a tensor."""
     kind = recipe.type_for(entry.name, entry.shape, **_facts(file))
     if kind is None or kind is entry.type or (entry.type.dtype is not None and not entry.type.dtype.is_float):
@@ -130,7 +130,7 @@ def _kind(file: gguf.File, entry: gguf.Entry, recipe: Mix, requantize: bool) -> 
 
 
 # --- one tensor ------------------------------------------------------------------------------------------------------
-def _converted(file: gguf.File, name: str, kind: TensorType, number: int, report: Report) -> Iterator[memoryview]:
+def _converted(file: gguf.GGUFFile, name: str, kind: TensorType, number: int, report: Report) -> Iterator[memoryview]:
     """The bytes of a tensor in its new type."""
     entry, values = file.entries[name], file.values(name)
     shape = " x ".join(str(size) for size in entry.shape)

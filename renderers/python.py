@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernmill.ir import AxisKind, DType, Group, InternalError, Op, Ops, UOp, dtypes
+from kernmill.ir import AxisKind, DType, InternalError, Op, OpGroup, Ops, UOp, dtypes
 
 from .base import Renderer, grid_digits, identifier, signature
 
@@ -129,10 +129,10 @@ def _expression(u: UOp, names: dict[UOp, str]) -> str:
             return f"{rounder_name(u.dtype)}({src[0]})"
         case Ops.MMA:
             return f"[{rounder_name(u.dtype)}(x) for x in mma({', '.join([*src, *map(str, u.arg)])})]"
-    if u.op.group not in (Group.UNARY, Group.BINARY, Group.COMPARE, Group.TERNARY):
+    if u.op.group not in (OpGroup.UNARY, OpGroup.BINARY, OpGroup.COMPARE, OpGroup.TERNARY):
         raise InternalError(f"python: {u!r} has no text")
     text = f"{src[0]} {_INFIX[u.op]} {src[1]}" if u.op in _INFIX else f"{function_name(u.op)}({', '.join(src)})"
-    return text if u.op in _EXACT or u.op.group is Group.COMPARE else f"{rounder_name(u.dtype)}({text})"
+    return text if u.op in _EXACT or u.op.group is OpGroup.COMPARE else f"{rounder_name(u.dtype)}({text})"
 
 
 def function_name(op: Op) -> str:

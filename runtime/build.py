@@ -90,7 +90,7 @@ def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
 def _stored_program(device: Device, kernel: Kernel, disk_key: str) -> Program | None:
     """Return the program of an entry on disk; None if there is no such entry, or its content is invalid."""
     entry = default_cache().get(disk_key)
-    facts = None if entry is None else _Facts.of(entry.header, len(kernel.buffers))
+    facts = None if entry is None else _StoredFacts.of(entry.header, len(kernel.buffers))
     if entry is None or facts is None:
         return None
     try:
@@ -103,7 +103,7 @@ def _stored_program(device: Device, kernel: Kernel, disk_key: str) -> Program | 
     return program
 
 
-class _Facts(NamedTuple):
+class _StoredFacts(NamedTuple):
     """The header of a stored program."""
 
     threads: int
@@ -111,7 +111,7 @@ class _Facts(NamedTuple):
     touched: str
 
     @classmethod
-    def of(cls, header: Mapping[str, object], buffers: int) -> _Facts | None:
+    def of(cls, header: Mapping[str, object], buffers: int) -> _StoredFacts | None:
         """None if a field is absent, of another type or out of range."""
         threads, work_ns, touched = (header.get(name) for name in cls._fields)
         if type(threads) is not int or not 0 <= threads <= _MOST_THREADS:

@@ -25,7 +25,7 @@ from kernmill.ir import blake2b, setting
 
 from .allocator import round_up
 
-__all__ = ["CompileCache", "Entry", "cache_key", "default_cache", "default_cache_folder"]
+__all__ = ["CacheEntry", "CompileCache", "cache_key", "default_cache", "default_cache_folder"]
 
 _MAGIC = b"KMCACHE\0"
 _VERSION = 2  # raise it when the format of entries changes: earlier ones are then of an older version, not damaged
@@ -43,7 +43,7 @@ _OPEN_TO_OTHERS = 0o022  # bits of a mode: writable by others
 _warned: set[str] = set()
 
 
-class Entry(NamedTuple):
+class CacheEntry(NamedTuple):
     """A stored entry: a small JSON header and the bytes."""
 
     header: dict[str, object]
@@ -74,7 +74,7 @@ class CompileCache:
         self._usable: bool | None = None if folder else False
         self._private: set[str] = set()  # folders inside, that were found to be ours alone
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: str) -> CacheEntry | None:
         """The entry, or None. A damaged file is deleted and counts as a miss."""
         path = self._path(key)
         entry = None if path is None or not self._is_private(os.path.dirname(path)) else self._entry_at(path, key)
@@ -82,7 +82,7 @@ class CompileCache:
         self.misses += entry is None
         return entry
 
-    def _entry_at(self, path: str, key: str) -> Entry | None:
+    def _entry_at(self, path: str, key: str) -> CacheEntry | None:
         try:
             raw, age_s = _read_file(path)
         except OSError:
@@ -272,7 +272,7 @@ def _encode(key: str, payload: bytes, header: Mapping[str, object]) -> bytes:
     return body + _digest(body).digest()
 
 
-def _decode(raw: bytes, key: str) -> Entry | None:
+def _decode(raw: bytes, key: str) -> CacheEntry | None:
     if len(raw) < _HEAD.size + _DIGEST_BYTES:
         return None
     magic, version, header_bytes, payload_bytes, stored_key = _HEAD.unpack_from(raw)
@@ -286,7 +286,7 @@ def _decode(raw: bytes, key: str) -> Entry | None:
         header: Any = json.loads(raw[_HEAD.size : start])
     except ValueError:
         return None
-    return Entry(cast("dict[str, object]", header), raw[start:end]) if isinstance(header, dict) else None
+    return CacheEntry(cast("dict[str, object]", header), raw[start:end]) if isinstance(header, dict) else None
 
 
 def _read_file(path: str) -> tuple[bytes | None, float]:

@@ -22,7 +22,7 @@ from kernmill.ir import FormatError, OutOfMemoryError, keep_until_death, taken
 
 from .allocator import round_up
 
-__all__ = ["Module", "is_elf_host", "libc", "load_elf", "unmap_unused"]
+__all__ = ["ElfModule", "is_elf_host", "libc", "load_elf", "unmap_unused"]
 
 _PAGE = mmap.PAGESIZE
 _LIMIT_BYTES = 64 << 20  # no kernel is this large; a damaged size field easily is
@@ -53,7 +53,7 @@ def is_elf_host() -> bool:
     return sys.platform == "linux" and platform.machine() == "x86_64"
 
 
-class Module:
+class ElfModule:
     """Loaded code. `symbols` maps each global symbol to its address, valid as long as this object lives."""
 
     __slots__ = ("__weakref__", "_keep", "_mapped", "symbols")
@@ -98,7 +98,7 @@ def libc_externs() -> dict[str, int]:
 Rows = list[tuple[int, ...]]
 
 
-def load_elf(data: bytes, externs: Mapping[str, int] | None = None) -> Module:
+def load_elf(data: bytes, externs: Mapping[str, int] | None = None) -> ElfModule:
     """Load an object. `externs` has the addresses of further functions that it calls.
 
     Raises:
@@ -153,7 +153,7 @@ class _Object:
             raise _damaged("a symbol name is out of bounds")
         return self.names[offset:end].decode("utf-8", "replace")
 
-    def load(self) -> Module:
+    def load(self) -> ElfModule:
         relocations = {s[7]: self.table(i, _RELA) for i, s in enumerate(self.sections) if s[1] == _RELA_TYPE}
         fixed_bytes, total_bytes = self.lay_out(relocations)
         private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
@@ -162,7 +162,7 @@ class _Object:
             raise OutOfMemoryError(
                 f"load_elf: out of memory: {total_bytes} bytes of code cannot be mapped. Free some tensors."
             )
-        module = Module({}, (base, total_bytes))  # from here on an error unmaps
+        module = ElfModule({}, (base, total_bytes))  # from here on an error unmaps
         self.base = base
         image = bytearray(total_bytes)
         for index, start in self.place.items():

@@ -15,10 +15,10 @@ from typing import Any
 from kernmill.ir import (
     Copy,
     DType,
-    Group,
     IndexRangeError,
     Kernel,
     KernmillError,
+    OpGroup,
     Ops,
     OutOfMemoryError,
     UOp,
@@ -339,7 +339,7 @@ def _base(node: UOp) -> UOp:
 
 def _is_view(node: UOp) -> bool:
     """True if the node only moves values that are in memory."""
-    while node.storage is None and (node.op.group is Group.MOVEMENT or node.op is Ops.DETACH):
+    while node.storage is None and (node.op.group is OpGroup.MOVEMENT or node.op is Ops.DETACH):
         node = node.src[0]
     return node.storage is not None
 

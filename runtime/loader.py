@@ -8,7 +8,7 @@ from typing import Any
 
 from kernmill.ir import FormatError
 
-from .elf import Module, is_elf_host, load_elf
+from .elf import ElfModule, is_elf_host, load_elf
 from .llvm_codegen import llvm_binding
 
 __all__ = ["load_object"]
@@ -19,7 +19,7 @@ _lljit: Any = None
 
 def load_object(
     data: bytes, names: Iterable[str], externs: Mapping[str, int] | None = None, *, use_lljit: bool | None = None
-) -> Module:
+) -> ElfModule:
     """Load an object so that `names` can be called. `use_lljit` forces or forbids LLVM's linker (for tests).
 
     Raises:
@@ -34,7 +34,7 @@ def load_object(
     return module
 
 
-def _load_lljit(data: bytes, names: tuple[str, ...], externs: Mapping[str, int]) -> Module:
+def _load_lljit(data: bytes, names: tuple[str, ...], externs: Mapping[str, int]) -> ElfModule:
     global _lljit
     binding = llvm_binding()
     if _lljit is None:
@@ -48,4 +48,4 @@ def _load_lljit(data: bytes, names: tuple[str, ...], externs: Mapping[str, int])
         tracker = builder.link(_lljit, f"kernmill{next(_serial)}")
     except RuntimeError as error:
         raise FormatError(f"load_object: LLVM cannot link the object: {error}. Clear the cache.") from None
-    return Module({name: int(tracker[name]) for name in names}, keep=tracker)
+    return ElfModule({name: int(tracker[name]) for name in names}, keep=tracker)

@@ -180,9 +180,9 @@ def host_target(host: Host, units: tuple[Unit, ...] = ()) -> Target:
         has_threads=True,
         has_gathers=host.has("avx512fp16"),  # CPUs made with the mend against Downfall, not mended by microcode
         has_masks=wide or host.has("avx2"),
-        masked_bytes=1 if host.has("avx512bw") else 4,
-        has_fast_streams=host.cpu == "sapphirerapids" or is_amd,
-        reads_ahead=is_amd,
+        min_mask_lane_bytes=1 if host.has("avx512bw") else 4,
+        has_fast_nontemporal_stores=host.cpu == "sapphirerapids" or is_amd,
+        has_hardware_prefetch=is_amd,
         l1_bytes=host.l1,
         l2_bytes=host.l2,
     )

@@ -33,13 +33,13 @@ from typing import Any, NamedTuple
 from kernmill.ir import FormatError, active_overrides, at_fork, process_lock, setting
 
 from .compile_cache import default_cache
-from .elf import Module, libc
+from .elf import ElfModule, libc
 from .host import this_host
 from .llvm_codegen import compile_cached, compile_ir
 from .loader import load_object
 from .pool_ir import CPU_BYTES, MOST_CHUNKS, MOST_WORKERS, POOL_FUNCTIONS, RANGE_BYTES, STATE, pool_ir
 
-__all__ = ["Launch", "LaunchTable", "Pool", "default_pool", "expect_pool", "touch"]
+__all__ = ["Launch", "LaunchTable", "ThreadPool", "default_pool", "expect_pool", "touch"]
 
 _PYTHON = ("PyEval_SaveThread", "PyEval_RestoreThread", "PyErr_CheckSignals")
 _JOIN_S = 0.5
@@ -47,7 +47,7 @@ _NOWHERE = 0xFFFFFFFF  # no CPU: the workers will be pinned again
 _FAULTS = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP"}
 
 NativeCall = Callable[..., None]
-_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+_pools: weakref.WeakSet[ThreadPool] = weakref.WeakSet()
 
 
 class _Native(NamedTuple):
@@ -56,7 +56,7 @@ class _Native(NamedTuple):
     worker: NativeCall
     stop: NativeCall
     chain: int
-    keep: Module
+    keep: ElfModule
 
 
 def expect_pool() -> None:
@@ -188,7 +188,7 @@ def _serve(crew: _Crew, worker: int) -> None:
     _native().worker(crew.address, worker + 1)
 
 
-class Pool:
+class ThreadPool:
     """A pool of `threads` threads, including the caller. `run` may be called from any thread; calls run one at a
     time."""
 
@@ -241,7 +241,7 @@ def _after_fork() -> None:
 at_fork(after_in_child=_after_fork)
 
 
-def default_pool() -> Pool:
+def default_pool() -> ThreadPool:
     """Return the pool of the settings `THREADS` and `SPIN`. The process's limits are checked once a second."""
     global _lately
     second, overrides, lately = int(time.monotonic()), active_overrides(), _lately
@@ -254,12 +254,12 @@ def default_pool() -> Pool:
 
 _making = process_lock()
 _begun: list[Callable[[], bytes]] = []  # the pool's code, where it was expected and not taken yet
-_lately: tuple[int, object, Pool] | None = None
+_lately: tuple[int, object, ThreadPool] | None = None
 
 
 @functools.cache
-def _pool_for(threads: int, spin: int) -> Pool:
-    return Pool(threads, spin)
+def _pool_for(threads: int, spin: int) -> ThreadPool:
+    return ThreadPool(threads, spin)
 
 
 class Launch(NamedTuple):

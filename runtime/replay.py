@@ -36,7 +36,7 @@ class _Kernels(NamedTuple):
     calls: list[Call]
 
 
-class _Ready(NamedTuple):
+class _ReadyBatch(NamedTuple):
     """Kernels in the device's own format."""
 
     batch: Batch
@@ -171,11 +171,11 @@ class Replay:
         self.kernel_count = recorded.kernel_count
         self.kept_bytes, self.least_bytes = self._memory(recorded)
         self._places: list[list[Any]] = [[] for _ in moving]
-        self._steps: list[_Ready | _Copy | _Check] = [self._prepared(step) for step in recorded.steps]
+        self._steps: list[_ReadyBatch | _Copy | _Check] = [self._prepared(step) for step in recorded.steps]
         for scratch in self._scratch:  # not before the batches are made, which look at memory
             scratch.give_back()
         only = self._steps[0] if len(self._steps) == 1 and not self._scratch else None
-        self.batch = only.batch if isinstance(only, _Ready) else None  # if that is the only launch
+        self.batch = only.batch if isinstance(only, _ReadyBatch) else None  # if that is the only launch
         self.checks_last = isinstance(self._steps[-1], _Check) if self._steps else False
         self.is_bound_only = not any(id(part) in self._slot_of_absent for step in self._steps for part in step)
 
@@ -208,7 +208,7 @@ class Replay:
         slot = self._slots.get(id(buffer))
         return buffer if slot is None else self._absent[slot]
 
-    def _prepared(self, step: Step) -> _Ready | _Copy | _Check:
+    def _prepared(self, step: Step) -> _ReadyBatch | _Copy | _Check:
         if isinstance(step, _Copy):
             return _Copy(self._standing(step.target), self._standing(step.source))
         if isinstance(step, _Check):
@@ -228,7 +228,7 @@ class Replay:
                 variables.setdefault(name, []).append((entry, number))
         for name, places in variables.items():
             self._setters.setdefault(name, []).append(batch.setter(places))
-        return _Ready(batch, step.kernels)
+        return _ReadyBatch(batch, step.kernels)
 
     def run(
         self, given: Sequence[Buffer], values: Mapping[str, int] | None = None, slots: Iterable[int] | None = None
@@ -272,7 +272,7 @@ class Replay:
 
     def _launch(self, given: Sequence[Buffer], *, is_timed: bool) -> None:
         for step in self._steps:
-            if not isinstance(step, _Ready):
+            if not isinstance(step, _ReadyBatch):
                 self._run_other(step, given, is_timed=is_timed)
             elif is_timed:
                 later.profile.report(step.batch.device, step.kernels, step.batch.run(is_timed=True))

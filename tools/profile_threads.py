@@ -56,7 +56,7 @@ done:
 HOG = "i = 0\nwhile True: i += 1"
 
 
-def seconds(table: pool.LaunchTable, crew: pool.Pool) -> float:
+def seconds(table: pool.LaunchTable, crew: pool.ThreadPool) -> float:
     """One run of a table, by the clock."""
     start = time.perf_counter_ns()
     crew.run(table)
@@ -72,7 +72,7 @@ def chain_table(steps: int, chunks: int, entries: int = 1) -> pool.LaunchTable:
     return table
 
 
-def steps_per_us(alone: pool.Pool) -> float:
+def steps_per_us(alone: pool.ThreadPool) -> float:
     """Multiplications in a microsecond, the best of some runs."""
     table = chain_table(200_000, 1)
     return 200_000 / min(seconds(table, alone) for _ in range(20)) * 1e-6
@@ -80,10 +80,10 @@ def steps_per_us(alone: pool.Pool) -> float:
 
 def costs(threads: int, rounds: int) -> list[tuple[str, float]]:
     """Nanoseconds of what happens around kernels, kernels themselves being next to nothing."""
-    alone, fresh, together = pool.Pool(1), [], pool.Pool(threads)
+    alone, fresh, together = pool.ThreadPool(1), [], pool.ThreadPool(threads)
     single, cut = chain_table(1, 1, 100), chain_table(threads, threads, 100)
     for _ in range(rounds):
-        crew = pool.Pool(threads)
+        crew = pool.ThreadPool(threads)
         fresh.append(seconds(chain_table(threads, threads), crew))
         crew.close()
     one = [seconds(single, alone) / 100 for _ in range(rounds)]
@@ -104,7 +104,7 @@ def wait(pause_us: float) -> None:
 
 def gains(threads: int, spins: Sequence[int], rounds: int) -> list[tuple[int, int, list[float]]]:
     """For every kernel length and pause: how many times faster than one thread, by spin."""
-    crews = [pool.Pool(1), *(pool.Pool(threads, spin) for spin in spins)]
+    crews = [pool.ThreadPool(1), *(pool.ThreadPool(threads, spin) for spin in spins)]
     rate = steps_per_us(crews[0])
     found = []
     for length, pause in itertools.product(LENGTHS_US, PAUSES_US):

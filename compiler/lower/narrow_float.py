@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kernmill.ir import DType, Group, Ops, Rule, RuleSet, Target, UOp, dtypes, node
+from kernmill.ir import DType, OpGroup, Ops, Rule, RuleSet, Target, UOp, dtypes, node
 
 __all__ = ["narrow_float_rules"]
 
@@ -19,7 +19,7 @@ _NARROW = (dtypes.float16, dtypes.bfloat16)
 def _widen(u: UOp) -> UOp:
     """The op in float32, its result rounded back."""
     src = tuple(s.cast(dtypes.float32) if s.dtype.scalar in _NARROW else s for s in u.src)
-    if u.op.group is Group.COMPARE:
+    if u.op.group is OpGroup.COMPARE:
         return u.replace(src=src)
     return UOp(u.op, dtypes.float32.vec(u.dtype.lanes), src, u.arg).cast(u.dtype.scalar)
 
@@ -108,6 +108,6 @@ def narrow_float_rules(target: Target) -> RuleSet:
     widen = [
         Rule(f"widen_{op.name.lower()}", node(op, name="u"), _widen, when=lambda u: _is_narrow_math(u, target))
         for op in Ops.rows()
-        if (op.is_elementwise and op.group is not Group.CONVERT and op is not Ops.WHERE) or op is Ops.FOLD
+        if (op.is_elementwise and op.group is not OpGroup.CONVERT and op is not Ops.WHERE) or op is Ops.FOLD
     ]
     return RuleSet("narrow_float", [*casts, *widen])

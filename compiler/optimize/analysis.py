@@ -15,7 +15,7 @@ from kernmill.ir import DType, Ops, Target, UOp, closed_ranges, linear, memory_o
 
 from ..kernel import iterations, loops_of, names_of, order_of
 
-__all__ = ["Access", "Facts", "Group", "Product", "analyze", "divisors", "even_part", "outgrows_caches"]
+__all__ = ["Access", "Facts", "Product", "ReductionGroup", "analyze", "divisors", "even_part", "exceeds_caches"]
 
 _DEAR = 8  # additions that an expensive op counts as
 
@@ -28,16 +28,16 @@ class Access:
     steps: dict[str, int | None]
     size_bytes: int
     memory_bytes: int  # of all elements that the loops access
-    is_plain: bool  # the index is affine in the loops, and accessed in every iteration
+    is_affine: bool  # the index is affine in the loops, and accessed in every iteration
     # the index is affine in quotients and remainders of loops (i // 16, i % 16): affine after a split
-    is_in_blocks: bool
+    is_blockwise_affine: bool
     dtype: DType  # of its values; of an operand: the dtype that they are widened to
 
     def step(self, loop: str) -> int | None:
         """Return the distance in elements of consecutive iterations; 0 if the index is invariant in the loop."""
         return self.steps.get(loop, 0)
 
-    def moves(self, loop: str) -> bool:
+    def depends_on(self, loop: str) -> bool:
         """True if the index depends on the loop; a gate that depends on it does not count."""
         return self.step(loop) != 0
 
@@ -58,7 +58,7 @@ class Access:
 
 
 @dataclass(slots=True)
-class Group:
+class ReductionGroup:
     """Reductions over the same loops: loops innermost last, the loads below them, the output loops they change with."""
 
     loops: list[str]
@@ -98,24 +98,26 @@ class Facts:
     outputs: list[str]
     stores: list[Access]
     loads: list[Access]
-    groups: list[Group] = field(default_factory=list[Group])
+    groups: list[ReductionGroup] = field(default_factory=list[ReductionGroup])
     work: int = 0  # elementwise ops per element; an expensive one counts as several
     lanes: int = 1
-    kept: list[str] = field(default_factory=list[str])  # loops whose iterations each have their own row buffers
-    keeping: set[str] = field(default_factory=set[str])  # ... or some
-    filling: list[str] = field(default_factory=list[str])  # loops that write row buffers, the innermost of each
+    row_loops: list[str] = field(default_factory=list[str])  # loops whose iterations each have their own row buffers
+    loops_with_row_buffers: set[str] = field(default_factory=set[str])  # ... or some
+    row_writers: list[str] = field(default_factory=list[str])  # loops that write row buffers, the innermost of each
     symbolic: set[str] = field(default_factory=set[str])  # loops whose sizes, here the greatest, are known at launch
 
     def iterations(self, loops: Iterable[str]) -> int:
         """Of loops inside each other; a size that is known only at launch counts as the greatest."""
         return prod(max(1, self.sizes[name]) for name in loops)
 
-    def masks_are_dear(self, loop: str) -> bool:
+    def has_slow_masks(self, loop: str) -> bool:
         """True if some lanes of a loop are narrower than the target's masks support fast."""
-        return any(a.moves(loop) and a.size_bytes < self.target.masked_bytes for a in (*self.loads, *self.stores))
+        return any(
+            a.depends_on(loop) and a.size_bytes < self.target.min_mask_lane_bytes for a in (*self.loads, *self.stores)
+        )
 
     @cached_property
-    def main(self) -> Group | None:
+    def main(self) -> ReductionGroup | None:
         """The reductions that take the most time."""
         return max(self.groups, key=lambda g: self.iterations(g.loops) * len(g.loads), default=None)
 
@@ -129,7 +131,7 @@ class Facts:
     def operands(self, total: UOp) -> tuple[Access, ...]:
         """Return the factors of a reduction over one loop, if both are converted from loads that depend on the loop,
         with affine or blockwise affine indices."""
-        loops, loads = names_of(closed_ranges(total)), {a.node: a for a in self.loads if a.is_in_blocks}
+        loops, loads = names_of(closed_ranges(total)), {a.node: a for a in self.loads if a.is_blockwise_affine}
         if total.arg != (Ops.ADD, 1) or total.src[0].op is not Ops.MUL or len(loops) != 1:
             return ()
         values = [s.src[0] for s in total.src[0].src if s.op is Ops.CAST]
@@ -141,7 +143,7 @@ class Facts:
     def product(self) -> Product | None:
         """The product of two buffers that a kernel is; None where it is something else."""
         total, store = self.sum, self.stores[0]
-        found = self.operands(total) if total is not None and store.is_plain else ()
+        found = self.operands(total) if total is not None and store.is_affine else ()
         if total is None or not found or any(a.memory.op is not Ops.PARAM for a in found):
             return None
         (inner,), (first, second) = names_of(closed_ranges(total)), found
@@ -162,13 +164,13 @@ def analyze(ast: UOp, target: Target) -> Facts:
     stores = [_access(store.src[0], store, sizes) for store in ast.src]
     facts = Facts(ast, target, sizes, [name for name in order_of(ast) if name in sizes], stores, list(loads.values()))
     memories = [set(names_of(node.src)) for node in order if node.op is Ops.LOCAL]
-    facts.kept = [name for name in facts.outputs if memories and all(name in loops for loops in memories)]
-    facts.keeping = set[str]().union(*memories)
+    facts.row_loops = [name for name in facts.outputs if memories and all(name in loops for loops in memories)]
+    facts.loops_with_row_buffers = set[str]().union(*memories)
     facts.symbolic = {name for name, loop in loops.items() if not loop.src[0].is_const}
     filling = {r for node in order if node.op is Ops.AFTER for r in closed_ranges(node)}
     for node in order:
         if node.op is Ops.AFTER:
-            facts.filling += names_of(closed_ranges(node)[-1:])
+            facts.row_writers += names_of(closed_ranges(node)[-1:])
         if node.op is Ops.REDUCE and filling.isdisjoint(closed_ranges(node)):
             _add_group(facts, node, loads)
         elif node.op.is_elementwise and not node.dtype.is_index:
@@ -189,13 +191,13 @@ def _access(place: UOp, node: UOp, sizes: dict[str, int]) -> Access:
             steps.update(dict.fromkeys(names_of(atom.ranges)))
     for name in names_of(place.gate.ranges if place.gate is not None else ()):
         steps.setdefault(name, 0)  # depends on the loop through its gate only, with no stride
-    is_plain = place.gate is None and all(atom.op is Ops.RANGE for atom in terms)
+    is_affine = place.gate is None and all(atom.op is Ops.RANGE for atom in terms)
     dtype, count = place.dtype.scalar, int(memory_of(place).arg[1])
     if None not in steps.values():
         walked = {name: abs(step) for name, step in steps.items() if step}
         count = min(count, min(walked.values(), default=1) * prod(sizes[name] for name in walked))
-    is_in_blocks = place.gate is None and all(map(_is_digit, terms))
-    return Access(node, steps, dtype.size_bytes, count * dtype.size_bytes, is_plain, is_in_blocks, dtype)
+    is_blockwise_affine = place.gate is None and all(map(_is_digit, terms))
+    return Access(node, steps, dtype.size_bytes, count * dtype.size_bytes, is_affine, is_blockwise_affine, dtype)
 
 
 def _is_digit(atom: UOp) -> bool:
@@ -208,7 +210,7 @@ def _is_digit(atom: UOp) -> bool:
 def _add_group(facts: Facts, node: UOp, loads: dict[UOp, Access]) -> None:
     names, around = names_of(closed_ranges(node)), set(names_of(node.ranges))
     mine = [loads[n] for n in node.toposort() if n.op is Ops.LOAD and any(name in names for name in names_of(n.ranges))]
-    group = next((g for g in facts.groups if g.loops == names), None) or Group(names, [], set())
+    group = next((g for g in facts.groups if g.loops == names), None) or ReductionGroup(names, [], set())
     group.loads += [load for load in mine if load not in group.loads]
     group.around |= around
     if group not in facts.groups:
@@ -225,6 +227,6 @@ def divisors(size: int, most: int) -> list[int]:
     return [n for n in range(1, min(size, most) + 1) if size % n == 0]
 
 
-def outgrows_caches(size_bytes: int, target: Target) -> bool:
+def exceeds_caches(size_bytes: int, target: Target) -> bool:
     """True if a result is so large that its next reader finds little of it in the caches."""
     return size_bytes > 8 * target.l2_bytes

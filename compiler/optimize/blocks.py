@@ -29,7 +29,7 @@ _HIGH = 4  # rows of a tile of many, each of which has an address
 _WIDE = 3  # most vectors of such a tile: registers contain its sums twice
 _LEAST_TILES = 4  # reading the quants again, from which on they are unpacked once
 _STREAMS = 4  # access streams of memory: slices of the matrix at a large distance
-_AHEAD = 2048  # bytes
+_PREFETCH_BYTES = 2048  # bytes
 
 
 def is_nested(total: UOp) -> bool:
@@ -95,14 +95,14 @@ def _tiled(schedule: Schedule, facts: Facts, matrices: list[UOp], columns: tuple
     if walked and not rows and body * 2 <= _DOTS and facts.target.vector_registers >= 32:
         schedule.cut("rfactor", walked[-1], gcd(sizes[walked[-1]], _PARTS))
     _walk_by_turns(schedule, nested, words)
-    if facts.target.reads_ahead and has_room and _are_runs(words, walked):
+    if facts.target.has_hardware_prefetch and has_room and _are_runs(words, walked):
         schedule.add("inorder")  # it ignores small buffers, like prefetches
     elif not rows:
         most = (_STREAMS if facts.target.vector_registers >= 32 else _STREAMS // 2) // len(matrices) // vectors
         for name in sorted(beside, key=lambda n: sizes[n])[-1:] if most else ():
             count = sizes[name] // (vectors if name == column else 1)
             schedule.cut("interleave", name, gcd(count, most if count != most else most // 2))  # for 2 threads
-        schedule.add("prefetch", _AHEAD)
+        schedule.add("prefetch", _PREFETCH_BYTES)
 
 
 def _walk_by_turns(schedule: Schedule, nested: list[UOp], words: list[Access]) -> None:
@@ -112,9 +112,9 @@ def _walk_by_turns(schedule: Schedule, nested: list[UOp], words: list[Access]) -
         block = min((a.step(name) or 0 for a in words), default=0)
         inside = [loop for loop in schedule.loops if all(0 < (a.step(loop) or 0) < block for a in words)]
         around = [loop for loop in schedule.loops if loop not in inside]
-        if inside and around and schedule.tries("accumulate", name, 1):
+        if inside and around and schedule.try_add("accumulate", name, 1):
             schedule.order((*around, name, *inside))
-            schedule.tries("factor")  # a scale of the whole block
+            schedule.try_add("factor")  # a scale of the whole block
 
 
 def _words(facts: Facts, matrices: list[UOp], lanes: str) -> list[Access]:

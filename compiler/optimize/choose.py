@@ -40,7 +40,7 @@ def _has_lanes(facts: Facts) -> bool:
 
 
 def _keeps_rows(facts: Facts) -> bool:
-    return _has_lanes(facts) and bool(facts.kept)
+    return _has_lanes(facts) and bool(facts.row_loops)
 
 
 def scalar_schedule(facts: Facts) -> Schedule:
@@ -75,7 +75,7 @@ def choose(ast: UOp, target: Target) -> Schedule:
     facts = analyze(ast, target)
     asked = ((one, one.schedule(facts)) for one in STRATEGIES if one.is_asked(facts))
     strategy, schedule = next((one, made) for one, made in asked if made is not None)
-    shared = facts.kept if strategy.by_rows else facts.outputs
+    shared = facts.row_loops if strategy.by_rows else facts.outputs
     if target.has_threads and schedule.loops and schedule.loops[0] in shared:
         schedule.add("thread", schedule.loops[0])
     return schedule

@@ -26,7 +26,7 @@ _FEW_ROWS = 8  # most rows that read a matrix in its current layout; their sums 
 _ALONG = 4  # rows and columns, each, whose reduction elements are lanes
 _LONG = 4  # vectors of reduction elements from which on their horizontal reduction is cheap in comparison
 _TURNED = (1, 2, 4, 8, 16)  # words of a column that are transposed in registers
-_AHEAD = 4096  # prefetch distance in bytes
+_DOT_PREFETCH_BYTES = 4096  # prefetch distance in bytes
 
 
 def dot_schedule(facts: Facts) -> Schedule | None:
@@ -35,7 +35,7 @@ def dot_schedule(facts: Facts) -> Schedule | None:
     if product is None or not is_multiplied(product.left.dtype, product.right.dtype, facts.target):
         return None
     operands = (product.left, product.right)
-    is_plain = all(a.is_plain and a.node.dtype is a.dtype for a in operands)
+    is_plain = all(a.is_affine and a.node.dtype is a.dtype for a in operands)
     is_sum = DOT_SUMS[product.left.dtype] is product.dtype
     if not is_plain or not is_sum or facts.sizes[product.inner] < 2 * terms_of_a_dot(product.left.dtype):
         return None
@@ -85,7 +85,7 @@ def _along_in_tiles(schedule: Schedule, facts: Facts, product: Product) -> Sched
         schedule.cut("unroll", name, even_part(facts.sizes[name], _ALONG))
     schedule.order((*(name for name in schedule.loops if name not in (columns, rows)), columns, rows))
     if facts.target.is_streamed(product.right.memory_bytes):
-        schedule.tries("prefetch", _AHEAD)
+        schedule.try_add("prefetch", _DOT_PREFETCH_BYTES)
     return schedule
 
 
@@ -135,7 +135,7 @@ def _tiled(schedule: Schedule, facts: Facts, product: Product, block: tuple[int,
         outer = [name for name in schedule.loops if name not in (columns, rows, *side)]
         schedule.order((*outer, columns, rows, *side))
     if is_packed:
-        schedule.tries("prefetchw")
+        schedule.try_add("prefetchw")
 
 
 def _pack_panel(schedule: Schedule, product: Product, loops: list[str], size: int, width: tuple[int, int]) -> None:
@@ -144,11 +144,11 @@ def _pack_panel(schedule: Schedule, product: Product, loops: list[str], size: in
     the accumulator."""
     right, terms, (wide, lanes) = product.right, terms_of_a_dot(product.left.dtype), width
     inner, panel = loops[-2:]
-    (near,) = schedule.copies(inner)
+    (near,) = schedule.unrolled_loops(inner)
     copies = schedule.add("stage", right.slot, *loops, near)
     is_row = right.step(product.columns) == 1 and wide & (wide - 1) == 0
     if right.dtype.is_float:
-        schedule.tries("unroll", copies[near], terms)
+        schedule.try_add("unroll", copies[near], terms)
         if right.step(inner) == 1:
             schedule.cut("unroll", copies[inner], max(n for n in _TURNED if size // terms % n == 0))
     schedule.cut("vectorize", copies[panel], min(wide, lanes * terms) if is_row else lanes)
@@ -162,10 +162,10 @@ def _pack_rows(schedule: Schedule, facts: Facts, product: Product, walked: tuple
     wide, high = blocks(facts.sizes[columns], panels, facts.sizes[rows], left.memory_bytes, facts.target)
     outer, inside = in_blocks(schedule, facts, {columns: (panels, wide), rows: (tiles, high)})
     schedule.order((*outer, *inside[columns], *inside[rows], *side))
-    (near,), (own,) = schedule.copies(inner), schedule.copies(rows)
+    (near,), (own,) = schedule.unrolled_loops(inner), schedule.unrolled_loops(rows)
     copies = schedule.add("stage", left.slot, *inside[rows], inner, own, near)
     if left.step(rows) == 1:
-        schedule.tries("unroll", copies[near], terms_of_a_dot(left.dtype))
+        schedule.try_add("unroll", copies[near], terms_of_a_dot(left.dtype))
         schedule.cut("vectorize", copies[own], _TURNED_ROWS)
 
 

@@ -19,7 +19,7 @@ from typing import Final
 
 from kernmill.ir import Ops
 
-from .analysis import Access, Facts, Group
+from .analysis import Access, Facts, ReductionGroup
 from .schedule import Schedule
 from .staging import BANK_BYTES
 from .units import find_unit
@@ -49,16 +49,16 @@ def gpu_schedule(facts: Facts) -> Schedule:
     """A schedule for the kernel."""
     schedule = Schedule(facts.ast)
     main = facts.main
-    single = main if len(facts.groups) == 1 and not facts.keeping else None
-    spread = [name for name in facts.outputs if all(name in g.around for g in facts.groups)
-              and name not in facts.symbolic and (not facts.keeping or name in facts.kept)]  # fmt: skip
-    if main is None and not facts.keeping:
+    single = main if len(facts.groups) == 1 and not facts.loops_with_row_buffers else None
+    rows = facts.row_loops if facts.loops_with_row_buffers else facts.outputs
+    spread = [name for name in rows if all(name in g.around for g in facts.groups) and name not in facts.symbolic]
+    if main is None and not facts.loops_with_row_buffers:
         _elementwise(schedule, facts)
     elif not _unit(schedule, facts) and not (single and _product(schedule, facts, single)):
         _sums(schedule, facts, main, spread)
     grid = [name for name in schedule.loops if name in spread and all(name in a.steps for a in facts.stores)]
     if grid:
-        schedule.tries("grid", *grid)
+        schedule.try_add("grid", *grid)
     return schedule
 
 
@@ -71,13 +71,13 @@ def _elementwise(schedule: Schedule, facts: Facts) -> None:
     crossed = [a for a in facts.loads if across and a.step(across) == 1 and a.step(nearest) not in (0, 1, None)]
     large = across is not None and min(facts.sizes[nearest], facts.sizes[across]) >= side
     if crossed and large and facts.target.group_items >= side * items:
-        schedule.tries("local", nearest, side)
-        schedule.tries("unroll", across, side // items)
-        schedule.tries("local", across, items)
+        schedule.try_add("local", nearest, side)
+        schedule.try_add("unroll", across, side // items)
+        schedule.try_add("local", across, items)
         for slot in dict.fromkeys(a.slot for a in crossed):
-            schedule.tries("stage", slot, f"{across}.l", f"{across}.u", f"{nearest}.l")
+            schedule.try_add("stage", slot, f"{across}.l", f"{across}.u", f"{nearest}.l")
         return
-    schedule.tries("vectorize", nearest, _lanes(facts, nearest, [*facts.stores, *facts.loads]))
+    schedule.try_add("vectorize", nearest, _lanes(facts, nearest, [*facts.stores, *facts.loads]))
 
 
 # --- products ---------------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def _unit(schedule: Schedule, facts: Facts) -> bool:
     return True
 
 
-def _product(schedule: Schedule, facts: Facts, main: Group) -> bool:
+def _product(schedule: Schedule, facts: Facts, main: ReductionGroup) -> bool:
     """Tile the results for a work-group; return False if no pair of loops reuses loads."""
     fixed = [n for n in facts.outputs if n in main.around and n not in facts.symbolic]
     loops = [n for n in fixed if facts.sizes[n] >= prod(_TILES[-1])]
@@ -143,23 +143,23 @@ def _product(schedule: Schedule, facts: Facts, main: Group) -> bool:
     right = [a for a in main.operand(column, row) if a.step(column) != 0]
     width = _lanes(facts, column, right) if results % max(1, facts.lanes) == 0 else 1
     if width > 1:
-        schedule.tries("vectorize", column, width)
-    schedule.tries("local", column, items)
-    schedule.tries("unroll", column, results // width)
-    schedule.tries("unroll", row, results)
-    schedule.tries("local", row, items)
+        schedule.try_add("vectorize", column, width)
+    schedule.try_add("local", column, items)
+    schedule.try_add("unroll", column, results // width)
+    schedule.try_add("unroll", row, results)
+    schedule.try_add("local", row, items)
     if not block:
         return True
-    inside = f"{terms}.s" if facts.sizes[terms] > block and schedule.tries("split", terms, block) else terms
+    inside = f"{terms}.s" if facts.sizes[terms] > block and schedule.try_add("split", terms, block) else terms
     across = [*[f"{column}.u"] * (results != width), f"{column}.l", *[f"{column}.v"] * (width > 1)]
     parts = {row: [f"{row}.l", f"{row}.u"], column: across}
     for loop, other in ((row, column), (column, row)):
         for slot in dict.fromkeys(a.slot for a in main.operand(loop, other)):
-            schedule.tries("stage", slot, inside, *window, *parts[loop])
+            schedule.try_add("stage", slot, inside, *window, *parts[loop])
     return True
 
 
-def _block(facts: Facts, main: Group, terms: str, side: int) -> int:
+def _block(facts: Facts, main: ReductionGroup, terms: str, side: int) -> int:
     """Return the reduction elements of both operands in shared memory at a time; 0: indices are not affine, or no
     room."""
     if any(n in facts.symbolic or a.step(n) is None for n in main.loops for a in main.loads):
@@ -171,9 +171,9 @@ def _block(facts: Facts, main: Group, terms: str, side: int) -> int:
 
 
 # --- reductions -------------------------------------------------------------------------------------------------------
-def _sums(schedule: Schedule, facts: Facts, main: Group | None, spread: list[str]) -> None:
+def _sums(schedule: Schedule, facts: Facts, main: ReductionGroup | None, spread: list[str]) -> None:
     items = facts.target.group_items
-    if main is not None and len(facts.groups) == 1 and not facts.keeping:
+    if main is not None and len(facts.groups) == 1 and not facts.loops_with_row_buffers:
         terms = max(main.loops, key=lambda n: facts.sizes[n])
         largest = max(main.loads, key=lambda a: facts.iterations(list(a.steps)), default=None)
         nearest = next((n for n in reversed(spread) if largest and largest.step(n) == 1), None)
@@ -182,10 +182,10 @@ def _sums(schedule: Schedule, facts: Facts, main: Group | None, spread: list[str
         if nearest is not None:
             rows = [n for n in spread if n != nearest and any(n not in a.steps for a in main.loads)]
             if rows:
-                schedule.tries("unroll", rows[-1], min(_ROWS, facts.sizes[rows[-1]]))
+                schedule.try_add("unroll", rows[-1], min(_ROWS, facts.sizes[rows[-1]]))
             if facts.iterations([n for n in spread if n not in rows[-1:]]) < _MANY:
-                schedule.tries("local", nearest, min(_SIDE, items))
-                schedule.tries("share", terms, max(1, items // _SIDE))
+                schedule.try_add("local", nearest, min(_SIDE, items))
+                schedule.try_add("share", terms, max(1, items // _SIDE))
             return
     _together(schedule, facts, spread)
 
@@ -203,11 +203,11 @@ def _together(schedule: Schedule, facts: Facts, spread: list[str]) -> None:
     for group in facts.groups:
         name = max(group.loops, key=lambda n: facts.sizes[n])
         if group.around <= set(spread) and facts.sizes[name] > 1:
-            schedule.tries("vectorize", name, _lanes(facts, name, group.loads))
-            schedule.tries("share", name, items)
-    for name in facts.filling:
-        schedule.tries("local", name, items)
-        schedule.tries("share", f"{name}.r", items)
+            schedule.try_add("vectorize", name, _lanes(facts, name, group.loads))
+            schedule.try_add("share", name, items)
+    for name in facts.row_writers:
+        schedule.try_add("local", name, items)
+        schedule.try_add("share", f"{name}.r", items)
     inner = [n for n in facts.outputs if n not in spread and facts.sizes[n] > 1]
     if inner:
-        schedule.tries("local", inner[-1], items)
+        schedule.try_add("local", inner[-1], items)

@@ -15,11 +15,11 @@ from kernmill.ir import Ops
 
 from ..kernel import names_of
 from .actions import Action, fits
-from .analysis import Access, Facts, Group, outgrows_caches
+from .analysis import Access, Facts, ReductionGroup, exceeds_caches
 from .packing import SMALL_REDUCE, ask_by_tiles, pack
 from .rows import ask_for_next_row, passes_along_rows
 from .schedule import Schedule
-from .staging import SAME_PLACE
+from .staging import CACHE_ALIAS_BYTES
 from .tiles import accumulators, best_block, tile_of
 from .windows import along_windows, overlapping
 
@@ -32,7 +32,7 @@ _MAX_BODY = 96  # values of a tile times its unrolled reduce iterations
 _BLOCKS_ACROSS = 4  # adjacent blocks of a transpose
 _MOST_ACROSS = 24  # most rows that are transposed together
 _WOVEN = 4  # elements: vectors with at most this stride are loaded whole and their lanes selected
-_AHEAD = 2048  # prefetch distance in bytes
+_PREFETCH_BYTES = 2048  # prefetch distance in bytes
 _STREAMS = 4  # that memory is read in
 _WASTE = 1.5  # of a product's vector of which no lane is used, in units of a fourth of a gather
 _FOLD_COST = 40.0  # of folding a vector, in units of a fourth of a gather
@@ -55,9 +55,9 @@ def loops_schedule(facts: Facts) -> Schedule:
     """Return the default schedule: an access stream, or reductions and their epilogues."""
     schedule, main = Schedule(facts.ast), facts.main
     lane_loop = _lane_loop(facts, main)
-    is_large = outgrows_caches(facts.stores[0].memory_bytes, facts.target)
-    if facts.filling and is_large and not facts.target.has_fast_streams:
-        schedule.tries("inplace", facts.filling[-1])  # its prefetch overlaps with computation
+    is_large = exceeds_caches(facts.stores[0].memory_bytes, facts.target)
+    if facts.row_writers and is_large and not facts.target.has_fast_nontemporal_stores:
+        schedule.try_add("inplace", facts.row_writers[-1])  # its prefetch overlaps with computation
     passes_along_rows(schedule, facts)
     if main is None:
         _stream(schedule, facts, lane_loop)
@@ -76,7 +76,7 @@ def scatter_schedule(facts: Facts) -> Schedule | None:
     for terms, place in ((group.loops[0], name) for group in facts.groups for name in facts.outputs):
         near = next((name for name in facts.outputs if store.step(name) == 1), place)
         numbers = facts.sizes[place] * (store.step(place) or 0)
-        if numbers > _PLACED * facts.lanes and schedule.tries("scatter", terms, place):
+        if numbers > _PLACED * facts.lanes and schedule.try_add("scatter", terms, place):
             width = _width(facts, near)
             schedule.cut("vectorize", f"{place}'" if near == place else near, width)
             if near != place:
@@ -93,9 +93,9 @@ def _cost(accesses: list[Access], loop: str) -> float:
     return sum(near.get(-1 if (step := a.step(loop)) is None else step, 1.0) for a in accesses)
 
 
-def _packed_cost(facts: Facts, main: Group, loop: str) -> float:
+def _packed_cost(facts: Facts, main: ReductionGroup, loop: str) -> float:
     """Return the same cost for a reduction, where a gather into a panel that many rows reuse is cheap."""
-    total, is_alone = 0.0, sum(a.moves(loop) for a in main.loads) == 1
+    total, is_alone = 0.0, sum(a.depends_on(loop) for a in main.loads) == 1
     turned = _copies_across(facts, main.terms)[0] if _rows_turn(facts, main, loop) else 1.0
     for a in main.loads:
         is_panel = is_alone and bool(main.terms) and loop in facts.outputs and not a.is_gated
@@ -109,28 +109,32 @@ def _uses(facts: Facts, a: Access, loop: str) -> int:
     return facts.iterations([name for name in facts.outputs if name != loop and name not in a.steps])
 
 
-def _panel_turns(facts: Facts, main: Group, a: Access, loop: str) -> bool:
+def _panel_turns(facts: Facts, main: ReductionGroup, a: Access, loop: str) -> bool:
     """True if the kernel is one reduction whose panel is transposed in registers and reused often: its elements are
     adjacent, in rows at a large stride."""
     is_one = len(facts.groups) == 1 and main.around.issuperset(facts.outputs) and a.step(main.terms) == 1
-    return is_one and _uses(facts, a, loop) >= facts.lanes // 2 and (a.step(loop) or 0) * a.size_bytes % SAME_PLACE > 0
+    return (
+        is_one
+        and _uses(facts, a, loop) >= facts.lanes // 2
+        and (a.step(loop) or 0) * a.size_bytes % CACHE_ALIAS_BYTES > 0
+    )
 
 
-def _lane_loop(facts: Facts, main: Group | None) -> str | None:
+def _lane_loop(facts: Facts, main: ReductionGroup | None) -> str | None:
     """Return the loop with unit stride in most of the accesses that matter."""
     scores: dict[str, float] = {}
     candidates = [*facts.outputs, *(main.loops if main else [])]
     for place, name in enumerate(candidates):
         size = facts.sizes[name]
         is_output = name in facts.outputs
-        if size < 2 or name in facts.keeping or (not facts.target.has_masks and size < facts.lanes):
+        if size < 2 or name in facts.loops_with_row_buffers or (not facts.target.has_masks and size < facts.lanes):
             continue
         if is_output and main is not None and name not in main.around:
             continue  # the reduction is outside this loop: its lanes would be idle
         touched = main.loads if main else [*facts.loads, *facts.stores]
         is_near = any(a.step(name) in range(1, _WOVEN + 1) for a in (*touched, *facts.stores))
         is_near = is_near or (main is not None and any(_panel_turns(facts, main, a, name) for a in main.loads))
-        is_loaded = main is not None and any(a.moves(loop) for a in main.loads for loop in main.loops)
+        is_loaded = main is not None and any(a.depends_on(loop) for a in main.loads for loop in main.loops)
         if not is_near and main is not None and (is_output or is_loaded):
             continue  # computed values allow any loop as lanes, and gathers happen anyway
         waste = -(-size // facts.lanes) * facts.lanes / size
@@ -139,13 +143,13 @@ def _lane_loop(facts: Facts, main: Group | None) -> str | None:
         if main is not None:  # work per result is little compared to a long reduction
             once, widest = _FOLD_COST / facts.iterations(main.loops), max((a.size_bytes for a in main.loads), default=0)
             if is_output:  # its lanes are multiplied by scalars, each converted separately
-                score += _CONVERTING_COST * sum(a.size_bytes < widest and not a.moves(name) for a in main.loads)
+                score += _CONVERTING_COST * sum(a.size_bytes < widest and not a.depends_on(name) for a in main.loads)
             score += min(2.0, once) * _cost(facts.stores, name) if is_output else 0.25 + once
         scores[name] = score
     return min(scores, key=lambda name: scores[name], default=None)
 
 
-def _rows_turn(facts: Facts, main: Group, rows: str) -> bool:
+def _rows_turn(facts: Facts, main: ReductionGroup, rows: str) -> bool:
     """True if short rows are unrolled completely and transposed in registers into lanes: otherwise each row needs a
     horizontal reduction, and a mask unless it fills vectors."""
     terms, loads = main.terms, [a for a in main.loads if a.steps.keys() - {main.terms}]
@@ -160,7 +164,7 @@ def _width(facts: Facts, name: str) -> int:
     while (width > 2 and width >= 2 * facts.sizes[name]) or (not facts.target.has_masks and facts.sizes[name] % width):
         width //= 2
     even = gcd(width, facts.sizes[name])
-    return even if facts.masks_are_dear(name) and even >= _LEAST_EVEN else width
+    return even if facts.has_slow_masks(name) and even >= _LEAST_EVEN else width
 
 
 def _stream(schedule: Schedule, facts: Facts, lane_loop: str | None) -> None:
@@ -196,7 +200,7 @@ def _weaves_words(schedule: Schedule, facts: Facts) -> bool:
         return False
     (words, lanes, places), store = facts.outputs[-3:], facts.stores[0]
     tables = [a for a in facts.loads if a.step(lanes) is None]
-    serves = bool(tables) and not any(a.moves(places) or facts.target.is_streamed(a.memory_bytes) for a in tables)
+    serves = bool(tables) and not any(a.depends_on(places) or facts.target.is_streamed(a.memory_bytes) for a in tables)
     is_word = facts.sizes[places] == store.step(lanes) == _WOVEN and store.step(places) == store.size_bytes == 1
     if not serves or not is_word or facts.sizes[lanes] % facts.lanes or words in facts.symbolic:
         return False
@@ -246,17 +250,17 @@ def _around_caches(schedule: Schedule, facts: Facts, lane_loop: str) -> None:
     several passes: their last pass would wait for the writes, while normal stores overlap with the next passes.
     Results of long reductions are prefetched, or accumulated block by block (packing.py)."""
     terms = sum(facts.iterations(group.loops) for group in facts.groups)
-    is_one_pass = not facts.filling and terms <= _BRIEF
+    is_one_pass = not facts.row_writers and terms <= _BRIEF
     is_last_pass = not any(lane_loop in group.around for group in facts.groups)
-    if facts.stores[0].step(lane_loop) != 1 or not outgrows_caches(facts.stores[0].memory_bytes, facts.target):
+    if facts.stores[0].step(lane_loop) != 1 or not exceeds_caches(facts.stores[0].memory_bytes, facts.target):
         return
-    if is_one_pass or (is_last_pass and facts.target.has_fast_streams):
+    if is_one_pass or (is_last_pass and facts.target.has_fast_nontemporal_stores):
         schedule.add("stream")
     if is_one_pass:
-        schedule.add("prefetch", _AHEAD)
+        schedule.add("prefetch", _PREFETCH_BYTES)
 
 
-def _reduction(schedule: Schedule, facts: Facts, main: Group, lane_loop: str | None) -> None:
+def _reduction(schedule: Schedule, facts: Facts, main: ReductionGroup, lane_loop: str | None) -> None:
     width = _width(facts, lane_loop) if lane_loop is not None else 1
     lanes = lane_loop if width > 1 else None
     if lanes is not None:
@@ -286,8 +290,8 @@ def _reduction(schedule: Schedule, facts: Facts, main: Group, lane_loop: str | N
         _around_caches(schedule, facts, lanes)
     if lane_loop in main.loops and len(facts.groups) == 1:
         _large_outside(schedule, facts, main, tiles, width)
-        if not pieces and not facts.target.reads_ahead and _is_read_once(facts, main, tiles):
-            schedule.add("prefetch", _AHEAD if streams else 2 * _AHEAD)
+        if not pieces and not facts.target.has_hardware_prefetch and _is_read_once(facts, main, tiles):
+            schedule.add("prefetch", _PREFETCH_BYTES if streams else 2 * _PREFETCH_BYTES)
 
 
 def running_schedule(facts: Facts) -> Schedule | None:
@@ -306,7 +310,7 @@ def running_schedule(facts: Facts) -> Schedule | None:
         return None
     is_short = size <= (min(_BRIEF, 2 * facts.lanes) if is_turned else _BRIEF) and rows not in facts.symbolic
     schedule, fills = Schedule(facts.ast), facts.sizes[rows] % facts.lanes == 0 if is_turned else facts.sizes[rows] > 1
-    if not is_short or not fills or not schedule.tries("vectorize", rows, _width(facts, rows)):
+    if not is_short or not fills or not schedule.try_add("vectorize", rows, _width(facts, rows)):
         return None
     schedule.cut("unroll", place, size)
     schedule.cut("unroll", terms, size)
@@ -314,7 +318,7 @@ def running_schedule(facts: Facts) -> Schedule | None:
     return schedule
 
 
-def _large_outside(schedule: Schedule, facts: Facts, main: Group, tiles: dict[str, int], width: int) -> None:
+def _large_outside(schedule: Schedule, facts: Facts, main: ReductionGroup, tiles: dict[str, int], width: int) -> None:
     """Read the larger of two operands that together exceed the caches once, and the other, in blocks, from L2."""
     loads = {name: [a for a in main.loads if name in a.steps] for name, count in tiles.items() if count > 1}
     if len(loads) != 2 or any(len(found) != 1 for found in loads.values()) or not main.terms:
@@ -325,12 +329,12 @@ def _large_outside(schedule: Schedule, facts: Facts, main: Group, tiles: dict[st
         return
     blocks = -(-4 * size[small] // facts.target.l2_bytes)
     each = -(-facts.sizes[main.terms] // width // blocks)
-    is_cut = size[small] > facts.target.l2_bytes // 2 and schedule.tries("accumulate", main.terms, each)
+    is_cut = size[small] > facts.target.l2_bytes // 2 and schedule.try_add("accumulate", main.terms, each)
     outer = [name for name in facts.outputs if name not in loads]
     schedule.order((*outer, large, *([main.terms] if is_cut else []), small))
 
 
-def _is_read_once(facts: Facts, main: Group, tiles: dict[str, int]) -> bool:
+def _is_read_once(facts: Facts, main: ReductionGroup, tiles: dict[str, int]) -> bool:
     """True if a reduction reads data larger than L1 once (data that others reuse meanwhile is in L2): its loads
     depend on every loop that is not completely inside a tile."""
     moving = {name for name in facts.outputs if tiles.get(name) != facts.sizes[name]}
@@ -338,7 +342,7 @@ def _is_read_once(facts: Facts, main: Group, tiles: dict[str, int]) -> bool:
     return sum(sizes.values()) > facts.target.l1_bytes
 
 
-def _streams(facts: Facts, main: Group, lane_loop: str | None) -> dict[str, int]:
+def _streams(facts: Facts, main: ReductionGroup, lane_loop: str | None) -> dict[str, int]:
     """Read rows without reuse in a few access streams, each over its own slice: memory is faster then. The prefetch
     at the end of a row is for the stream's next row."""
     reused = {n for n in facts.outputs if facts.sizes[n] > 1 and any(n not in a.steps for a in main.loads)}
@@ -354,11 +358,13 @@ def _streams(facts: Facts, main: Group, lane_loop: str | None) -> dict[str, int]
     return {name: tile_of(facts.sizes[name], count) if count > 1 else 1}
 
 
-def _pieces(facts: Facts, main: Group, lane_loop: str | None) -> dict[str, int]:
+def _pieces(facts: Facts, main: ReductionGroup, lane_loop: str | None) -> dict[str, int]:
     """Find rows without reuse that are in pieces between those of other rows (reductions over images per channel):
     adjacent rows are read together, in memory order. A piece larger than L1 counts as a row."""
-    loads = [a for a in main.loads if a.moves(lane_loop or "")]
-    is_plain = len(facts.groups) == 1 and facts.work <= _LIGHT and all(a.moves(n) for a in loads for n in facts.outputs)
+    loads = [a for a in main.loads if a.depends_on(lane_loop or "")]
+    is_plain = (
+        len(facts.groups) == 1 and facts.work <= _LIGHT and all(a.depends_on(n) for a in loads for n in facts.outputs)
+    )
     if lane_loop is None or lane_loop not in main.loops[1:] or not is_plain or not loads:
         return {}
     piece, far = facts.sizes[lane_loop], min(abs(a.step(n) or 0) for a in loads for n in main.loops if n != lane_loop)
@@ -410,25 +416,25 @@ def few_rows_schedule(facts: Facts) -> Schedule | None:
     schedule.order((lane_loop, terms, *pages, *rows))
     _stage_few(schedule, main, lane_loop, rows, walked)
     # one row leaves no computation to overlap with, and its eight streams are prefetched by hardware
-    if rows and not (is_one and facts.target.reads_ahead):
+    if rows and not (is_one and facts.target.has_hardware_prefetch):
         schedule.add("prefetch", block * together * step * matrix.size_bytes)
     return schedule
 
 
-def _stage_few(schedule: Schedule, main: Group, lane_loop: str, rows: list[str], walked: str) -> None:
+def _stage_few(schedule: Schedule, main: ReductionGroup, lane_loop: str, rows: list[str], walked: str) -> None:
     """Pack both operands of a block of the reduction: their rows may be pages apart, in the same cache sets."""
     loads = [a for a in main.loads if a.node.op is Ops.LOAD and not a.is_gated]
     left = [a for a in loads if lane_loop not in a.steps and all(a.step(name) for name in rows)]
     if not rows or len(main.loads) != 2 or len(left) != 1:
         return
     (right,) = (a for a in loads if a is not left[0])
-    around, block = [name for name in rows if name in schedule.loops], (walked, *schedule.copies(main.terms))
-    schedule.add("stage", left[0].slot, *around, *schedule.copies(rows[-1]), *block)
+    around, block = [name for name in rows if name in schedule.loops], (walked, *schedule.unrolled_loops(main.terms))
+    schedule.add("stage", left[0].slot, *around, *schedule.unrolled_loops(rows[-1]), *block)
     if around:  # the next tile of rows reads the matrix again
-        schedule.add("stage", right.slot, *block, *schedule.copies(lane_loop))
+        schedule.add("stage", right.slot, *block, *schedule.unrolled_loops(lane_loop))
 
 
-def _register_tile(facts: Facts, main: Group, lane_loop: str | None, width: int) -> dict[str, int]:
+def _register_tile(facts: Facts, main: ReductionGroup, lane_loop: str | None, width: int) -> dict[str, int]:
     """Choose output loops to unroll so that each load serves several accumulators."""
     many = facts.target.vector_registers >= 32
     reusing = [
@@ -452,7 +458,7 @@ def _register_tile(facts: Facts, main: Group, lane_loop: str | None, width: int)
     return tiles
 
 
-def _best_pair(facts: Facts, main: Group, names: list[str], lane_loop: str | None) -> list[str]:
+def _best_pair(facts: Facts, main: ReductionGroup, names: list[str], lane_loop: str | None) -> list[str]:
     """First the loop over which the widest load is reused, then the one that adds the most reuse of other loads."""
 
     def reused(name: str) -> set[int]:
@@ -470,7 +476,9 @@ def _best_pair(facts: Facts, main: Group, names: list[str], lane_loop: str | Non
     return [first, second]
 
 
-def _reduce_loops(schedule: Schedule, facts: Facts, main: Group, lane_loop: str | None, width: int, sums: int) -> None:
+def _reduce_loops(
+    schedule: Schedule, facts: Facts, main: ReductionGroup, lane_loop: str | None, width: int, sums: int
+) -> None:
     """Unroll short reduce loops; give long ones a longer body, and more accumulators if there are few."""
     body = sums
     for name in reversed(main.loops):
@@ -489,7 +497,7 @@ def _reduce_loops(schedule: Schedule, facts: Facts, main: Group, lane_loop: str 
         break
 
 
-def _other_group(schedule: Schedule, facts: Facts, group: Group) -> None:
+def _other_group(schedule: Schedule, facts: Facts, group: ReductionGroup) -> None:
     """Schedule a further reduction of the kernel, over its own loops."""
     name = group.loops[-1]
     width = _width(facts, name)

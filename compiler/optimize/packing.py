@@ -16,9 +16,9 @@ from math import prod
 from kernmill.ir import LINE_BYTES, Ops, Target
 
 from .actions import Action, fits
-from .analysis import Access, Facts, Group
+from .analysis import Access, Facts, ReductionGroup
 from .schedule import Schedule
-from .staging import SAME_PLACE, walked_together
+from .staging import CACHE_ALIAS_BYTES, share_axis
 
 __all__ = ["SMALL_REDUCE", "ask_by_tiles", "blocks", "in_blocks", "pack"]
 
@@ -37,10 +37,10 @@ _ROWS_AHEAD = 16  # prefetch distance in rows of the matrix: their computation t
 _LEAST_TILES = 4  # that read a packed row again, from which on packing pays
 
 
-def pack(schedule: Schedule, facts: Facts, main: Group, lanes: str, width: int) -> None:
+def pack(schedule: Schedule, facts: Facts, main: ReductionGroup, lanes: str, width: int) -> None:
     """Set the loop order of a register tile with these lanes, and stage operands; nothing if operands are best read
     in place."""
-    others = [name for name in facts.outputs if name != lanes and schedule.together(name) > 1]
+    others = [name for name in facts.outputs if name != lanes and schedule.unrolled_size(name) > 1]
     if lanes not in facts.outputs or not main.terms or not others:
         return
     rows = next((n for n in others if not any({n, lanes} <= a.steps.keys() for a in main.loads)), others[0])
@@ -83,17 +83,17 @@ class _Packing:
 
     def tiles(self, loop: str) -> int:
         """How many tiles there are along an output loop."""
-        return -(-self.facts.sizes[loop] // self.schedule.together(loop))
+        return -(-self.facts.sizes[loop] // self.schedule.unrolled_size(loop))
 
     @property
     def columns(self) -> int:
         """The values of a panel per reduction element."""
-        return prod(map(self.schedule.together, (*self.parts, self.lanes)))
+        return prod(map(self.schedule.unrolled_size, (*self.parts, self.lanes)))
 
     @property
     def walked(self) -> list[str]:
         """The loops over reduction elements, unless all are unrolled."""
-        return [self.terms] if self.schedule.together(self.terms) < self.facts.sizes[self.terms] else []
+        return [self.terms] if self.schedule.unrolled_size(self.terms) < self.facts.sizes[self.terms] else []
 
     @property
     def is_side_by_side(self) -> bool:
@@ -115,10 +115,10 @@ class _Packing:
         pitch, step = left.step(self.rows), left.step(self.terms)
         if left.is_gated or left.memory.op is not Ops.PARAM or pitch is None or step is None:
             return False
-        is_far = self.is_for_all(left) and pitch * left.size_bytes % SAME_PLACE == 0
+        is_far = self.is_for_all(left) and pitch * left.size_bytes % CACHE_ALIAS_BYTES == 0
         is_dear = step != 1 or _is_converted(left) or is_far
         is_read_again = min(self.tiles(name) for name in (self.rows, self.lanes)) >= _LEAST_TILES
-        return is_dear and is_read_again and not walked_together(left.node, (self.rows, self.terms))
+        return is_dear and is_read_again and not share_axis(left.node, (self.rows, self.terms))
 
     def is_for_all(self, left: Access) -> bool:
         """True if other output loops reuse the same rows: packed once, they serve all products of a batch."""
@@ -133,13 +133,13 @@ class _Packing:
         facts, lanes, rows, left = self.facts, self.lanes, self.rows, self.left
         pitch = (self.panel.step(self.terms) or 0) * self.panel.size_bytes if self.is_side_by_side else 0
         is_in_l2 = 2 * _VALUE_BYTES * facts.sizes[lanes] * facts.sizes[self.terms] <= facts.target.l2_bytes
-        if not pitch or pitch % LINE_BYTES or not is_in_l2 or self.schedule.together(rows) < _ENOUGH_ROWS:
+        if not pitch or pitch % LINE_BYTES or not is_in_l2 or self.schedule.unrolled_size(rows) < _ENOUGH_ROWS:
             return False
         if left is not None and self.is_for_all(left):
             return False
         inner = (rows, lanes) if left is not None or facts.sizes[rows] > facts.sizes[lanes] else (lanes, rows)
         self.schedule.order((*(name for name in facts.outputs if name not in inner), *inner))
-        self.schedule.tries("prefetch", _ROWS_AHEAD * pitch, lanes)
+        self.schedule.try_add("prefetch", _ROWS_AHEAD * pitch, lanes)
         self.stage_rows(self.walked, [])
         return True
 
@@ -155,7 +155,7 @@ class _Packing:
         outer, inside = in_blocks(schedule, facts, {lanes: (panels, wide), rows: (self.tiles(rows), high)})
         inner, walked = [*inside[lanes], *inside[rows]], self.walked
         if count:
-            walked = [schedule.add("accumulate", self.terms, count // schedule.together(self.terms))[self.terms]]
+            walked = [schedule.add("accumulate", self.terms, count // schedule.unrolled_size(self.terms))[self.terms]]
             # the outermost loop is parallelized over threads
             inner.insert(0 if lanes in outer or rows in outer else 1, self.terms)
         schedule.order((*outer, *inner))
@@ -165,7 +165,7 @@ class _Packing:
 
     def terms_of_a_block(self) -> int:
         """Return the reduction elements of a block; 0 for all of them at once."""
-        size, together = self.facts.sizes[self.terms], self.schedule.together(self.terms)
+        size, together = self.facts.sizes[self.terms], self.schedule.unrolled_size(self.terms)
         count = self.facts.target.l2_bytes // 2 // (self.columns * _VALUE_BYTES)
         if size <= count:
             return 0
@@ -179,11 +179,11 @@ class _Packing:
         (lower/insert_prefetches.py)."""
         schedule, panel, l2_bytes = self.schedule, self.panel, self.facts.target.l2_bytes
         columns = self.columns * panel.size_bytes
-        copied = [inner for name in (self.terms, *self.parts, self.lanes) for inner in schedule.copies(name)]
+        copied = [inner for name in (self.terms, *self.parts, self.lanes) for inner in schedule.unrolled_loops(name)]
         copies = schedule.add("stage", panel.slot, *walked, *copied)
         for loop in walked:
             if panel.step(self.lanes) != 1 and panel.step(self.terms) == 1:
-                schedule.cut("unroll", copies[loop], max(1, _BLOCK_ROWS // schedule.together(self.terms)))
+                schedule.cut("unroll", copies[loop], max(1, _BLOCK_ROWS // schedule.unrolled_size(self.terms)))
             elif self.is_side_by_side and panel.memory_bytes > _FAR * l2_bytes and deep * columns <= l2_bytes // _FAR:
                 schedule.add("prefetch", columns, copies[loop])
 
@@ -191,14 +191,14 @@ class _Packing:
         """Stage the operand of the rows by vectors: in the order of use, or in memory order if its reduction
         elements are adjacent."""
         schedule, left = self.schedule, self.left
-        inner, copied = schedule.copies(self.terms), schedule.copies(self.rows)
+        inner, copied = schedule.unrolled_loops(self.terms), schedule.unrolled_loops(self.rows)
         if left is not None and left.step(self.terms) == 1:
             copies = schedule.add("stage", left.slot, *rows, *copied, *walked, *inner)
             for loop in walked:
                 schedule.cut("vectorize", copies[loop], self.width)
         elif left is not None:
             copies = schedule.add("stage", left.slot, *rows, *walked, *inner, *copied)
-            count = schedule.together(self.rows)
+            count = schedule.unrolled_size(self.rows)
             width = 1 << (count - 1).bit_length()
             if left.step(self.rows) == 1 and (width == count or self.facts.target.has_masks):
                 schedule.cut("vectorize", copies[copied[0]], width)
@@ -208,21 +208,21 @@ def _is_converted(a: Access) -> bool:
     return a.node.dtype.is_float and a.size_bytes < _VALUE_BYTES
 
 
-def ask_by_tiles(schedule: Schedule, facts: Facts, main: Group, lanes: str) -> None:
+def ask_by_tiles(schedule: Schedule, facts: Facts, main: ReductionGroup, lanes: str) -> None:
     """Prefetch during a register tile: the cache lines it will store to, and the rows of the next tile if they are
     read once, in place, from memory that exceeds the caches (lower/insert_prefetches.py)."""
-    rows = next((name for name in reversed(schedule.loops) if name != lanes and schedule.together(name) > 1), None)
+    rows = next((name for name in reversed(schedule.loops) if name != lanes and schedule.unrolled_size(name) > 1), None)
     (store, *others), terms = facts.stores, main.terms
     if rows is None or not terms or len(facts.groups) != 1 or facts.sizes[terms] < _SHORT:
         return
     is_alone = not others and store.step(lanes) == 1 and facts.sizes[terms] <= _LONG
     if is_alone and 4 * store.memory_bytes > facts.target.l2_bytes:
-        schedule.tries("prefetchw")
+        schedule.try_add("prefetchw")
     is_once = lanes not in schedule.loops and schedule.loops[-1] == rows
     for left in main.operand(rows, lanes) if is_once else ():
         pitch, is_far = left.step(rows) or 0, left.memory_bytes > _FAR * facts.target.l2_bytes
         if is_far and not left.is_gated and left.step(terms) == 1 and pitch > 0:
-            schedule.tries("prefetch", schedule.together(rows) * pitch * left.size_bytes, terms)
+            schedule.try_add("prefetch", schedule.unrolled_size(rows) * pitch * left.size_bytes, terms)
 
 
 def in_blocks(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import prod
 
 from .actions import Action, fits
-from .analysis import Access, Facts, Group, analyze
+from .analysis import Access, Facts, ReductionGroup, analyze
 from .schedule import Schedule
 from .tiles import accumulators, best_block, tile_of
 
@@ -22,7 +22,7 @@ _WIDEST = 2  # vectors of a panel; a wider one is a separate matrix
 _LEAST_TILES = 4  # of rows, from which on converting a panel once pays where it takes registers
 _SUM_BYTES = 4  # of a value in the accumulator; narrower ones are converted
 _LEAST_TERMS = 64  # for shorter reductions storing the results takes as long, as they are at a large stride
-_AHEAD = 2048  # bytes
+_PREFETCH_BYTES = 2048  # bytes
 
 
 def panels_schedule(facts: Facts) -> Schedule | None:
@@ -44,14 +44,16 @@ def panels_schedule(facts: Facts) -> Schedule | None:
     return None
 
 
-def _side(facts: Facts, main: Group, a: Access) -> int:
+def _side(facts: Facts, main: ReductionGroup, a: Access) -> int:
     """How many rows a panel has, if this steps through one; 0 where it does not."""
     terms, *near = main.loops
     side = (a.step(terms) or 0) // prod(facts.sizes[name] for name in near)
     return side if 0 < side <= _WIDEST * facts.lanes and side % facts.lanes == 0 else 0
 
 
-def _tiled(schedule: Schedule, facts: Facts, main: Group, loops: tuple[str, str], matrices: list[Access]) -> None:
+def _tiled(
+    schedule: Schedule, facts: Facts, main: ReductionGroup, loops: tuple[str, str], matrices: list[Access]
+) -> None:
     """`loops`: over the rows of a panel, and over panels."""
     (lanes, panels), (terms, *near), sizes = loops, main.loops, facts.sizes
     vectors, has_room = sizes[lanes] // facts.lanes, facts.target.vector_registers >= 32
@@ -75,15 +77,15 @@ def _tiled(schedule: Schedule, facts: Facts, main: Group, loops: tuple[str, str]
     if is_cut:
         walked = schedule.add("accumulate", terms, count)[terms]
     schedule.order((panels, *([terms] if is_cut else []), *rows))
-    copied = [copy for name in (*near, panels, lanes) for copy in schedule.copies(name)]
+    copied = [copy for name in (*near, panels, lanes) for copy in schedule.unrolled_loops(name)]
     for a in matrices if tiles >= _LEAST_TILES and not has_room else ():
         if a.size_bytes < _SUM_BYTES:
             schedule.add("stage", a.slot, walked, *copied)
-    if tiles == 1 and not facts.target.reads_ahead:
-        schedule.add("prefetch", _AHEAD)  # it ignores data that fit the caches
+    if tiles == 1 and not facts.target.has_hardware_prefetch:
+        schedule.add("prefetch", _PREFETCH_BYTES)  # it ignores data that fit the caches
 
 
-def _matrices(facts: Facts, main: Group, lanes: str, panels: str) -> list[Access]:
+def _matrices(facts: Facts, main: ReductionGroup, lanes: str, panels: str) -> list[Access]:
     """Return the loads of a reduction that iterate over panels: one loop over their rows, the other over panels.
     None if another load depends on these loops, or the rows do not form a panel."""
     size = facts.sizes[lanes]

@@ -13,7 +13,7 @@ from kernmill.ir import AxisKind, Ops, Target, UOp, closed_ranges, memory_of
 
 from ..kernel import loops_of, order_of
 from ..lower.find_dots import BYTES
-from .analysis import outgrows_caches
+from .analysis import exceeds_caches
 
 Args: TypeAlias = "tuple[str, ...]"
 
@@ -21,7 +21,7 @@ _BLOCKS: Final = (4, 8, 16, 32, 64, 128, 256)
 _TILES: Final = (2, 3, 4, 5, 6, 8, 12, 16)
 _TERMS: Final = (64, 128, 256, 512, 1024)
 _GROUPS: Final = (2, 3, 4, 8)
-_AHEAD: Final = (1024, 2048, 4096, 8192, 16384)  # bytes
+_PREFETCH_DISTANCES: Final = (1024, 2048, 4096, 8192, 16384)  # bytes
 _ORDERED: Final = 6  # more output loops than that are not moved about
 _COPIED: Final = {AxisKind.REDUCE: 0, AxisKind.RFACTOR: 1, AxisKind.UNROLL: 1, AxisKind.VECTOR: 2}
 
@@ -171,12 +171,12 @@ def streams(ast: UOp, target: Target) -> Iterable[Args]:
     must load from memory what could have been in a cache."""
     places = [store.src[0] for store in ast.src]
     largest = max(int(memory_of(place).arg[1]) * place.dtype.scalar.size_bytes for place in places)
-    return once(ast, target) if outgrows_caches(largest, target) else []
+    return once(ast, target) if exceeds_caches(largest, target) else []
 
 
 def prefetches(ast: UOp, target: Target) -> Iterable[Args]:
     """Some distances, into either cache."""
-    return [(str(n), *cache) for n in _AHEAD for cache in ((), ("L2",))]
+    return [(str(n), *cache) for n in _PREFETCH_DISTANCES for cache in ((), ("L2",))]
 
 
 def in_order(ast: UOp, target: Target) -> Iterable[Args]:

@@ -40,7 +40,7 @@ class _Pass:
 
     def shared(self, loop: str) -> bool:
         """True if some loads depend on the loop and others are invariant in it."""
-        changing = [a.moves(loop) for a in self.loads]
+        changing = [a.depends_on(loop) for a in self.loads]
         return any(changing) and not all(changing)
 
 
@@ -74,7 +74,7 @@ def ask_for_next_row(schedule: Schedule, facts: Facts) -> None:
             continue
         last = max(loads, key=lambda name: place.get(name, len(order)))
         a = loads[last]
-        rows = [name for name in facts.outputs if a.moves(name) and name != last]
+        rows = [name for name in facts.outputs if a.depends_on(name) and name != last]
         ahead = (a.step(rows[-1]) or 0 if rows else 0) * a.size_bytes
         length = facts.sizes[last] * a.size_bytes
         if _LONG_ROW * facts.target.vector_bytes <= length <= ahead <= facts.target.l2_bytes // 4:
@@ -85,10 +85,10 @@ def ask_for_next_row(schedule: Schedule, facts: Facts) -> None:
 def products_across(facts: Facts, lanes: int) -> tuple[str, list[_Pass], list[tuple[_Pass, str]]]:
     """For a kernel whose rows can be lanes, return the loop over them, all passes, and the products with the loop
     over results that share the data of a row. Return no products for other kernels."""
-    passes, fixed = _passes(facts) if lanes > 1 else [], facts.kept
+    passes, fixed = _passes(facts) if lanes > 1 else [], facts.row_loops
     products = [(one, loop) for one in passes if (loop := _product_loop(one, fixed)) is not None]
     wide = [name for name in reversed(fixed) if facts.sizes[name] >= lanes]
-    sharing = (n for n in wide if all(any(not a.moves(n) for a in one.loads) for one, _ in products))
+    sharing = (n for n in wide if all(any(not a.depends_on(n) for a in one.loads) for one, _ in products))
     rows = next(sharing, "")
     return rows, passes, products if rows else []
 
@@ -109,13 +109,15 @@ def rows_schedule(facts: Facts) -> Schedule | None:
     longer = {name: schedule.cut("unroll", name, _TERMS) for name in rounds}
     for name in dict.fromkeys(one.loops[-1] for one in passes if all(one is not product for product, _ in products)):
         if name not in tiled and sizes[name] >= 2 * _SPREAD:
-            schedule.cut("unroll" if name in facts.filling else "rfactor", name, _SPREAD)
+            schedule.cut("unroll" if name in facts.row_writers else "rfactor", name, _SPREAD)
     stages: dict[tuple[str, ...], None] = {}
     for one, tile in products:
         copies = [inner for name in one.loops for inner in longer.get(name, [])]
         blocks = [tile] if sizes[tile] > _TILE else []
-        stages |= dict.fromkeys(_transposed(one, rows, tile, [*copies, *schedule.copies(rows)]))
-        stages |= dict.fromkeys(_widened(one, rows, tile, facts.kept, [*copies, *blocks, *schedule.copies(tile)]))
+        stages |= dict.fromkeys(_transposed(one, rows, tile, [*copies, *schedule.unrolled_loops(rows)]))
+        stages |= dict.fromkeys(
+            _widened(one, rows, tile, facts.row_loops, [*copies, *blocks, *schedule.unrolled_loops(tile)])
+        )
     for stage in stages:
         schedule.add("stage", *stage)
     return schedule
@@ -123,15 +125,19 @@ def rows_schedule(facts: Facts) -> Schedule | None:
 
 def _transposed(one: _Pass, rows: str, tile: str, lanes: list[str]) -> list[tuple[str, ...]]:
     """Return the stages that pack what the lanes of a product would gather in each iteration."""
-    gathered = [a for a in one.loads if a.step(rows) not in (0, 1) and not a.moves(tile) and a.memory.op is Ops.PARAM]
+    gathered = [
+        a for a in one.loads if a.step(rows) not in (0, 1) and not a.depends_on(tile) and a.memory.op is Ops.PARAM
+    ]
     return [(slot, *one.loops, *lanes) for slot in sorted({a.slot for a in gathered})]
 
 
 def _widened(one: _Pass, rows: str, tile: str, fixed: list[str], copied: list[str]) -> list[tuple[str, ...]]:
     """Narrow floats that all rows share are copied once, so that they are converted once (convert_packed.py)."""
-    shared = [a for a in one.loads if not a.moves(rows) and a.moves(tile) and a.memory.op is Ops.PARAM]
+    shared = [a for a in one.loads if not a.depends_on(rows) and a.depends_on(tile) and a.memory.op is Ops.PARAM]
     narrow = [a for a in shared if a.node.dtype.is_float and a.size_bytes < 4]
-    return [(a.slot, *sorted(n for n in a.steps if a.moves(n) and n not in (*fixed, tile)), *copied) for a in narrow]
+    return [
+        (a.slot, *sorted(n for n in a.steps if a.depends_on(n) and n not in (*fixed, tile)), *copied) for a in narrow
+    ]
 
 
 def _passes(facts: Facts) -> list[_Pass]:
@@ -141,7 +147,7 @@ def _passes(facts: Facts) -> list[_Pass]:
 def _pass(facts: Facts, node: UOp, closed: tuple[UOp, ...]) -> _Pass:
     own, loops = (node, *node.src), names_of(closed)
     inside = set(node.toposort(stop=lambda u: u not in own and bool(closed_ranges(u))))
-    loads = [a for a in facts.loads if a.node in inside and any(a.moves(name) for name in loops)]
+    loads = [a for a in facts.loads if a.node in inside and any(a.depends_on(name) for name in loops)]
     return _Pass(node, loops, set(names_of(node.ranges)), loads)
 
 

@@ -51,7 +51,7 @@ class Schedule:
         self._cuts.setdefault(loop, []).append((verb, inner, amount))
         return [inner]
 
-    def tries(self, verb: str, *args: object) -> bool:
+    def try_add(self, verb: str, *args: object) -> bool:
         """Add the action if it fits; return True if it does. An amount of 1 always fits."""
         try:
             if verb in CUTS:
@@ -66,10 +66,10 @@ class Schedule:
         """Order the output loops; names of loops that no longer exist are ignored."""
         self.add("order", *(name for name in names if name in self.loops))
 
-    def copies(self, loop: str) -> list[str]:
+    def unrolled_loops(self, loop: str) -> list[str]:
         """Return the unrolled loops and lanes of a loop, as `stage` takes them."""
         return [inner for wanted in _COPIED for verb, inner, _ in self._cuts.get(loop, []) if verb == wanted]
 
-    def together(self, loop: str) -> int:
+    def unrolled_size(self, loop: str) -> int:
         """Return the iterations of a loop that are unrolled or lanes."""
         return prod(amount for verb, _, amount in self._cuts.get(loop, []) if verb in _COPIED)

@@ -29,9 +29,9 @@ from kernmill.ir import (
 
 from ..kernel import gated, iterations, step_of
 
-__all__ = ["BANK_BYTES", "SAME_PLACE", "in_output", "staged", "unpacked", "walked_together"]
+__all__ = ["BANK_BYTES", "CACHE_ALIAS_BYTES", "in_output", "share_axis", "staged", "unpacked"]
 
-SAME_PLACE = 1024  # bytes; rows at a multiple of this stride have cache-set conflicts
+CACHE_ALIAS_BYTES = 1024  # bytes; rows at a multiple of this stride have cache-set conflicts
 _LINE = 64  # bytes by which they are moved apart
 BANK_BYTES = 16  # bytes of padding so that elements of a column are in different banks
 
@@ -87,7 +87,7 @@ def staged(
         table[axis.loops[0]] = (copy + axis.least) * axis.steps[0]
         if is_shared and first is nearest and axis is not axes[-1] and has_gaps:
             size += BANK_BYTES // value.dtype.size_bytes
-        elif not is_shared and size * value.dtype.size_bytes % SAME_PLACE == 0:
+        elif not is_shared and size * value.dtype.size_bytes % CACHE_ALIAS_BYTES == 0:
             size += _LINE // value.dtype.size_bytes
         place, here = copy * size + place, axis.position() * size + here
         size *= axis.size
@@ -173,7 +173,7 @@ def _by_neighbours(load: UOp, loops: Sequence[UOp]) -> UOp:
     return load
 
 
-def walked_together(load: UOp, names: Sequence[str]) -> list[list[str]]:
+def share_axis(load: UOp, names: Sequence[str]) -> list[list[str]]:
     """Return the groups of loops that share an axis of the copy: one loop's next element was read by another."""
     loops = sorted((r for r in load.ranges if r.arg[0] in names), key=lambda r: names.index(r.arg[0]))
     return [[str(loop.arg[0]) for loop in axis.loops] for axis in _axes(load, loops) if len(axis.loops) > 1]

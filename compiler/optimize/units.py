@@ -20,7 +20,7 @@ from .analysis import Access, Facts, Product
 from .packing import blocks, in_blocks
 from .rows import products_across
 from .schedule import Schedule
-from .staging import walked_together
+from .staging import share_axis
 
 __all__ = ["find_unit", "unit_rows_schedule", "unit_schedule"]
 
@@ -41,7 +41,7 @@ def find_unit(facts: Facts) -> tuple[Product, Unit] | None:
     extents = {product.rows: unit.m, product.columns: unit.n, product.inner: unit.k} if unit else {}
     if unit is None or any(2 * facts.sizes[name] < extent for name, extent in extents.items()):
         return None  # most of a block would be empty
-    if unit.items and not (product.left.is_plain and right.is_plain):
+    if unit.items and not (product.left.is_affine and right.is_affine):
         return None  # work-items pack by steps of loops
     size_bytes = facts.sizes[product.inner] * facts.sizes[product.columns] * right.size_bytes
     is_in_order = facts.target.is_streamed(size_bytes) and right.step(product.columns) == 1
@@ -76,9 +76,9 @@ def _tiled(facts: Facts, whole: Product, unit: Unit) -> Schedule:
     terms = [product.inner] if depth > unit.k else []
     walked = [name for name in beside if name in schedule.loops]
     held = [name for name in inside[rows] if name in schedule.loops]
-    right = (*walked, *terms, *schedule.copies(columns))
+    right = (*walked, *terms, *schedule.unrolled_loops(columns))
     _pack(schedule, facts, product.right, right, (deep, near, results[column]), unit)
-    left = (*held, *terms, *schedule.copies(rows))
+    left = (*held, *terms, *schedule.unrolled_loops(rows))
     _pack(schedule, facts, product.left, left, (deep, near, results[row]), unit, is_left=True)
     return schedule
 
@@ -115,7 +115,7 @@ def _cut_terms(schedule: Schedule, facts: Facts, product: Product, unit: Unit) -
     panels = min(_BESIDE, -(-facts.sizes[product.columns] // (_SIDE * unit.n)))
     least = -(-2 * size * panel * panels // facts.target.l2_bytes)
     number = next((n for n in range(least, 2 * least) if size % (n * unit.k) == 0), 1)
-    if number == 1 or product.left.is_plain or not schedule.tries("accumulate", product.inner, size // number):
+    if number == 1 or product.left.is_affine or not schedule.try_add("accumulate", product.inner, size // number):
         return product, size
     return replace(product, inner=f"{product.inner}.s"), size // number
 
@@ -148,7 +148,7 @@ def unit_rows_schedule(facts: Facts) -> Schedule | None:
         row, deep, near, results = _steps(schedule, (product, unit), lanes, high)
         schedule.cut("unroll", row, unit.m if row in schedule.loops else _READ)
         block = [product.rows] if high > _SIDE else []
-        held = [*block, *schedule.copies(product.rows), inner]
+        held = [*block, *schedule.unrolled_loops(product.rows), inner]
         left = schedule.add("stage", product.left.slot, *held, results[row], deep, near)
         _copy(schedule, product.left.step(inner) == 1, (left[deep], left[near], left[results[row]]), unit, is_left=True)
         if product.right.memory.op is Ops.LOCAL:
@@ -156,7 +156,7 @@ def unit_rows_schedule(facts: Facts) -> Schedule | None:
             schedule.add("vnni", kept)
             schedule.cut("unroll", kept, unit.group)
             continue
-        side = schedule.copies(rows)[:-1]
+        side = schedule.unrolled_loops(rows)[:-1]
         right = schedule.add("stage", product.right.slot, inner, *side, deep, results[lanes], near)
         _copy(schedule, product.right.step(inner) == 1, (right[deep], right[near], ""), unit)
     return schedule
@@ -177,7 +177,7 @@ def _of_rows(facts: Facts, total: UOp, loops: tuple[str, str]) -> tuple[Product,
 def _unit_of(facts: Facts, product: Product) -> Unit | None:
     """Return the matrix unit that multiplies these dtypes, if copies of both operands would have its layout."""
     pairs = ((product.rows, product.left), (product.columns, product.right))
-    if any(walked_together(operand.node, (name, product.inner)) for name, operand in pairs):
+    if any(share_axis(operand.node, (name, product.inner)) for name, operand in pairs):
         return None
     kinds = (product.left.dtype, product.right.dtype, product.dtype)
     return next((unit for unit in facts.target.units if (unit.a, unit.b, unit.c) == kinds), None)

@@ -21,9 +21,9 @@ from itertools import chain, product
 from kernmill.ir import Ops
 
 from ..kernel import names_of
-from .analysis import Access, Facts, Group, analyze, divisors, outgrows_caches
+from .analysis import Access, Facts, ReductionGroup, analyze, divisors, exceeds_caches
 from .schedule import Schedule
-from .staging import walked_together
+from .staging import share_axis
 from .tiles import tile_of
 
 __all__ = ["along_windows", "overlapping", "window_schedule"]
@@ -191,7 +191,7 @@ def window_schedule(facts: Facts) -> Schedule | None:
         return None
     schedule = Schedule(facts.ast)
     near = window.nearest
-    is_moved = near is not None and schedule.tries("inner", near)  # contiguous data is read from one line
+    is_moved = near is not None and schedule.try_add("inner", near)  # contiguous data is read from one line
     blocks, shared = _in_blocks(schedule, window)
     if blocks or is_moved:
         window = _find(analyze(schedule.ast, facts.target), window.lanes)
@@ -254,7 +254,7 @@ def _in_blocks(schedule: Schedule, window: _Window) -> tuple[list[str], list[str
         room = room // each if each == size else 0
         if each < size:
             cuts = {name: each, **cuts}
-    if not schedule.tries("accumulate", *chain(*cuts.items())):
+    if not schedule.try_add("accumulate", *chain(*cuts.items())):
         return [], []
     rest = [name for name in facts.outputs if name != window.lanes]
     if together == vectors and rest:
@@ -269,7 +269,7 @@ def _in_blocks(schedule: Schedule, window: _Window) -> tuple[list[str], list[str
 
 def _find(facts: Facts, wanted: str | None = None) -> _Window | None:
     group = facts.main
-    if group is None or facts.sum is None or facts.keeping or len(group.loads) != 2:
+    if group is None or facts.sum is None or facts.loops_with_row_buffers or len(group.loads) != 2:
         return None
     found: list[_Window] = []
     for moving, panel in (group.loads, group.loads[::-1]):
@@ -294,7 +294,7 @@ def _lines(facts: Facts, moving: Access, without: Collection[str] = ()) -> list[
     """Output loops and the reduce loop on the same line of the operand that moves, the one that steps least first."""
     loops = sorted(names_of(moving.node.ranges))
     lines: list[tuple[str, str]] = []
-    for names in walked_together(moving.node, [name for name in loops if name not in without]):
+    for names in share_axis(moving.node, [name for name in loops if name not in without]):
         outputs = [name for name in names if name in facts.outputs]
         if len(names) == 2 and len(outputs) == 1:
             lines.append((outputs[0], next(name for name in names if name not in outputs)))
@@ -324,7 +324,7 @@ def _stage_panel(schedule: Schedule, window: _Window, *, is_whole: bool) -> None
     in blocks."""
     lanes, last, sizes = window.lanes, window.terms[-1], window.facts.sizes
     whole = [lanes] if is_whole else []
-    copies = schedule.add("stage", window.panel.slot, *whole, *window.terms, *schedule.copies(lanes))
+    copies = schedule.add("stage", window.panel.slot, *whole, *window.terms, *schedule.unrolled_loops(lanes))
     if window.panel.step(lanes) != 1 and window.panel.step(last) == 1 and sizes[last] > _LONGEST:
         turned = max(divisors(sizes[last], _TURNED), key=lambda n: (n & ~3) / n * (n > 1) + n / 100)
         schedule.cut("unroll", copies[last], turned)
@@ -337,7 +337,7 @@ def _ask_ahead(schedule: Schedule, window: _Window, rows: int) -> None:
         schedule.add("prefetch", rows * step * window.moving.size_bytes)
 
 
-def overlapping(schedule: Schedule, facts: Facts, main: Group, lanes: str, width: int) -> bool:
+def overlapping(schedule: Schedule, facts: Facts, main: ReductionGroup, lanes: str, width: int) -> bool:
     """Schedule windows next to the lanes (depthwise convolutions, pools): small ones are unrolled, and the tile has
     the positions whose windows overlap most. Return True if the kernel is one."""
     moving = next((a for a in main.loads if a.step(lanes) == 1 and len(_lines(facts, a)) == len(main.loops)), None)
@@ -360,15 +360,15 @@ def overlapping(schedule: Schedule, facts: Facts, main: Group, lanes: str, width
         schedule.cut("unroll", name, min(count, facts.sizes[name]))
     for _, tap in lines:
         schedule.cut("unroll", tap, facts.sizes[tap])
-    inner = [name for tap in main.loops for name in schedule.copies(tap) or [tap]]
+    inner = [name for tap in main.loops for name in schedule.unrolled_loops(tap) or [tap]]
     for panel in main.loads:
         if panel.step(lanes) not in (0, 1) and not panel.is_gated and panel.memory_bytes <= facts.target.l2_bytes // 4:
             blocks = [lanes] if lanes in schedule.loops else []
-            schedule.tries("stage", panel.slot, *blocks, *inner, *schedule.copies(lanes))
+            schedule.try_add("stage", panel.slot, *blocks, *inner, *schedule.unrolled_loops(lanes))
     return True
 
 
-def along_windows(schedule: Schedule, facts: Facts, main: Group, lanes: str, width: int) -> bool:
+def along_windows(schedule: Schedule, facts: Facts, main: ReductionGroup, lanes: str, width: int) -> bool:
     """Schedule windows along the lanes: a row serves all windows of a tile that contain it. Gated data are copied
     first. Return True if the kernel is one, and it pays."""
     found = _sliding(facts, main, lanes) if facts.target.has_masks else None
@@ -393,14 +393,14 @@ def along_windows(schedule: Schedule, facts: Facts, main: Group, lanes: str, wid
     return True
 
 
-def _sliding(facts: Facts, main: Group, lanes: str) -> tuple[Access, list[tuple[str, str]]] | None:
+def _sliding(facts: Facts, main: ReductionGroup, lanes: str) -> tuple[Access, list[tuple[str, str]]] | None:
     """Return the operand of a window along the lanes, and its lines, if the reduction has nothing else (depthwise,
     channels first)."""
     found = [(a, lines) for a in main.loads if (lines := _lines(facts, a)) and lines[0][0] == lanes]
     are_two = len({load.memory for load in main.loads}) == len(main.loads) == 2  # of one buffer a copy would hold both
     is_one = facts.sum is not None and are_two and bool(found) and len(found[0][1]) == len(main.loops) > 1
     is_inside = main.around.issuperset(facts.outputs)
-    waits = facts.iterations(main.loops) <= _SMALL and outgrows_caches(facts.stores[0].memory_bytes, facts.target)
+    waits = facts.iterations(main.loops) <= _SMALL and exceeds_caches(facts.stores[0].memory_bytes, facts.target)
     return found[0] if is_one and is_inside and not waits else None  # kernels bound by memory prefetch rows by tiles
 
 

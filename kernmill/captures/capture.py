@@ -18,7 +18,7 @@ from kernmill.runtime import STALE, Buffer, Recording, Replay, allocate_buffer
 
 from ..lazy import Lazy
 from ..size import SymbolicSize
-from .entry import Effects, Entry, Fresh, Plan, Refill, Source, Value
+from .entry import CapturedCall, CaptureResult, Effects, Fresh, Refill, Source, Value
 from .guards import Guard, Walk
 from .pytree import Kind, contents, kind_of, rebuild
 from .tensor_memory import Holders, Tensors, alive_tensors, buffer_of, stored
@@ -132,7 +132,7 @@ class Capture:
         holder = self._holders.parts.number_of(part)
         return None if holder is None else Value("holder", holder)
 
-    def entry(self, result: Any, renewed: dict[int, list[UOp]]) -> Entry:
+    def entry(self, result: Any, renewed: dict[int, list[UOp]]) -> CapturedCall:
         """Make the entry that replays this. `renewed`: the nodes of buffers before the capture."""
         known = self._known
         of_result = rebuild(result, self._make)
@@ -159,7 +159,7 @@ class Capture:
                 node.storage = STALE if node.op is Ops.BUFFER else None
         count = len(known.arguments)
         state = self._tensors[count:]
-        plan = Plan(
+        plan = CaptureResult(
             arguments=self._tensors[:count],
             state=state,
             held=self._held,
@@ -173,7 +173,7 @@ class Capture:
             is_tensor=isinstance(result, Lazy),
             effects=self._effects,
         )
-        return Entry(plan, self._guard, replay)
+        return CapturedCall(plan, self._guard, replay)
 
     def _found_again(self, key: int, buffer: Buffer) -> Source:
         """Make a source. Of tensors that share a written buffer, those that still share it afterwards come first."""

@@ -1,4 +1,4 @@
-"""class Entry: one captured call, ready to be replayed: match a call, launch, and return the results.
+"""class CapturedCall: one captured call, ready to be replayed: match a call, launch, and return the results.
 
 capture.py determines what to do. fast_path.py compiles the common cases to code for one entry; other cases are left to
 `matches` and `run`, which are complete.
@@ -26,7 +26,7 @@ from .guards import Guard
 from .pytree import Kind, contents
 from .tensor_memory import buffer_of, chain, constant_in, hold, make_real, own, shared_memory, stored
 
-__all__ = ["Effects", "Entry", "Fresh", "Plan", "Refill", "Source", "Value"]
+__all__ = ["CaptureResult", "CapturedCall", "Effects", "Fresh", "Refill", "Source", "Value"]
 
 _SPARE = 2  # buffers that a result may use again when its tensor is gone
 _SMALL_SPARE, _SMALL_BYTES = 4, 1 << 16  # more of small ones
@@ -130,7 +130,7 @@ class Effects:
         return bool(self.refills or self.grads)
 
 
-class Plan(NamedTuple):
+class CaptureResult(NamedTuple):
     """The result of a capture. Tensors have numbers: the arguments, then the state.
 
     `state`: tensors at guarded locations, then others that the recording used (`held`). `constants`: the nodes of those
@@ -152,10 +152,10 @@ class Plan(NamedTuple):
     effects: Effects
 
 
-class Entry:
+class CapturedCall:
     """One captured call."""
 
-    def __init__(self, plan: Plan, guard: Guard, replay: Replay) -> None:
+    def __init__(self, plan: CaptureResult, guard: Guard, replay: Replay) -> None:
         self.guard, self.replay = guard, replay
         self.sources, self.fresh, self.made, self.result = plan.sources, plan.fresh, plan.made, plan.result
         self.effects = plan.effects

@@ -1,10 +1,10 @@
 """The fast path of a captured call, as straight-line code: read the arguments, check, set addresses, launch, return.
 
 `write_fast_path` makes one function for one entry and calls of the same structure. For other calls it returns MISS,
-before anything is done; then the slow path, `Entry.matches` and `Entry.run`, handles the call. An entry that writes in
-place, or assigns tensors to locations, is straight-line code to the end if no other references exist
-(`Entry.is_alone`). An entry with further effects, such as replacing tensors or copying between devices, uses it only to
-read its arguments.
+before anything is done; then the slow path, `CapturedCall.matches` and `CapturedCall.run`, handles the call. An entry
+that writes in place, or assigns tensors to locations, is straight-line code to the end if no other references exist
+(`CapturedCall.is_alone`). An entry with further effects, such as replacing tensors or copying between devices, uses it
+only to read its arguments.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ from typing import Any
 from kernmill.runtime import is_watched
 
 from ..tensor import Tensor
-from .entry import Entry, Value
+from .entry import CapturedCall, Value
 from .reader import Reading, read_call
 
 __all__ = ["write_fast_path"]
 
 
-def write_fast_path(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[Any, Any], Any] | None:
+def write_fast_path(
+    entry: CapturedCall, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Callable[[Any, Any], Any] | None:
     """Return the function of an entry for calls like this one; None if there is none."""
     reading = None if entry.effects.change_arguments or entry.shows_holders else read_call(args, kwargs)
     if reading is None:
         return None
-    writer = _Writer(entry, reading)
+    writer = _PathWriter(entry, reading)
     is_launched = entry.replay.is_bound_only and writer.has_plain_sources()
     if is_launched and entry.is_pure:
         writer.state("not entry.is_bound or not knows(state)")
@@ -47,11 +49,11 @@ def write_fast_path(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any])
     return reading.function(writer.lines)
 
 
-class _Writer:
+class _PathWriter:
     """The code after reading. Names: t0 and b0 are the first argument and its memory, f0 the first fresh memory, m0 the
     first thing made; `at` the addresses of the replay's moving buffers."""
 
-    def __init__(self, entry: Entry, reading: Reading) -> None:
+    def __init__(self, entry: CapturedCall, reading: Reading) -> None:
         self.entry, self.reading = entry, reading
         self.lines: list[str] = []
         scope = reading.scope

@@ -44,7 +44,7 @@ from ..tensor import Tensor
 from ..variable import given_values, values_of, variables_below, with_values
 from ..views import made_before
 from .capture import Capture, OvertakenError
-from .entry import Entry
+from .entry import CapturedCall
 from .fast_path import write_fast_path
 from .guards import Guard, Walk
 from .pytree import Parts, opened, rebuild, tree_flatten
@@ -62,7 +62,7 @@ from .tensor_memory import (
 )
 from .undo import Undo
 
-__all__ = ["CacheInfo", "Jit", "Memory", "jit"]
+__all__ = ["CacheInfo", "CaptureMemory", "Jit", "jit"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -85,7 +85,7 @@ class CacheInfo(NamedTuple):
     entries: int
 
 
-class Memory(NamedTuple):
+class CaptureMemory(NamedTuple):
     """Bytes that captures keep for intermediates and constants, and the least that their longest-lived moment needs."""
 
     kept_bytes: int
@@ -122,8 +122,8 @@ class Jit(Generic[P, R]):
         """Forget all captures, and that there was a first call."""
         with self._lock:
             self._ran = not self._runs_first
-            self._entries: OrderedDict[Any, list[Entry]] = OrderedDict()
-            self._recent: list[Entry] = []  # tried before the arguments are flattened
+            self._entries: OrderedDict[Any, list[CapturedCall]] = OrderedDict()
+            self._recent: list[CapturedCall] = []  # tried before the arguments are flattened
             self._captured: dict[Any, int] = {}
             self._alike: dict[Any, int] = {}  # captures for tensors of the same shapes, whatever the plain values were
             self._captures = self.replays = self._kernels = 0
@@ -134,10 +134,10 @@ class Jit(Generic[P, R]):
         """Return the number of captures and replays so far, kernels of the last capture, and entries."""
         return CacheInfo(self._captures, self.replays, self._kernels, sum(map(len, self._entries.values())))
 
-    def memory(self) -> Memory:
+    def memory(self) -> CaptureMemory:
         """Bytes that the captures keep. Units: bytes."""
         kept = [entry.replay for entries in self._entries.values() for entry in entries]
-        return Memory(sum(r.kept_bytes for r in kept), sum(r.least_bytes for r in kept))
+        return CaptureMemory(sum(r.kept_bytes for r in kept), sum(r.least_bytes for r in kept))
 
     # --- as a method: one captured function for each object
     def __set_name__(self, owner: type, name: str) -> None:
@@ -290,14 +290,14 @@ class Jit(Generic[P, R]):
             )
         return found.tensors
 
-    def _remember(self, entry: Entry, args: Any, kwargs: Any) -> None:
+    def _remember(self, entry: CapturedCall, args: Any, kwargs: Any) -> None:
         """Try this entry first from now on, if it has straight-line code."""
         if entry.call is None:
             entry.call = write_fast_path(entry, args, kwargs)
         if entry.call is not None:
             self._recent = [entry, *(e for e in self._recent if e is not entry)][:MOST_RECENT]
 
-    def _keep(self, key: Any, entry: Entry, after: Walk) -> None:
+    def _keep(self, key: Any, entry: CapturedCall, after: Walk) -> None:
         self._captures += 1
         self._kernels = entry.replay.kernel_count
         times = self._captured[key] = self._captured.get(key, 0) + 1
@@ -321,7 +321,7 @@ class Jit(Generic[P, R]):
                 "Use fewer: pad the shapes, or make the values tensors; each capture costs as much as many replays.",
             )
 
-    def _forget_entries(self, entries: list[Entry]) -> None:
+    def _forget_entries(self, entries: list[CapturedCall]) -> None:
         self._recent = [entry for entry in self._recent if entry not in entries]
 
     def _warn_of_constants(self, walk: Walk, states: dict[str, bytes]) -> None:

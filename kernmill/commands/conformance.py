@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from kernmill.ir import (
     Context,
     DType,
-    Group,
     Op,
+    OpGroup,
     Ops,
     UOp,
     assign,
@@ -272,7 +272,7 @@ def run(device: str, shown: int = 20) -> bool:
     if sys.stderr.isatty():
         sys.stderr.write("\r")
     print(f"{device}: the op table against the evaluator")
-    for group in (g.value for g in Group if g.value in score):
+    for group in (g.value for g in OpGroup if g.value in score):
         good, total = score[group]
         print(f"  {group:10} {good:5} of {total:5}")
     for line in failures[:shown]:

@@ -38,8 +38,8 @@ __all__ = [
     "MAX_ALIGNMENT",
     "MAX_AXES",
     "MAX_NAME_BYTES",
-    "Entry",
-    "File",
+    "GGUFEntry",
+    "GGUFFile",
     "Metadata",
     "parse",
     "read",
@@ -71,7 +71,7 @@ T = TypeVar("T", int, float, bool, str, tuple[Any, ...])
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class GGUFEntry:
     """One tensor of a file.
 
     Shapes: the slowest axis first, the opposite of the order in the file. Units: `start` and `stop` are bytes from the
@@ -87,10 +87,10 @@ class Entry:
 
 
 @dataclass(slots=True)
-class File:
+class GGUFFile:
     """A checked file, or all parts of a split one: its tensors by name, its metadata, and its bytes."""
 
-    entries: dict[str, Entry]
+    entries: dict[str, GGUFEntry]
     metadata: Metadata
     version: int
     alignment: int
@@ -331,7 +331,7 @@ def _fault(where: str, place: int, what: str, text: str) -> FormatError:
 
 # --- reading ---------------------------------------------------------------------------------------------------------
 @with_sentences
-def read(path: str | os.PathLike[str]) -> File:
+def read(path: str | os.PathLike[str]) -> GGUFFile:
     """Open a file through the page cache and check all of its header; for a split file, the first part opens all.
 
     The files must not be truncated while they are in use; one that `gguf_write.write` replaces remains intact for
@@ -349,7 +349,7 @@ def read(path: str | os.PathLike[str]) -> File:
     return first if count <= 1 else _joined(first, count)
 
 
-def parse(data: memoryview, where: str = "GGUF") -> File:
+def parse(data: memoryview, where: str = "GGUF") -> GGUFFile:
     """Check the bytes of one file; a part of a split file is read separately.
 
     Raises:
@@ -364,7 +364,7 @@ def parse(data: memoryview, where: str = "GGUF") -> File:
         _add_value(cursor, number, spots)
     metadata = Metadata(data, where, spots)
     alignment = _alignment(metadata, spots, where)
-    entries: dict[str, Entry] = {}
+    entries: dict[str, GGUFEntry] = {}
     place = 0  # in the data: the sum of the padded sizes so far
     for number in range(tensors):
         entry = _tensor(cursor, number, place)
@@ -378,7 +378,7 @@ def parse(data: memoryview, where: str = "GGUF") -> File:
             raise _fault(where, begin + entry.start, f"tensor {quoted(entry.name)}",
                          f"it ends at byte {begin + entry.stop} of a file of {len(data)}")  # fmt: skip
     placed = {n: replace(e, start=begin + e.start, stop=begin + e.stop) for n, e in entries.items()}
-    return File(placed, metadata, version, alignment, where, (where,), (data,))
+    return GGUFFile(placed, metadata, version, alignment, where, (where,), (data,))
 
 
 def _padded(place: int, alignment: int) -> int:
@@ -514,7 +514,7 @@ def _alignment(metadata: Metadata, spots: dict[str, _Spot], where: str) -> int:
     return found
 
 
-def _tensor(cursor: _Cursor, number: int, place: int) -> Entry:
+def _tensor(cursor: _Cursor, number: int, place: int) -> GGUFEntry:
     """One record of the tensor table; `start` and `stop` count from the beginning of the data."""
     name = cursor.text(f"name of tensor {number}")
     if cursor.at - cursor.last > MAX_NAME_BYTES:
@@ -542,7 +542,7 @@ def _tensor(cursor: _Cursor, number: int, place: int) -> Entry:
     size_bytes = kind.nbytes(sizes)
     if size_bytes > len(cursor.data):
         raise cursor.fault(what, f"it takes {size_bytes} bytes, the file has {len(cursor.data)}")
-    return Entry(name, kind, tuple(reversed(sizes)), offset, offset + size_bytes)
+    return GGUFEntry(name, kind, tuple(reversed(sizes)), offset, offset + size_bytes)
 
 
 def _known_type(cursor: _Cursor, number: int, what: str) -> TensorType:
@@ -555,7 +555,7 @@ def _known_type(cursor: _Cursor, number: int, what: str) -> TensorType:
 
 
 # --- split files -----------------------------------------------------------------------------------------------------
-def _joined(first: File, count: int) -> File:
+def _joined(first: GGUFFile, count: int) -> GGUFFile:
     """Merge all parts of a split file into one; the first has the metadata."""
     where, number = first.where, first.metadata.read("split.no", int)
     name = _SPLIT.search(where)

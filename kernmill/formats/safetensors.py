@@ -24,7 +24,7 @@ from .disk import mapped, opened, read_into, replacing
 from .kinds import other_kind
 from .quoting import quoted
 
-__all__ = ["MAX_HEADER_BYTES", "Entry", "File", "parse", "read", "write"]
+__all__ = ["MAX_HEADER_BYTES", "SafetensorsEntry", "SafetensorsFile", "parse", "read", "write"]
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the reference reader
 _LENGTH = struct.Struct("<Q")
@@ -39,7 +39,7 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SafetensorsEntry:
     """One tensor of a file. Units: `start` and `stop` are bytes from the beginning of the file."""
 
     name: str
@@ -50,10 +50,10 @@ class Entry:
 
 
 @dataclass(slots=True)
-class File:
+class SafetensorsFile:
     """A file that was checked: its entries by name, its metadata, and its bytes, mapped or in memory by tensor."""
 
-    entries: dict[str, Entry]
+    entries: dict[str, SafetensorsEntry]
     metadata: dict[str, str]
     data: memoryview = field(repr=False)
     copies: dict[str, memoryview] | None = field(default=None, repr=False)
@@ -66,7 +66,7 @@ class File:
         return self.data[entry.start : entry.stop]
 
 
-def read(path: str | os.PathLike[str], *, mmap: bool = False, has_values: bool = True) -> File:
+def read(path: str | os.PathLike[str], *, mmap: bool = False, has_values: bool = True) -> SafetensorsFile:
     """Open a file and check all of its header. The tensors are read into memory, each separately.
 
     `mmap` maps the file instead: its bytes are read when they are used. Then the file must not be truncated while a
@@ -93,7 +93,7 @@ def read(path: str | os.PathLike[str], *, mmap: bool = False, has_values: bool =
     return found
 
 
-def parse(data: memoryview, where: str = "safetensors", size: int | None = None) -> File:
+def parse(data: memoryview, where: str = "safetensors", size: int | None = None) -> SafetensorsFile:
     """Check the bytes of a whole file; with `size`, the first bytes of a file of that size, which contain its header.
 
     Raises:
@@ -114,7 +114,7 @@ def parse(data: memoryview, where: str = "safetensors", size: int | None = None)
     metadata = _metadata(header.pop("__metadata__", {}), where)
     entries = {name: _entry(name, row, begin, where) for name, row in header.items()}
     _covered(entries, begin, size, where)
-    return File(entries, metadata, data)
+    return SafetensorsFile(entries, metadata, data)
 
 
 def _fault(where: str, place: int, text: str) -> FormatError:
@@ -171,7 +171,7 @@ def _metadata(found: Any, where: str) -> dict[str, str]:
     return found
 
 
-def _entry(name: str, row: Any, begin: int, where: str) -> Entry:
+def _entry(name: str, row: Any, begin: int, where: str) -> SafetensorsEntry:
     """One row of the header."""
     if not isinstance(row, dict) or set(row) != {"dtype", "shape", "data_offsets"}:
         shown = quoted(sorted(row)) if isinstance(row, dict) else type(row).__name__
@@ -191,14 +191,14 @@ def _entry(name: str, row: Any, begin: int, where: str) -> Entry:
     if offsets[1] - offsets[0] != wanted:
         raise _wrong(where, name, f"data_offsets {offsets} span {offsets[1] - offsets[0]} bytes, "
                                   f"{row['dtype']} of shape {quoted(shape)} needs {wanted}")  # fmt: skip
-    return Entry(name, dtype, tuple(shape), begin + offsets[0], begin + offsets[1])
+    return SafetensorsEntry(name, dtype, tuple(shape), begin + offsets[0], begin + offsets[1])
 
 
 def _are_sizes(values: object) -> bool:
     return isinstance(values, list) and all(type(v) is int and 0 <= v < 1 << 63 for v in values)
 
 
-def _covered(entries: Mapping[str, Entry], begin: int, end: int, where: str) -> None:
+def _covered(entries: Mapping[str, SafetensorsEntry], begin: int, end: int, where: str) -> None:
     """Check that the tensors fill the rest of the file: no gap, no overlap, nothing beyond."""
     place = begin
     for entry in sorted(entries.values(), key=lambda e: (e.start, e.stop)):

@@ -78,13 +78,13 @@ def run(path: str | os.PathLike[str], wanted: Wanted, output: str = "md") -> Non
             print(line, flush=True)
 
 
-def measure(file: gguf.File, n_prompt: int, n_gen: int, wanted: Wanted, *, threads: int) -> Test:
+def measure(file: gguf.GGUFFile, n_prompt: int, n_gen: int, wanted: Wanted, *, threads: int) -> Test:
     """Measure one row, on a separate model whose cache is just long enough."""
     with Context(THREADS=threads):
         return _measured(file, n_prompt, n_gen, wanted)
 
 
-def _measured(file: gguf.File, n_prompt: int, n_gen: int, wanted: Wanted) -> Test:
+def _measured(file: gguf.GGUFFile, n_prompt: int, n_gen: int, wanted: Wanted) -> Test:
     length = n_prompt or n_gen
     model = Model.from_gguf(file, tokenizer=None, capacity=length, block=wanted.block, cache_type=wanted.cache_type)
     ids = np.random.default_rng(SEED).integers(0, model.architecture.vocabulary, length).tolist()
@@ -131,7 +131,7 @@ def _spread(values: Sequence[float]) -> float:
     return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
-def _type_of(file: gguf.File) -> str:
+def _type_of(file: gguf.GGUFFile) -> str:
     """Return a name such as "llama 1B Q4_0"."""
     of_number = {mix.file_type: mix.name for mix in MIXES.values()}
     kinds = Counter(entry.type.name for entry in file.entries.values() if len(entry.shape) > 1)

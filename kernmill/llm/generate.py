@@ -146,7 +146,7 @@ class Model:
     @classmethod
     def from_gguf(
         cls,
-        source: str | os.PathLike[str] | gguf.File,
+        source: str | os.PathLike[str] | gguf.GGUFFile,
         *,
         arena: WeightArena | None = None,
         device: str | None = None,
@@ -166,7 +166,7 @@ class Model:
             with Context(DEVICE=canonical_name(device)):
                 return cls.from_gguf(source, arena=arena, **options)
         try:
-            file = source if isinstance(source, gguf.File) else gguf.read(source)
+            file = source if isinstance(source, gguf.GGUFFile) else gguf.read(source)
         except DTypeError as error:
             name_call(error, "Model.from_gguf")
             raise
@@ -436,7 +436,7 @@ class Model:
         return self.tokenizer.encode(text)
 
 
-def arena_for(file: gguf.File) -> WeightArena:
+def arena_for(file: gguf.GGUFFile) -> WeightArena:
     """Allocate memory for the interleaved matrices of a file: the system starts to pre-fault it."""
     device = get_device().name
     matrices = (entry for entry in file.entries.values() if _is_laid(entry, device))
@@ -470,7 +470,7 @@ def config_of(metadata: Mapping[str, Any]) -> Config:
 
 
 @contextmanager
-def naming(file: gguf.File) -> Generator[None]:
+def naming(file: gguf.GGUFFile) -> Generator[None]:
     """Prefix errors about a file with its path."""
     try:
         yield
@@ -531,7 +531,7 @@ def _check_memory(capacity: int, size_bytes: int) -> None:
         )
 
 
-def config_in(file: gguf.File) -> Config:
+def config_in(file: gguf.GGUFFile) -> Config:
     """Return the configuration of the model in a file and check its number of layers, before memory is allocated.
 
     Raises:
@@ -559,7 +559,7 @@ def config_in(file: gguf.File) -> Config:
     return config
 
 
-def _check_all_used(file: gguf.File, used: set[str], name: str) -> None:
+def _check_all_used(file: gguf.GGUFFile, used: set[str], name: str) -> None:
     """Check that no tensor is ignored, which would silently change the output. Exceptions: only one kind of rope
     factors is read, and tensors for images or ranking are not needed for text."""
     fine = ("v.", "mm.", "cls.", *(("rope_factors_",) if any(u.startswith("rope_factors_") for u in used) else ()))
@@ -572,7 +572,7 @@ def _check_all_used(file: gguf.File, used: set[str], name: str) -> None:
         )
 
 
-def _loaded(file: gguf.File, name: str, arena: WeightArena) -> Weight:
+def _loaded(file: gguf.GGUFFile, name: str, arena: WeightArena) -> Weight:
     """A tensor of a file, copied: matrices in the order in which products read them fastest. A page of the file that is
     read later may bring 2 MB of it into memory."""
     is_laid = _is_laid(file.entries[name], get_device().name)
@@ -584,7 +584,7 @@ def _loaded(file: gguf.File, name: str, arena: WeightArena) -> Weight:
     return laid
 
 
-def _is_laid(entry: gguf.Entry, device: str) -> bool:
+def _is_laid(entry: gguf.GGUFEntry, device: str) -> bool:
     """True if a tensor is a matrix whose rows will be interleaved."""
     kind = entry.type.dtype
     return len(entry.shape) == 2 and (kind is None or are_side_by_side(kind, device))

@@ -123,10 +123,10 @@ def run(path: str | os.PathLike[str], options: Options, sampler: Sampler | None 
         SettingError: a prompt that does not fit the context.
     """
     with needing_memory(path, options.capacity, options.cache_type):
-        return _run(_Session(path, options, sampler or Sampler()))
+        return _run(_Chat(path, options, sampler or Sampler()))
 
 
-def _run(session: _Session) -> int:
+def _run(session: _Chat) -> int:
     status = 0
     try:
         with naming(session.file):
@@ -142,7 +142,7 @@ def _run(session: _Session) -> int:
     return status
 
 
-class _Session:
+class _Chat:
     """A model and its messages. The model is loaded when the length of the first prompt is known."""
 
     def __init__(self, path: str | os.PathLike[str], options: Options, sampler: Sampler) -> None:

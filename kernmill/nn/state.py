@@ -65,7 +65,9 @@ def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     return safetensors.read(path, has_values=False).metadata
 
 
-def _tensor(file: safetensors.File, entry: safetensors.Entry, device: str | None, where: str) -> Tensor:
+def _tensor(
+    file: safetensors.SafetensorsFile, entry: safetensors.SafetensorsEntry, device: str | None, where: str
+) -> Tensor:
     import numpy as np
 
     values = file.values(entry.name)

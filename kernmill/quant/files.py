@@ -22,7 +22,7 @@ _PLAIN = {kind.dtype: kind for kind in TYPES.values() if kind.dtype is not None}
 
 
 def load_tensor(
-    file: gguf.File, name: str, device: str | None = None, *, copied: bool = False
+    file: gguf.GGUFFile, name: str, device: str | None = None, *, copied: bool = False
 ) -> Tensor | QuantizedTensor:
     """One tensor of a file: plain values as a Tensor, blocks as a QuantizedTensor.
 

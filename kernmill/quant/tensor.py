@@ -247,7 +247,7 @@ class QuantizedTensor:
 def rows_together(kind: BlockType, device: str | None = None) -> int:
     """How many rows a group of `interleaved` has. Why: docs/topics/quantized-layouts.md."""
     target = get_device(device_name(device)).target
-    return SIDE * (_TURNS if target.reads_ahead and not target.units and kind.values > ACTIVATIONS else 1)
+    return SIDE * (_TURNS if target.has_hardware_prefetch and not target.units and kind.values > ACTIVATIONS else 1)
 
 
 def interleaved_bytes(type: TensorType, shape: Sequence[int], device: str | None = None) -> int:

@@ -12,9 +12,9 @@ import pytest
 from kernmill.ir import (
     AxisKind,
     DType,
-    Group,
     InternalError,
     Op,
+    OpGroup,
     Ops,
     UOp,
     assign,
@@ -277,4 +277,4 @@ def test_what_has_no_meaning_here_is_refused() -> None:
 
 
 def test_groups_are_known() -> None:
-    assert {op.group for op in Ops.rows()} == set(Group)
+    assert {op.group for op in Ops.rows()} == set(OpGroup)

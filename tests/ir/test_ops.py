@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from kernmill.ir import AxisKind, Group, Op, Ops
+from kernmill.ir import AxisKind, Op, OpGroup, Ops
 
 ROWS = list(Ops.rows())
 INTS = [-3, -1, 0, 1, 2, 7]
@@ -29,11 +29,11 @@ def test_a_row_is_whole(op: Op) -> None:
     assert Ops.named(op.name) is op
     assert repr(op) == op.name
     assert op.doc
-    elementwise = op.group in (Group.UNARY, Group.BINARY, Group.COMPARE, Group.TERNARY, Group.CONVERT)
+    elementwise = op.group in (OpGroup.UNARY, OpGroup.BINARY, OpGroup.COMPARE, OpGroup.TERNARY, OpGroup.CONVERT)
     assert op.is_elementwise == elementwise
     if elementwise:
-        assert op.arity == {Group.UNARY: 1, Group.CONVERT: 1, Group.TERNARY: 3}.get(op.group, 2)
-        assert (op.py is not None) == (op.group is not Group.CONVERT)
+        assert op.arity == {OpGroup.UNARY: 1, OpGroup.CONVERT: 1, OpGroup.TERNARY: 3}.get(op.group, 2)
+        assert (op.py is not None) == (op.group is not OpGroup.CONVERT)
 
 
 @pytest.mark.parametrize("op", [op for op in ROWS if op.commutative], ids=str)
@@ -59,14 +59,16 @@ def test_units_change_no_int(op: Op) -> None:
     assert all(call(op, a, op.unit) == a for a in INTS)
 
 
-@pytest.mark.parametrize("op", [op for op in ROWS if op.py and op.group not in (Group.TERNARY, Group.VECTOR)], ids=str)
+@pytest.mark.parametrize(
+    "op", [op for op in ROWS if op.py and op.group not in (OpGroup.TERNARY, OpGroup.VECTOR)], ids=str
+)
 def test_a_meaning_never_raises(op: Op) -> None:
     pools: list[list[float]] = (
         [[*INTS]]
         if op in (Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR, Ops.CDIV, Ops.CMOD)
         else [[*INTS], FLOATS, [1e308, -1e308, 1e-308]]
     )
-    if op.group is Group.UNARY and op in (Ops.EXP, Ops.SIN):
+    if op.group is OpGroup.UNARY and op in (Ops.EXP, Ops.SIN):
         pools = pools[1:]
     for pool in pools:
         for values in product(pool, repeat=op.arity or 1):

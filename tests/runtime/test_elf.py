@@ -98,7 +98,7 @@ define i64 @f(i64 %x) nounwind {
 }  # fmt: skip
 
 
-def call(module: elf.Module, argument: int) -> int:
+def call(module: elf.ElfModule, argument: int) -> int:
     return int(ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(module.symbols["f"])(argument))
 
 

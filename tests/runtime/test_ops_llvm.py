@@ -35,13 +35,13 @@ def test_a_kernel_without_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_missing_memory_is_told_to_the_batch_that_ran(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever batch looked first was told, and the one that lacked memory gave any values."""
-    launch = pool.Pool.run
+    launch = pool.ThreadPool.run
 
-    def refused(threads: pool.Pool, table: pool.LaunchTable) -> None:
+    def refused(threads: pool.ThreadPool, table: pool.LaunchTable) -> None:
         launch(threads, table)
         ops_llvm._tell(64)
         with monkeypatch.context() as patch:  # another thread's, on another pool
-            patch.setattr(pool.Pool, "run", launch)
+            patch.setattr(pool.ThreadPool, "run", launch)
             with suppress(OutOfMemoryError):
                 other(x).realize()
 
@@ -50,7 +50,7 @@ def test_missing_memory_is_told_to_the_batch_that_ran(monkeypatch: pytest.Monkey
         for _ in range(3):
             other(x).realize()
         with monkeypatch.context() as patch:
-            patch.setattr(pool.Pool, "run", refused)
+            patch.setattr(pool.ThreadPool, "run", refused)
             with pytest.raises(OutOfMemoryError, match="the 64 bytes"):
                 (x * 3).realize()
         np.testing.assert_array_equal((x * 5).numpy(), [5.0, 10.0])

@@ -167,15 +167,15 @@ def launch(name: str, *args: int, n: int = 1, chunk: int = 1) -> pool.Launch:
 
 
 @pytest.fixture(params=[(1, None), (2, None), (2, 0), (3, 50)], ids=["1", "2", "2-sleepy", "3-crowded"])
-def crew(request: pytest.FixtureRequest) -> Iterator[pool.Pool]:
+def crew(request: pytest.FixtureRequest) -> Iterator[pool.ThreadPool]:
     threads, spin = request.param
-    crew = pool.Pool(threads, spin)
+    crew = pool.ThreadPool(threads, spin)
     yield crew
     crew.close()
 
 
 @pytest.mark.parametrize(("n", "chunk"), [(1, 1), (2, 1), (7, 3), (64, 64), (1000, 1), (1000, 7), (1001, 250)])
-def test_every_index_exactly_once(crew: pool.Pool, n: int, chunk: int) -> None:
+def test_every_index_exactly_once(crew: pool.ThreadPool, n: int, chunk: int) -> None:
     array = (ctypes.c_int64 * (n + 1))()
     table = pool.LaunchTable([launch("bump", address_of(array), 3, n=n, chunk=chunk)])
     for _ in range(20):
@@ -186,7 +186,7 @@ def test_every_index_exactly_once(crew: pool.Pool, n: int, chunk: int) -> None:
 @pytest.mark.parametrize(("threads", "held", "others"), [(2, 0, 6), (2, 4, 6), (3, 0, 7), (3, 2, 7), (3, 5, 7)])
 def test_what_a_slow_thread_has_left_is_taken_by_others(threads: int, held: int, others: int) -> None:
     """Of 8 chunks each thread takes half of its own first; where one of them is held up there, all others are done."""
-    crew, state = pool.Pool(threads), (ctypes.c_int64 * 2)()
+    crew, state = pool.ThreadPool(threads), (ctypes.c_int64 * 2)()
     table = pool.LaunchTable([launch("hold", address_of(state), held, others, n=8, chunk=1)])
     for _ in range(20):
         state[0] = 0
@@ -195,13 +195,13 @@ def test_what_a_slow_thread_has_left_is_taken_by_others(threads: int, held: int,
     crew.close()
 
 
-def test_chunks_are_taken_together(crew: pool.Pool) -> None:
+def test_chunks_are_taken_together(crew: pool.ThreadPool) -> None:
     calls = (ctypes.c_int64 * 1)()
     crew.run(pool.LaunchTable([launch("count", address_of(calls), n=6400, chunk=64)]))
     assert crew.threads <= calls[0] < 50 if crew.threads > 1 else calls[0] == 1
 
 
-def test_entries_run_in_order(crew: pool.Pool) -> None:
+def test_entries_run_in_order(crew: pool.ThreadPool) -> None:
     """Each sum reads what all chunks of the bump before it wrote."""
     n, pairs = 512, 30
     array, sums = (ctypes.c_int64 * n)(), (ctypes.c_int64 * pairs)()
@@ -216,7 +216,7 @@ def test_entries_run_in_order(crew: pool.Pool) -> None:
 
 
 @pytest.mark.parametrize(("parts", "together", "chunk"), [(8, 1, 1), (8, 3, 8), (8, 8, 8), (24, 5, 7)])
-def test_linked_entries(crew: pool.Pool, parts: int, together: int, chunk: int) -> None:
+def test_linked_entries(crew: pool.ThreadPool, parts: int, together: int, chunk: int) -> None:
     """Each part by all entries in turn, each entry with as many iterations as it has in a part."""
     a, b, calls = (ctypes.c_int64 * 24)(), (ctypes.c_int64 * 96)(), (ctypes.c_int64 * 1)()
     bumps = [launch("bump", address_of(a), 1, n=24), launch("bump", address_of(b), 3, n=96)]
@@ -235,7 +235,7 @@ def test_linked_entries(crew: pool.Pool, parts: int, together: int, chunk: int) 
 
 
 def test_sleeping_workers_are_woken() -> None:
-    crew = pool.Pool(2, spin=10)
+    crew = pool.ThreadPool(2, spin=10)
     array = (ctypes.c_int64 * 64)()
     table = pool.LaunchTable([launch("bump", address_of(array), 1, n=64, chunk=1)])
     for _ in range(30):
@@ -246,7 +246,7 @@ def test_sleeping_workers_are_woken() -> None:
 
 def test_a_worker_spins_for_a_time() -> None:
     """It counted pauses, which take 13 ns here and four times as long elsewhere."""
-    crew, array = pool.Pool(2, spin=100_000), (ctypes.c_int64 * 64)()
+    crew, array = pool.ThreadPool(2, spin=100_000), (ctypes.c_int64 * 64)()
     table = pool.LaunchTable([launch("bump", address_of(array), 1, n=64, chunk=1)])
     crew.run(table)
     while field(crew, "sleepers") == 0:  # until the worker is there, and tired
@@ -262,7 +262,7 @@ def test_a_worker_spins_for_a_time() -> None:
     crew.close()
 
 
-def test_arguments_and_ranges_may_change(crew: pool.Pool) -> None:
+def test_arguments_and_ranges_may_change(crew: pool.ThreadPool) -> None:
     a, b = (ctypes.c_int64 * 10)(), (ctypes.c_int64 * 10)()
     table = pool.LaunchTable([launch("empty"), launch("bump", address_of(a), 1, n=10, chunk=2)])
     crew.run(table)
@@ -277,7 +277,7 @@ def test_arguments_and_ranges_may_change(crew: pool.Pool) -> None:
         table.argument(0, 0)
 
 
-def test_odd_tables(crew: pool.Pool) -> None:
+def test_odd_tables(crew: pool.ThreadPool) -> None:
     crew.run(pool.LaunchTable([]))
     calls = (ctypes.c_int64 * 1)()
     crew.run(pool.LaunchTable([launch("count", address_of(calls), n=0, chunk=0)]))
@@ -285,10 +285,10 @@ def test_odd_tables(crew: pool.Pool) -> None:
     assert 2 <= calls[0] <= 1 + 1024
     table = pool.LaunchTable([launch("empty", n=1 << 60, chunk=1)])
     assert table._words[3] == -(-(1 << 60) // pool_ir.MOST_CHUNKS)
-    assert pool.Pool(1).run_timed(table)[0] >= 0
+    assert pool.ThreadPool(1).run_timed(table)[0] >= 0
 
 
-def test_timed_run(crew: pool.Pool) -> None:
+def test_timed_run(crew: pool.ThreadPool) -> None:
     array = (ctypes.c_int64 * 200_000)()
     big = launch("bump", address_of(array), 1, n=200_000, chunk=10_000)
     start = time.perf_counter_ns()
@@ -300,7 +300,7 @@ def test_timed_run(crew: pool.Pool) -> None:
     assert set(array) == {1}
 
 
-def test_python_threads_share_a_pool(crew: pool.Pool) -> None:
+def test_python_threads_share_a_pool(crew: pool.ThreadPool) -> None:
     arrays = [(ctypes.c_int64 * 300)() for _ in range(3)]
 
     def work(array: "ctypes.Array[ctypes.c_int64]") -> None:
@@ -322,7 +322,7 @@ def test_python_threads_share_a_pool(crew: pool.Pool) -> None:
 def test_woken_workers_are_kept_off_the_callers_cpu() -> None:
     """A worker woken on the caller's CPU waited behind it for a time slice, and two threads were as slow as one."""
     mine = os.sched_getaffinity(0)
-    crew = pool.Pool(2, 0)
+    crew = pool.ThreadPool(2, 0)
     array = (ctypes.c_int64 * 50)()
     table = pool.LaunchTable([launch("bump", address_of(array), 1, n=50, chunk=1)])
     try:
@@ -359,18 +359,18 @@ def test_workers_follow_the_process_to_other_cpus(monkeypatch: pytest.MonkeyPatc
     assert crew._crew.cpus == os.sched_getaffinity(0)
 
 
-def field(crew: pool.Pool, name: str) -> int:
+def field(crew: pool.ThreadPool, name: str) -> int:
     """A field of the pool's state."""
     at = pool_ir.STATE[name]
     return int.from_bytes(crew._crew.memory[at : at + 8], "little", signed=True)
 
 
-def put(crew: pool.Pool, name: str, value: int) -> None:
+def put(crew: pool.ThreadPool, name: str, value: int) -> None:
     at = pool_ir.STATE[name]
     crew._crew.memory[at : at + 8] = value.to_bytes(8, "little", signed=True)
 
 
-def fail(crew: pool.Pool, state: "ctypes.Array[ctypes.c_int64]", earned: int = -(10**12)) -> None:
+def fail(crew: pool.ThreadPool, state: "ctypes.Array[ctypes.c_int64]", earned: int = -(10**12)) -> None:
     """Share a kernel whose worker holds up the caller until that was noticed."""
     slow = pool.LaunchTable([launch("straggle", address_of(state), n=2, chunk=1)])
     for _ in range(100):
@@ -381,7 +381,7 @@ def fail(crew: pool.Pool, state: "ctypes.Array[ctypes.c_int64]", earned: int = -
     raise AssertionError("sharing was never found to be slow")
 
 
-def work_off(crew: pool.Pool) -> int:
+def work_off(crew: pool.ThreadPool) -> int:
     """Run small kernels until one is shared again: of how many calls that table was."""
     calls = (ctypes.c_int64 * 1)()
     small = pool.LaunchTable([launch("count", address_of(calls), n=100, chunk=9)])
@@ -396,7 +396,7 @@ def work_off(crew: pool.Pool) -> int:
 
 def test_what_does_not_pay_is_not_shared_for_a_while() -> None:
     """Where a worker holds up the caller, jobs are done by the caller alone; later sharing is tried again."""
-    crew = pool.Pool(2)
+    crew = pool.ThreadPool(2)
     state = (ctypes.c_int64 * 2)()
     fail(crew, state)
     crew.run(pool.LaunchTable([launch("straggle", address_of(state), n=2, chunk=1)]))
@@ -407,7 +407,7 @@ def test_what_does_not_pay_is_not_shared_for_a_while() -> None:
 
 def test_a_failure_is_remembered_over_pauses_and_failures_in_a_row_for_longer() -> None:
     """By the clock alone a process that paused had forgotten, and each of its bursts began with a slow kernel."""
-    crew = pool.Pool(2)
+    crew = pool.ThreadPool(2)
     state, penalties = (ctypes.c_int64 * 2)(), list[int]()
     for _ in range(3):
         fail(crew, state)
@@ -424,7 +424,7 @@ def test_a_failure_is_remembered_over_pauses_and_failures_in_a_row_for_longer() 
 
 def test_where_workers_were_there_first_nothing_is_judged() -> None:
     """A caller without a chunk does not know what one costs: it took that for nothing, and two threads for slow."""
-    crew, places = pool.Pool(2, spin=10**7), (ctypes.c_int64 * 2)()
+    crew, places = pool.ThreadPool(2, spin=10**7), (ctypes.c_int64 * 2)()
     late = [pool.LaunchTable([launch("late", address_of(places), n=n, chunk=1)]) for n in (1, 2)]
     crew.run(late[0])
     own, seen = places[0], 0
@@ -442,7 +442,7 @@ def test_where_workers_were_there_first_nothing_is_judged() -> None:
 
 
 def test_what_pays_again_is_forgiven_step_by_step() -> None:
-    crew = pool.Pool(2)
+    crew = pool.ThreadPool(2)
     array = (ctypes.c_int64 * 200_000)()
     big = pool.LaunchTable([launch("bump", address_of(array), 1, n=200_000, chunk=10_000)])
     penalties = [16_000_000]
@@ -459,7 +459,7 @@ def test_what_pays_again_is_forgiven_step_by_step() -> None:
 
 
 def test_close_and_use_again() -> None:
-    crew = pool.Pool(2)
+    crew = pool.ThreadPool(2)
     array = (ctypes.c_int64 * 50)()
     table = pool.LaunchTable([launch("bump", address_of(array), 1, n=50, chunk=1)])
     for _ in range(3):
@@ -471,7 +471,7 @@ def test_close_and_use_again() -> None:
 def test_workers_go_with_their_pool() -> None:
     before = threading.active_count()
     for _ in range(5):
-        crew = pool.Pool(3)
+        crew = pool.ThreadPool(3)
         crew.run(pool.LaunchTable([launch("empty", n=10)]))
         del crew
     assert threading.active_count() <= before + 2
@@ -480,7 +480,7 @@ def test_workers_go_with_their_pool() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="fork")
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 def test_forked_child_has_its_own_workers() -> None:
-    crew = pool.Pool(2)
+    crew = pool.ThreadPool(2)
     array = (ctypes.c_int64 * 100)()
     table = pool.LaunchTable([launch("bump", address_of(array), 1, n=100, chunk=1)])
     crew.run(table)
@@ -504,7 +504,7 @@ from kernmill.runtime import host, llvm_codegen, loader, pool
 data = llvm_codegen.compile_ir("define void @f(ptr %a, i64 %b, i64 %e) nounwind {\\n ret void\\n}", host.this_host())
 module = loader.load_object(data, ["f"])
 table = pool.LaunchTable([pool.Launch(module.symbols["f"], [], 64, 1)] * 20)
-crew = pool.Pool(2, int(sys.argv[2]))
+crew = pool.ThreadPool(2, int(sys.argv[2]))
 crew.run(table)
 if sys.argv[1] == "busy":
     def forever():
@@ -530,7 +530,7 @@ def test_interpreter_exits_cleanly(case: str, spin: str) -> None:
 
 
 def test_warm_start_needs_no_llvmlite() -> None:
-    pool.Pool(1)  # compiled and cached now at the latest
+    pool.ThreadPool(1)  # compiled and cached now at the latest
     code = (
         "import sys; from kernmill.runtime import compile_cache, pool; pool.default_pool().run(pool.LaunchTable([])); "
         "sys.exit(compile_cache.default_cache().misses or 'llvmlite' in sys.modules)"
@@ -548,7 +548,7 @@ def test_default_pool_follows_the_settings() -> None:
 
 
 def test_overhead_of_an_entry() -> None:
-    crew = pool.Pool(1)
+    crew = pool.ThreadPool(1)
     many = pool.LaunchTable([launch("empty")] * 1000)
     best = 1.0
     for _ in range(200):

@@ -47,7 +47,7 @@ def _rewrite(path: Path, header: Any, payload: bytes) -> None:
     path.write_bytes(head + text + payload + compile_cache._digest(head + text + payload).digest())
 
 
-def _entry(path: Path) -> compile_cache.Entry:
+def _entry(path: Path) -> compile_cache.CacheEntry:
     found = compile_cache._decode(path.read_bytes(), path.name)
     assert found is not None
     return found

@@ -29,17 +29,17 @@ def test_a_map_has_no_group() -> None:
 
 def test_loops_that_fill_kept_rows() -> None:
     facts = analyze(merge_loops(only(attention(data(0, 26, 5), data(1, 25, 5), data(2, 25, 6)))), VECTORS)
-    assert (facts.kept, facts.filling) == (["i0"], ["t1_0", "t0_0"])
+    assert (facts.row_loops, facts.row_writers) == (["i0"], ["t1_0", "t0_0"])
 
 
 def test_places_that_are_digits_of_loops() -> None:
     """Of i // 16 and i % 16, and of nothing behind a gate."""
     ast = merge_loops(laid(96, 128, 64))
     facts = analyze(ast, VECTORS)
-    assert all(a.is_in_blocks and not a.is_plain for a in facts.loads)
+    assert all(a.is_blockwise_affine and not a.is_affine for a in facts.loads)
     assert facts.product is not None
     open_part = only(matmul(pad(data(0, 60, 40, dtype=BF16), ((0, 0), (0, 8))).cast(dtypes.float32), data(1, 48, 64)))
-    assert [a.is_in_blocks for a in analyze(merge_loops(open_part), VECTORS).loads if a.is_gated] == [False]
+    assert [a.is_blockwise_affine for a in analyze(merge_loops(open_part), VECTORS).loads if a.is_gated] == [False]
 
 
 # --- the product that a kernel is

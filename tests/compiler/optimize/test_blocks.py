@@ -72,7 +72,7 @@ def test_one_row() -> None:
 
 def test_one_row_where_the_cpu_reads_ahead() -> None:
     """Nothing is asked for, and there is one stream: two in a page, or prefetches, took twice as long on Zen 4."""
-    found = schedule(product(groups=8), replace(VNNI, reads_ahead=True))
+    found = schedule(product(groups=8), replace(VNNI, has_hardware_prefetch=True))
     assert found[-1] == "inorder"
     assert not any(line.startswith(("interleave", "prefetch")) for line in found)
 
@@ -86,7 +86,7 @@ def test_short_bodies_have_sums_side_by_side() -> None:
 
 
 def test_values_where_the_cpu_reads_ahead() -> None:
-    target = replace(VNNI, reads_ahead=True)
+    target = replace(VNNI, has_hardware_prefetch=True)
     ast = merge_loops(only(product(groups=8, blocks=128, planes=2)))  # large enough to be read in order
     actions = choose(ast, target).actions
     assert any(load.arg == "inorder" for load in apply_actions(ast, actions).toposort() if load.op is Ops.LOAD)

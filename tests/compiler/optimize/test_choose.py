@@ -50,4 +50,4 @@ def test_threads_share_whole_rows_where_rows_are_kept() -> None:
     threaded = replace(VECTORS, has_threads=True)
     schedule = choose(ATTENTION, threaded)
     shared = [action.args[0] for action in schedule.actions if action.verb == "thread"]
-    assert set(shared) <= set(analyze(ATTENTION, threaded).kept)
+    assert set(shared) <= set(analyze(ATTENTION, threaded).row_loops)

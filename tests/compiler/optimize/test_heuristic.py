@@ -39,7 +39,7 @@ from tests.compiler.kernels import (
 )
 
 NO_MASKS = replace(VECTORS, name="sse", vector_bytes=16, vector_registers=16, has_masks=False)
-AVX2 = replace(VECTORS, name="avx2", vector_bytes=32, vector_registers=16, masked_bytes=4)
+AVX2 = replace(VECTORS, name="avx2", vector_bytes=32, vector_registers=16, min_mask_lane_bytes=4)
 
 
 def chosen(root: UOp, target: Target = VECTORS) -> dict[str, list[tuple[str, ...]]]:
@@ -175,7 +175,7 @@ def test_rows_that_are_read_once_are_read_in_streams_far_from_each_other() -> No
 
 
 def test_what_a_cpu_reads_ahead_is_not_asked_for() -> None:
-    target = replace(VECTORS, reads_ahead=True)
+    target = replace(VECTORS, has_hardware_prefetch=True)
     found = chosen(total(data(0, 4096, 4096), 1), target)
     assert "interleave" in found
     assert "prefetch" not in found
@@ -269,7 +269,7 @@ def test_a_large_result_of_several_passes_holds_their_row() -> None:
 
 def test_where_streams_are_fast_several_passes_write_around_the_caches() -> None:
     """They drain while the next row is read, so that no line of the result is fetched first."""
-    target = replace(VECTORS, has_fast_streams=True)
+    target = replace(VECTORS, has_fast_nontemporal_stores=True)
     found = chosen(softmax(data(0, 4096, 4096)), target)
     assert "stream" in found
     assert "inplace" not in found
@@ -280,7 +280,7 @@ def test_where_streams_are_fast_several_passes_write_around_the_caches() -> None
 @pytest.mark.parametrize(("terms", "verb"), [(128, "prefetchw"), (4096, "accumulate")])
 def test_where_streams_are_fast_long_sums_go_through_the_caches(terms: int, verb: str) -> None:
     """`stream` did not fit where lines are claimed: 4200 x 128 by 4200 ran as it was written, 50 times as long."""
-    target = replace(VECTORS, has_fast_streams=True)
+    target = replace(VECTORS, has_fast_nontemporal_stores=True)
     found = chosen(matmul(data(0, 4200, terms), data(1, terms, 4200)), target)
     assert verb in found
     assert "stream" not in found

@@ -99,7 +99,7 @@ def test_neighbours_of_a_word_are_copied_out() -> None:
 
 def test_memory_is_asked_for_where_it_does_not_come_by_itself() -> None:
     assert chosen(product(1, 64, 128))["prefetch 2048"] == ""
-    assert "prefetch 2048" not in chosen(product(1, 64, 128), replace(VECTORS, reads_ahead=True))
+    assert "prefetch 2048" not in chosen(product(1, 64, 128), replace(VECTORS, has_hardware_prefetch=True))
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ CASES = {
 def test_a_kernel_that_keeps_rows_is_right(name: str) -> None:
     ast = merge_loops(only(CASES[name]))
     arrays = inputs(ast)
-    assert analyze(ast, VECTORS).kept
+    assert analyze(ast, VECTORS).row_loops
     close(run_on("LLVM", ast, arrays), run_ast(ast, arrays))
     close(run_on("PYTHON", ast, arrays), run_ast(ast, arrays))
 
@@ -96,9 +96,9 @@ def test_lanes_are_tokens_however_many_heads_there_are(count: int) -> None:
 
 def test_few_rows_are_no_lanes() -> None:
     ast = merge_loops(only(attention(data(0, 9, 2), data(1, 64, 2), data(2, 64, 2))))
-    assert analyze(ast, VECTORS).kept == ["i0"]
+    assert analyze(ast, VECTORS).row_loops == ["i0"]
     assert rows_schedule(analyze(ast, VECTORS)) is None
 
 
 def test_a_kernel_without_rows_has_none() -> None:
-    assert analyze(merge_loops(only(matmul(data(0, 32, 32), data(1, 32, 32)))), VECTORS).kept == []
+    assert analyze(merge_loops(only(matmul(data(0, 32, 32), data(1, 32, 32)))), VECTORS).row_loops == []

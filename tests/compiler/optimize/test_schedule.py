@@ -19,8 +19,8 @@ def test_the_kernel_is_that_of_its_actions() -> None:
     assert schedule.cut("vectorize", "i1", 16) == ["i1.v"]
     assert schedule.cut("unroll", "i1", 6) == ["i1.u"]
     assert schedule.cut("unroll", "i0", 1) == []
-    assert (schedule.copies("i1"), schedule.together("i1")) == (["i1.u", "i1.v"], 96)
-    assert (schedule.copies("i0"), schedule.together("i0")) == ([], 1)
+    assert (schedule.unrolled_loops("i1"), schedule.unrolled_size("i1")) == (["i1.u", "i1.v"], 96)
+    assert (schedule.unrolled_loops("i0"), schedule.unrolled_size("i0")) == ([], 1)
     schedule.order(["i1", "i0"])  # i1 is used up
     assert show_schedule(schedule.actions).splitlines() == ["vectorize i1 16", "unroll i1 6", "order i0"]
     assert schedule.ast is apply_actions(ast, schedule.actions)
@@ -51,8 +51,8 @@ def test_loops_on_the_same_axis_share_a_copy() -> None:
 def test_what_does_not_fit_changes_nothing() -> None:
     schedule = Schedule(product())
     before = schedule.ast
-    assert not schedule.tries("thread", "k0")
-    assert schedule.tries("unroll", "i0", 1)
+    assert not schedule.try_add("thread", "k0")
+    assert schedule.try_add("unroll", "i0", 1)
     with pytest.raises(CompileError, match="thread k0 does not fit: k0 is not an output loop"):
         schedule.add("thread", "k0")
     assert (schedule.ast, schedule.actions) == (before, [])

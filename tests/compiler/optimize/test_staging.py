@@ -83,7 +83,7 @@ def test_a_row_in_the_output_gives_the_same(text: str, size: int) -> None:
 @pytest.mark.parametrize(
     ("root", "why"),
     [
-        (strided(softmax(data(0, 16, 64)), (1, -1)), "replaced already"),
+        (strided(softmax(data(0, 16, 64)), (1, -1)), "already overwritten"),
         (softmax(data(0, 16, 64)).cast(dtypes.float16), "same size and dtype"),
         (attention(data(0, 40, 4), data(1, 64, 4), data(2, 64, 4)), "same size and dtype"),
     ],

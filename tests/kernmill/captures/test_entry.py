@@ -305,7 +305,7 @@ def test_a_replay_that_gives_an_argument_back_still_has_it() -> None:
 
 
 def test_what_another_thread_gives_meanwhile_is_found_by_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`Entry._follow` notes the node whose memory it takes, not the one that is there when it is done."""
+    """`CapturedCall._follow` notes the node whose memory it takes, not the one that is there when it is done."""
     rate = Tensor([1.0]).realize()
     times = jit(lambda x: x * rate)
     x = Tensor([2.0, 3.0]).realize()

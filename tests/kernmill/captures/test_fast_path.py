@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from kernmill import Context, IndexRangeError, Tensor, Variable, jit, nn
-from kernmill.captures.entry import Entry
+from kernmill.captures.entry import CapturedCall
 from kernmill.captures.reader import MISS
 from kernmill.captures.tensor_memory import buffer_of, own
 from kernmill.runtime import collecting_kernels
@@ -445,7 +445,7 @@ def test_gradients_are_out_of_their_places_while_they_are_written(monkeypatch: p
         step(*batch())
     (entry,) = step._recent
     shown: list[Any] = []
-    launch, count = entry.replay.launch, Entry.is_alone
+    launch, count = entry.replay.launch, CapturedCall.is_alone
     monkeypatch.setattr(entry, "call", None)
 
     def watched(given: Any, **how: Any) -> None:
@@ -460,12 +460,12 @@ def test_gradients_are_out_of_their_places_while_they_are_written(monkeypatch: p
         step(*batch())
         assert (addresses(params), shown[-1]) == (place, [None, None])
 
-        def taken(entry: Entry, state: Any) -> bool:
+        def taken(entry: CapturedCall, state: Any) -> bool:
             kept.append(pool.submit(lambda: (params[0].grad, show(grad_of(params)))).result())
             return count(entry, state)
 
         kept: list[Any] = []
-        monkeypatch.setattr(Entry, "is_alone", taken)
+        monkeypatch.setattr(CapturedCall, "is_alone", taken)
         monkeypatch.setattr(entry, "call", None)
         for _ in range(4):
             step(*batch())

@@ -237,7 +237,7 @@ def test_how_a_conversation_ends(
 ) -> None:
     pytest.importorskip("jinja2")
     reply = Mock(return_value="x")
-    monkeypatch.setattr("kernmill.llm.run._Session.reply", reply)
+    monkeypatch.setattr("kernmill.llm.run._Chat.reply", reply)
     monkeypatch.setattr("sys.stdin", io.StringIO(lines))
     assert run(made(), options, GREEDY) == 0
     assert reply.call_count == answers
