@@ -517,7 +517,8 @@ def _named_by_variable(given: str) -> str:
     Raises:
         SettingError: two devices are named.
     """
-    on = [name for name, value in os.environ.items() if value == "1" and name.isupper() and name not in SETTINGS]
+    on = [name for name, value in os.environ.items() if value == "1" and name.isalnum() and name.isupper()]
+    on = [name for name in on if name not in SETTINGS and (name == "PYTHON" or not name.startswith("PYTHON"))]
     known = device_names() if on else {}
     named = [name for name in on if name in known]
     if len({*named, *([given.upper()] if given else [])}) > 1:

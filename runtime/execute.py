@@ -10,6 +10,7 @@ import struct
 import time
 import weakref
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from kernmill.ir import (
@@ -250,11 +251,11 @@ class _Run:
 
     def memory(self, plan: Plan, storages: Sequence[Buffer]) -> list[Buffer]:
         """A buffer for each that the plan names."""
-        arenas = {
-            device: allocate_buffer(device, dtypes.uint8, size, Arena)
-            for device, size in (plan.memory.arena_bytes.items() if not plan.counts else ())
-            if size <= get_device(device).limits.max_alloc_bytes  # else each buffer has a block of its own
-        }
+        arenas: dict[str, Buffer] = {}
+        for device, size in plan.memory.arena_bytes.items() if not plan.counts else ():
+            if size <= get_device(device).limits.max_alloc_bytes:
+                with suppress(OutOfMemoryError):  # else each buffer has a separate block: smaller pieces may fit
+                    arenas[device] = allocate_buffer(device, dtypes.uint8, size, Arena)
         buffers: list[Buffer] = []
         for number, wanted in enumerate(plan.graph.buffers):
             count = plan.counts[number] if plan.counts else wanted.numel

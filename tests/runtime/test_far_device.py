@@ -257,6 +257,16 @@ def test_row_8_intermediates_keep_the_alignment(far: Far) -> None:
     assert {address % 4096 for address in addresses} == {0}
 
 
+def test_row_8_intermediates_in_pieces_where_no_piece_holds_all(far: Far) -> None:
+    """8 MiB free in four pieces: an arena of 4 MiB was an OutOfMemoryError."""
+    name = far(mib=16)
+    held = [Tensor(np.ones(MIB // 2, np.float32), device=name) for _ in range(8)]
+    del held[::2]
+    x = held[0]
+    y = ((x + x).contiguous() * x).contiguous() + (x * x + x).contiguous()
+    assert y.sum().item() == 4 * MIB // 2
+
+
 def test_row_8_all_that_can_be_mapped(far: Far) -> None:
     name = far(mib=64, mapped=6 * MIB)
     x = Tensor(np.ones(MIB, np.float32), device=name).realize()

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from kernmill import Context
 from kernmill.commands.cli import main
 from kernmill.formats import gguf
 from kernmill.llm import Model
-from kernmill.llm.bench import Wanted, measure
+from kernmill.llm.bench import OUTPUTS, Wanted, measure
 
 
 def test_a_table(made: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,3 +99,12 @@ def test_blocks_of_a_prompt_are_those_of_run(made: Callable[..., Path], monkeypa
     path = str(made())
     assert [main(["bench", path, "-p", "4", *more]) for more in ([], ["-b", "3"])] == [0, 0]
     assert asked == [None, 3]
+
+
+def test_no_threads_beside_a_device_that_has_none(made: Callable[..., Path], far: Callable[..., str]) -> None:
+    """Named regression: it showed 2 threads of the host beside a device in another process."""
+    with Context(DEVICE=far()):
+        test = measure(gguf.read(made()), 4, 0, Wanted([], [], [], repeats=1, block=4), threads=1)
+    assert (test.backends, test.n_threads) == ("FAR", 0)
+    row = [*OUTPUTS["md"](iter([test]))][-1]
+    assert [cell.strip() for cell in row.split("|")][5] == "-"
