@@ -1,7 +1,7 @@
 """Where kernmill's own time goes: a matrix product, a transformer block forward and with gradients, cold and warm.
 
-    python tools/profile_compile.py                    # the table of docs/topics/compile-time.md
-    python tools/profile_compile.py --layers           # the other table there: 1, 12 and 24 equal layers
+    python tools/profile_compile.py                    # all cases; what they show: docs/topics/compile-time.md
+    python tools/profile_compile.py --layers           # 1, 12 and 24 equal layers
     python tools/profile_compile.py block_gradients --functions 25
 
 Every case is a process of its own on one thread, with an empty cache (cold) or a filled one (warm). Times are CPU time

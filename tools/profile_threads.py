@@ -1,6 +1,6 @@
 """What the thread pool costs and gains: starting, waking, spinning, alone and while another process holds a core.
 
-    python tools/profile_threads.py                 # the tables of docs/topics/threads.md
+    python tools/profile_threads.py                 # launches, waits and sharing: docs/topics/threads.md
     python tools/profile_threads.py --threads 4 --spin 0,100,1000 --rounds 41
 
 A kernel here is a chain of multiplications of a known length, cut into a chunk for each thread, so that memory plays no
