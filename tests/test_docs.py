@@ -118,6 +118,16 @@ def test_topics_name_files_that_exist() -> None:
         assert {name for line in lines for name in re.findall(r"`([\w.]+\.py)`", line)} <= there, page.name
 
 
+def test_topics_name_what_exists() -> None:
+    """An identifier on a topic page is in the code: a page that nobody updates after a renaming is found."""
+    text = "\n".join(path.read_text(encoding="utf-8") for path in [*SOURCES, *(ROOT / "tests").rglob("*.py")])
+    there = {*re.findall(r"\w+", text), *(path.stem for path in SOURCES), "MADV_POPULATE_WRITE", "has_events"}
+    for page in (ROOT / "docs" / "topics").glob("*.md"):
+        named = re.findall(r"`([A-Za-z_][\w.]*)`", page.read_text(encoding="utf-8"))
+        parts = {part for name in named if "_" in name for part in name.split(".") if part != "py"}
+        assert parts <= there, page.name
+
+
 def test_prose_is_found() -> None:
     """The check itself: words, sentences, and what is not prose."""
     found = [
