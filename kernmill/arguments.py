@@ -148,22 +148,25 @@ def misfit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
     return None
 
 
-_NOT_CALLS = tuple(f"{__name__.partition('.')[0]}.{folder}." for folder in ("compiler", "renderers", "runtime"))
+_HERE = __name__.partition(".")[0]
+_NOT_CALLS = tuple(f"{_HERE}.{folder}." for folder in ("compiler", "renderers", "runtime"))
 
 
 def _unusable(
     error: BaseException, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> KernmillError | None:
     """Return the error for values that Python or NumPy rejected. None for errors that our code raised on purpose,
-    for failures while kernels were made or run, and if Python already named a missing or unknown argument."""
-    place = error.__traceback__
+    for failures in a function of the user's or while kernels were made or run, and if Python already named a missing
+    or unknown argument."""
+    place, ours = error.__traceback__, function.__module__.partition(".")[0]
     while place is not None:
         frame, at = place.tb_frame, place.tb_lasti
-        if frame.f_globals.get("__name__", "").startswith(_NOT_CALLS):
+        module = frame.f_globals.get("__name__", "")
+        package = module.partition(".")[0]
+        if module.startswith(_NOT_CALLS) or package not in (ours, _HERE, "numpy", *sys.stdlib_module_names):
             return None
         place = place.tb_next
-    is_ours = frame.f_globals.get("__name__", "").partition(".")[0] not in ("numpy", *sys.stdlib_module_names)
-    if is_ours and dis.opname[frame.f_code.co_code[at]] == "RAISE_VARARGS":
+    if package in (ours, _HERE) and dis.opname[frame.f_code.co_code[at]] == "RAISE_VARARGS":
         return None
     try:
         given = inspect.signature(function).bind(*args, **kwargs).arguments

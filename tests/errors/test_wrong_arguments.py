@@ -223,6 +223,16 @@ def test_what_the_users_own_class_raises_is_passed_on() -> None:
     assert not isinstance(caught.value, KernmillError)
 
 
+def test_what_the_users_function_raises_is_passed_on() -> None:
+    """A layer of the user's may fail inside of NumPy: that is not an argument of ours."""
+
+    def inverse(x: Tensor) -> Tensor:
+        return Tensor(np.linalg.inv(x.numpy()))
+
+    with pytest.raises(np.linalg.LinAlgError):
+        nn.Sequential(inverse)(Tensor.zeros(2, 2))
+
+
 def test_the_cause_is_kept_where_no_argument_is_to_blame() -> None:
     with pytest.raises(KernmillError) as caught:
         nn.BatchNorm2d(10**30)
