@@ -516,7 +516,7 @@ class Indexing(Sortable):
         raise _data_dependent("nonzero", "Pass size=")
 
 
-def _data_dependent(call: str, remedy: str = "Use where(mask, t, 0)") -> ShapeError:
+def _data_dependent(call: str, remedy: str) -> ShapeError:
     return ShapeError(
         f"{call}: the shape of the result depends on the data, and shapes must be known in advance. "
         f"{remedy}, or NumPy: t.numpy()[mask.numpy()]."
@@ -567,7 +567,8 @@ def _known_mask(item: Any) -> Any:
 
 def _refuse_mask(item: Any, shape: Sequence[Size]) -> None:
     if _is_mask(item):
-        raise _data_dependent(f"t[mask] of shape {show_shape(tuple(shape))}")
+        remedy = "Use where(mask, t, 0), for t[mask] *= 2 write t.assign(where(mask, t * 2, t))"
+        raise _data_dependent(f"t[mask] of shape {show_shape(tuple(shape))}", remedy)
 
 
 def _out_of_range(index: int, axis: int, size: int, call: str = "t[..]") -> IndexRangeError:

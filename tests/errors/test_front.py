@@ -140,7 +140,8 @@ CASES: dict[str, Case] = {
     # what depends on data
     "mask": (lambda: ones(2, 2)[ones(2, 2) > 0], ShapeError,
              "t[mask] of shape (2, 2): the shape of the result depends on the data, and shapes must be known in "
-             "advance. Use where(mask, t, 0), or NumPy: t.numpy()[mask.numpy()]."),
+             "advance. Use where(mask, t, 0), for t[mask] *= 2 write t.assign(where(mask, t * 2, t)), or NumPy: "
+             "t.numpy()[mask.numpy()]."),
     # indices
     "index": (lambda: ones(3)[5], IndexRangeError,
               "t[..]: index 5 is outside axis 0 of size 3. Valid are -3 to 2."),
