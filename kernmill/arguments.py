@@ -156,8 +156,8 @@ def _unusable(
     error: BaseException, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> KernmillError | None:
     """Return the error for values that Python or NumPy rejected. None for errors that our code raised on purpose,
-    for failures in a function of the user's or while kernels were made or run, and if Python already named a missing
-    or unknown argument."""
+    and for failures in a function of the user's or while kernels were made or run. Also None if Python already named
+    a missing or unknown argument."""
     place, ours = error.__traceback__, function.__module__.partition(".")[0]
     while place is not None:
         frame, at = place.tb_frame, place.tb_lasti
