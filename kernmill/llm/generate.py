@@ -22,12 +22,14 @@ from ..captures import Jit
 from ..formats import gguf
 from ..formats.quoting import escaped, quoted
 from ..quant import (
+    BLOCKS,
     MANY_ROWS,
     FloatMatrix,
     are_side_by_side,
     float_unit,
     interleaved_bytes,
     load_tensor,
+    rows_together,
 )
 from .arch import ARCHITECTURES, Architecture, Cache, Config, Places, Weight
 from .arch.cache import CacheTypes
@@ -585,6 +587,12 @@ def _loaded(file: gguf.GGUFFile, name: str, arena: WeightArena) -> Weight:
 
 
 def _is_laid(entry: gguf.GGUFEntry, device: str) -> bool:
-    """True if a tensor is a matrix whose rows will be interleaved."""
+    """True if a tensor is a matrix whose rows will be interleaved, or a stack of such matrices."""
     kind = entry.type.dtype
-    return len(entry.shape) == 2 and (kind is None or are_side_by_side(kind, device))
+    if len(entry.shape) == 3:
+        block = BLOCKS.get(entry.type.name)
+        together = FloatMatrix.interleave if block is None else rows_together(block, device)
+        is_whole_groups = entry.shape[1] % together == 0
+    else:
+        is_whole_groups = len(entry.shape) == 2 and not entry.name.endswith(".bias")
+    return is_whole_groups and (kind is None or are_side_by_side(kind, device))

@@ -32,8 +32,8 @@ _PAIRED_ROWS = 16  # of x, from which on dot products of pairs of bfloat16 pay
 class FloatMatrix:
     """A matrix of floats: word n of 16 rows, then word n + 1 of them; a word is one value, or two of bfloat16.
 
-    Shapes: `shape` is that of the matrix, (out, in); `data` is [groups of rows, words, 16, values of a word], the last
-    group filled up.
+    Shapes: `shape` is that of the matrix, (out, in), or of a stack, (matrices, out, in);
+    `data` is [groups of rows, words, 16, values of a word], the last group filled up.
     Dtypes: `data` has a float dtype of at most 32 bits; rows are float32.
     """
 
@@ -46,26 +46,31 @@ class FloatMatrix:
 
     @classmethod
     def of(cls, matrix: Tensor, arena: WeightArena | None = None) -> Self:
-        """Copy the values of a matrix [m, n], interleaved, now: to new memory, or to an arena if one is given.
+        """Copy the values of a matrix [m, n], or of a stack of them, interleaved, now: to new memory, or to an arena if
+        one is given.
 
         Raises:
-            ShapeError: it does not have two axes.
+            ShapeError: it is neither a matrix nor a stack of matrices with whole groups of 16 rows.
             GradientError: it depends on a tensor with requires_grad, outside of no_grad().
         """
         shown = show_shape(matrix.uop.shape)
-        if matrix.ndim != 2:
-            raise ShapeError(f"FloatMatrix: shape {shown} is not a matrix. Give a tensor of two axes.")
+        if matrix.ndim != 2 and (matrix.ndim != 3 or matrix.shape[1] % SIDE):
+            raise ShapeError(
+                f"FloatMatrix: shape {shown} is neither a matrix nor a stack of them. Give a tensor of two axes, or "
+                f"of three with a multiple of {SIDE} rows."
+            )
         if matrix.requires_grad and is_grad_enabled():
             raise GradientError(
                 f"FloatMatrix.of: a matrix of shape {shown} with requires_grad: the values are copied, and no "
                 "gradient flows back. Pass .detach()."
             )
+        shape, matrix = matrix.shape, matrix.flatten(0, -2)
         rows, n = matrix.shape
         word = 2 if n % 2 == 0 and _has_pairs(matrix.dtype, matrix.device) else 1
         laid = in_new_memory(matrix.dtype, (-(-rows // SIDE), n // word, SIDE, word), matrix.device, arena)
         lay = partial(_laying, matrix.dtype, matrix.device, matrix.shape)
         lay_in_pieces(rows, n, SIDE, lambda groups, first: lay(groups)(matrix, laid, first))
-        return cls(laid, matrix.shape)
+        return cls(laid, shape)
 
     def linear(self, x: Tensor) -> Tensor:
         """Return x @ self.T, accumulated in float32, for float64 x in float64. With QUANT_ACT=int8 the values of 16 or
@@ -86,6 +91,26 @@ class FloatMatrix:
         sums = (x.reshape(prod(x.shape[:-1]), 1, words, 1, word) * self.data.float()).sum((-3, -1))
         result = sums.reshape(*x.shape[:-1], groups * SIDE)
         return result if rows % SIDE == 0 else result.contiguous()[..., :rows]
+
+    def chosen(self, x: Tensor, ids: Tensor) -> Tensor:
+        """Multiply rows by the matrix of their tile: x[t] @ self[ids[t]].T. Only the values of these are read.
+
+        Shapes: x [tiles, rows, n], ids [tiles] and this [matrices, m, n] give [tiles, rows, m]. Dtypes: as `linear`.
+
+        Raises:
+            ShapeError: the axes do not fit.
+        """
+        if len(self.shape) != 3 or x.ndim != 3 or x.shape[-1] != self.shape[-1] or x.shape[:1] != ids.shape:
+            raise ShapeError(
+                f"chosen: x of shape {show_shape(x.uop.shape)} and ids of shape {show_shape(ids.uop.shape)} with a "
+                f"stack of shape {show_shape(self.shape)}: they must be (tiles, rows, n), (tiles,) and "
+                "(matrices, m, n). Reshape one."
+            )
+        tiles, rows, _ = x.shape
+        _, words, _, word = self.data.shape
+        picked = self.data.unflatten(0, (self.shape[0], -1))[ids].unsqueeze(1).float()
+        sums = (x.reshape(tiles, rows, 1, words, 1, word) * picked).sum((-3, -1))
+        return sums.reshape(tiles, rows, self.shape[1])
 
     def rows(self, index: Tensor) -> Tensor:
         """The values of some rows. Shapes: index [..] and this [m, n] give [.., n]. Dtypes: ints to float32."""

@@ -56,30 +56,35 @@ def quantized_rows(x: Tensor) -> Rows:
 
 
 def product(x: Tensor, codes: Codes, kind: BlockType) -> Tensor:
-    """Sum over all values of all blocks: x [rows, n] and codes [*m, blocks, values] give float32 [rows, *m]."""
+    """Sum over all values of all blocks.
+
+    Shapes: x [rows, n] and codes [*m, blocks, values] give [rows, *m]; x [tiles, rows, n] and codes
+    [tiles, *m, blocks, values] give [tiles, rows, *m]. Dtypes: float32.
+    """
     rows = quantized_rows(x)
-    groups, around = codes.scale.shape[-1], codes.codes.ndim - 2
+    lead, axis = x.shape[:-1], x.ndim - 2
+    groups, around = codes.scale.shape[-1], codes.codes.ndim - 2 - axis
     group = kind.values // groups
     run = min(group, ACTIVATIONS)  # values that share both scales are summed in int32
     outer, inner = _cut(kind.axes, run)
-    blocks, count = codes.codes.shape[-2], x.shape[0]
+    blocks = codes.codes.shape[-2]
 
     def of_x(part: Tensor, *last: int) -> Tensor:
-        return part.reshape(count, *[1] * around, blocks, *outer, *last)
+        return part.reshape(*lead, *[1] * around, blocks, *outer, *last)
 
     def of_groups(part: Tensor) -> Tensor:
         runs = part.unsqueeze(-1).expand(*part.shape, group // run).flatten(-2)
-        return runs.unflatten(-1, outer).unsqueeze(0)
+        return runs.unflatten(-1, outer).unsqueeze(axis)
 
     def per_run(part: Tensor) -> Tensor:
-        return part.expand(count, part.shape[1], ACTIVATIONS // run)
+        return part.expand(*part.shape[:-1], ACTIVATIONS // run)
 
     unsigned, zero = codes.codes, codes.zero
     if unsigned.dtype is dtypes.int8:
         unsigned, zero = unsigned.bitcast(dtypes.uint8) ^ 128, zero + 128
     sums = rows.codes.unflatten(-1, (ACTIVATIONS // run, run)).sum(-1, dtype=dtypes.int32)
     last = tuple(range(-len(inner), 0))
-    terms = unsigned.unflatten(-1, (*outer, *inner)).unsqueeze(0).cast(dtypes.int32)
+    terms = unsigned.unflatten(-1, (*outer, *inner)).unsqueeze(axis).cast(dtypes.int32)
     total = (terms * of_x(rows.codes, *inner).cast(dtypes.int32)).sum(last, dtype=dtypes.int32)
     if zero:
         total = total + of_x((sums * -zero).contiguous())

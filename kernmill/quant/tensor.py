@@ -61,26 +61,26 @@ class QuantizedTensor:
         settings select unless one is given.
 
         Raises:
-            ShapeError: rows that are not a multiple of the block size, or not of two axes if interleaved; wrong number
-            of
-                bytes; `interleave` is neither 1 nor a multiple of 16.
+            ShapeError: rows that are not a multiple of the block size; wrong number of bytes; interleaved and neither
+                a matrix nor a stack of matrices with whole groups of rows; `interleave` is neither 1 nor a multiple
+                of 16.
             DTypeError: the data is not uint8.
         """
         self.type = block_type(type) if isinstance(type, str) else type
         self.shape, self.interleave = tuple(shape), interleave
         if data.dtype is not dtypes.uint8:
             raise DTypeError(f"QuantizedTensor: {self.type.name} blocks of {data.dtype.name}. Give bytes, as uint8.")
-        if interleave > 1 and self.ndim != 2:
+        if interleave > 1 and self.ndim != 2 and (self.ndim != 3 or self.shape[1] % interleave):
             raise ShapeError(
                 f"QuantizedTensor: {self.type.name} of shape {show_shape(self.shape)} with {interleave} rows "
-                "interleaved: must have two axes. Give interleave=1."
+                f"interleaved: must have two axes, or three and a multiple of {interleave} rows. Give interleave=1."
             )
         if interleave > 1 and interleave % SIDE:
             raise ShapeError(f"QuantizedTensor: {interleave} rows interleaved. Give 1, or a multiple of {SIDE}.")
         self.form = form or (_laid(self.type, data.device)[0] if interleave > 1 else self.type)
         wanted = (*self.shape[:-1], self._row_blocks("QuantizedTensor"), self.form.size_bytes)
         if interleave > 1:
-            wanted = (-(-self.shape[0] // interleave), wanted[1], interleave * wanted[2])
+            wanted = (-(-prod(self.shape[:-1]) // interleave), wanted[-2], interleave * wanted[-1])
         if data.uop.shape != wanted:
             if data.numel() != prod(wanted):
                 raise ShapeError(
@@ -122,29 +122,34 @@ class QuantizedTensor:
         """Interleave 16 rows: word n of all of them, then word n + 1; long blocks alternate with those of 16 more
         rows if the device needs it. Products read this layout at memory speed. The copy is made now, with the
         same size (more with decoded values, see QUANT_FORM), in an arena if one is given; the last rows are
-        padded. Returns itself if it is already interleaved, and if it is not a matrix with values."""
-        if self.interleave > 1 or self.ndim != 2 or not self.shape[0] or not self.shape[1]:
+        padded. A stack of matrices is one matrix of all rows. Returns itself if it is already interleaved or empty.
+        So does a tensor of other axes, and a stack whose matrices do not consist of groups of rows."""
+        together = rows_together(self.type, self.device)
+        is_stack = self.ndim == 3 and self.shape[1] % together == 0
+        if self.interleave > 1 or not (self.ndim == 2 or is_stack) or not prod(self.shape):
             return self
         form, arranged = _laid(self.type, self.device)
-        together = rows_together(self.type, self.device)
-        groups = -(-self.shape[0] // together)
-        shape = (groups, self.data.shape[1], together // SIDE, SIDE * form.size_bytes // _WORD, _WORD)
+        data = self.data.flatten(0, -3)
+        rows, blocks = data.shape[:2]
+        groups = -(-rows // together)
+        shape = (groups, blocks, together // SIDE, SIDE * form.size_bytes // _WORD, _WORD)
         for looked_up in {self.type, form}:
             _make_tables(looked_up, self.device)
         laid = in_new_memory(dtypes.uint8, shape, self.device, arena)
         lay = partial(_laying, self.type, form, arranged, shape)
-        lay_in_pieces(self.shape[0], self.shape[1], together, lambda groups, first: lay(groups)(self.data, laid, first))
+        lay_in_pieces(rows, self.shape[-1], together, lambda groups, first: lay(groups)(data, laid, first))
         return type(self)(laid.flatten(2), self.type, self.shape, interleave=together, form=form)
 
-    def _codes(self, index: Tensor | None = None) -> Codes:
-        """Unpack all blocks, or those of some rows; the first axis of interleaved rows becomes two or three."""
+    def _codes(self, index: Tensor | None = None, matrices: Tensor | None = None) -> Codes:
+        """Unpack all blocks, those of some rows, or those of some matrices of a stack; the axis of interleaved rows
+        becomes two or three."""
         if self.interleave == 1:
             return self.type.codes(self.data if index is None else self.data[index])
         kind = self.form
         sizes = kind.layout
-        blocks = self.data
+        blocks = self.data if matrices is None else self.data.unflatten(0, (self.shape[0], -1))[matrices]
         if self.interleave > SIDE:
-            blocks = blocks.unflatten(-1, (self.interleave // SIDE, -1)).transpose(1, 2)
+            blocks = blocks.unflatten(-1, (self.interleave // SIDE, -1)).transpose(-3, -2)
         parts = blocks.split([size * SIDE for size in sizes.values()], axis=-1)
         rows = [
             part.unflatten(-1, (size // word, SIDE, word)).movedim(-2, -4).flatten(-2)
@@ -157,7 +162,8 @@ class QuantizedTensor:
     def dequantize(self) -> Tensor:
         """The values, float32 of `shape`."""
         values = self.form.values_of(self._codes())
-        return (values if self.interleave == 1 else values.flatten(0, -3)[: self.shape[0]]).reshape(self.shape)
+        rows = prod(self.shape[:-1])
+        return (values if self.interleave == 1 else values.flatten(0, -3)[:rows]).reshape(self.shape)
 
     def linear(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return x @ values.T + bias, accumulated block by block, in float32 (float64 for a float64 x).
@@ -191,11 +197,41 @@ class QuantizedTensor:
             result = result.contiguous()[..., : self.shape[0]]
         return result if bias is None else result + bias
 
-    def _float_product(self, x: Tensor, codes: Codes) -> Tensor:
+    def chosen(self, x: Tensor, ids: Tensor) -> Tensor:
+        """Multiply rows by the matrix of their tile: x[t] @ values[ids[t]].T. Only the blocks of these are read.
+
+        Shapes: x [tiles, rows, n], ids [tiles] and this [matrices, m, n] give [tiles, rows, m]. Dtypes: as `linear`.
+
+        Raises:
+            ShapeError: the axes do not fit.
+        """
+        if (
+            self.ndim != 3
+            or x.ndim != 3
+            or ids.ndim != 1
+            or x.shape[-1] != self.shape[-1]
+            or x.shape[0] != ids.shape[0]
+        ):
+            raise ShapeError(
+                f"chosen: x of shape {show_shape(x.uop.shape)} and ids of shape {show_shape(ids.uop.shape)} with "
+                f"{self.type.name} of shape {show_shape(self.shape)}: they must be (tiles, rows, n), (tiles,) and "
+                "(matrices, m, n). Reshape one."
+            )
+        x = self.form.turned(x)
+        codes = self._codes(ids) if self.interleave == 1 else self._codes(matrices=ids)
+        if x.dtype.bits < 64 and x.dtype.is_float and not x.requires_grad and setting("QUANT_ACT") == "int8":
+            result = product(x, codes, self.form)
+        else:
+            result = self._float_product(x, codes, tiles=1)
+        return result.reshape(*x.shape[:-1], self.shape[1])
+
+    def _float_product(self, x: Tensor, codes: Codes, tiles: int = 0) -> Tensor:
+        """As product.product, in floats; with `tiles` the first axis of x and codes is the same."""
         axes = (self._row_blocks("linear"), *self.form.axes)
         last = tuple(range(-len(axes), 0))
         values = codes.values().unflatten(-1, self.form.axes)
-        rows = values.shape[: -len(axes)]
+        rows = values.shape[tiles : -len(axes)]
+        values = values.unsqueeze(1) if tiles else values
         x = x.unflatten(-1, axes).reshape(*x.shape[:-1], *[1] * len(rows), *axes)
         return (x * values).sum(last)
 
@@ -251,11 +287,11 @@ def rows_together(kind: BlockType, device: str | None = None) -> int:
 
 
 def interleaved_bytes(type: TensorType, shape: Sequence[int], device: str | None = None) -> int:
-    """Return the bytes that `interleaved` takes for a matrix."""
+    """Return the bytes that `interleaved` takes for a matrix or a stack of them."""
     kind = BLOCKS.get(type.name)
     each = type.size_bytes if kind is None else _laid(kind, device_name(device))[0].size_bytes
     together = SIDE if kind is None else rows_together(kind, device)
-    return -(-shape[0] // together) * together * (shape[1] // type.values) * each
+    return -(-prod(shape[:-1]) // together) * together * (shape[-1] // type.values) * each
 
 
 def _least(count: Any) -> int:

@@ -150,7 +150,7 @@ class Architecture:
                 "file again."
             )
         if not e.count and cls.mixes == "always":
-            raise FormatError(f"the file has no {c.name}.expert_count, which the model cannot be built without.")
+            raise FormatError(f"the file has no {c.name}.expert_count, which is required.")
         is_normed = cls.is_normed if e.is_normed is None else e.is_normed
         return replace(c, experts=replace(e, gating=e.gating or cls.gating, is_normed=is_normed))
 

@@ -108,7 +108,10 @@ def test_what_is_no_matrix() -> None:
     """Once said by Python: too many values to unpack."""
     with pytest.raises(ShapeError) as caught:
         FloatMatrix.of(Tensor(values(4, 6)).reshape(4, 2, 3))
-    assert str(caught.value) == "FloatMatrix: shape (4, 2, 3) is not a matrix. Give a tensor of two axes."
+    assert str(caught.value) == (
+        "FloatMatrix: shape (4, 2, 3) is neither a matrix nor a stack of them. Give a tensor of two axes, or of three "
+        "with a multiple of 16 rows."
+    )
 
 
 def test_a_matrix_that_leads_to_a_gradient() -> None:

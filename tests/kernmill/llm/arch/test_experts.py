@@ -14,7 +14,7 @@ from kernmill.llm.arch import ARCHITECTURES
 from kernmill.llm.arch.config import Experts
 from kernmill.llm.arch.experts import Choice, apart, chosen_experts
 from kernmill.llm.generate import Model
-from kernmill.quant import save
+from kernmill.quant import QuantizedTensor, save
 from tests.kernmill.llm.arch.test_dense import HEAD, KV, OF_HEADS, QKV, VOCABULARY, Plain, Row, W, biases, silu
 
 Array = np.ndarray[Any, Any]
@@ -194,6 +194,30 @@ def test_a_file_is_the_model(tiny: Any, tmp_path: Path) -> None:
     np.testing.assert_allclose(found.next_logits(tiny.IDS[:3]), expected[2], rtol=2e-4, atol=3e-5)
 
 
+@pytest.mark.parametrize("kind", ["Q8_0", "F16"])
+def test_stacks_of_blocks_and_halves(tiny: Any, tmp_path: Path, kind: str) -> None:
+    """A file with experts of 64 rows, interleaved as they are loaded, against its values in NumPy."""
+    wide = {"embedding_length": 64, "expert_feed_forward_length": 32, "attention.key_length": HEAD}
+    more = {"gate": (COUNT, 32, 64), "up": (COUNT, 32, 64), "down": (COUNT, 64, 32)}
+    shapes = {f"ffn_{name}_exps.weight": shape for name, shape in more.items()}
+    dense: Shapes = {"ffn_gate.weight": (), "ffn_up.weight": (), "ffn_down.weight": ()}
+    model = tiny.make("qwen3moe", {}, OF_HEADS | dense | shapes | {"ffn_gate_inp.weight": (COUNT, 64)},
+                      **{key.replace(".", "__"): value for key, value in (KEYS | wide).items()})  # fmt: skip
+    tensors: dict[str, Any] = {key: Tensor(w.astype(np.float32)) for key, w in model.weights.items()}
+    for key in tensors:
+        if "exps" in key:
+            stack = tensors[key]
+            tensors[key] = stack.half() if kind == "F16" else QuantizedTensor.quantize(stack, kind)
+            values = tensors[key] if kind == "F16" else tensors[key].dequantize()
+            model.weights[key] = values.float().numpy().astype(np.float64)
+    save(tmp_path / "a.gguf", tensors, model.metadata)
+    found = Model.from_gguf(tmp_path / "a.gguf", capacity=16, block=8)
+    expected = PlainMixed(model, MIXTURES["qwen3moe"]).logits(tiny.IDS)
+    with Context(QUANT_ACT="float"):
+        np.testing.assert_allclose(found.logits(tiny.IDS).numpy(), expected, rtol=2e-4, atol=5e-5)
+        np.testing.assert_allclose(found.next_logits(tiny.IDS[:3]), expected[2], rtol=2e-4, atol=5e-5)
+
+
 def test_one_on_opencl(tiny: Any, opencl: str) -> None:
     model, ids = made(tiny, "dots1"), tiny.IDS[:8]
     expected = PlainMixed(model, MIXTURES["dots1"]).logits(ids)
@@ -242,13 +266,13 @@ def test_rows_apart_are_each_rows(tokens: int, count: int, used: int, is_one: bo
 # --- files that do not fit
 FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("qwen3moe", {"expert_count": None},
-     "the file has no qwen3moe.expert_count, which the model cannot be built without."),
+     "the file has no qwen3moe.expert_count, which is required."),
     ("qwen3moe", {"expert_used_count": None},
-     "the file has no qwen3moe.expert_used_count, which the model cannot be built without."),
+     "the file has no qwen3moe.expert_used_count, which is required."),
     ("qwen3moe", {"expert_used_count": 6},
      "qwen3moe.expert_used_count is 6: a token cannot use more than the 5 experts."),
     ("qwen3moe", {"expert_used_count": 0},
-     "qwen3moe.expert_used_count is 0, not a whole number from 1 to 2147483647."),
+     "qwen3moe.expert_used_count is 0, not an integer from 1 to 2147483647."),
     ("dots1", {"expert_group_count": 2},
      "dots1: 2 of 2 groups of 5 experts, 2 of which a token uses: groups are equally large, and those that are used "
      "have as many experts. Convert the file again."),
@@ -259,7 +283,7 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
      "dots1.expert_gating_func is 9: must be one of 1 (softmax), 2 (sigmoid), 3 (chosen)."),
     ("qwen3moe", {"expert_count": 6},
      "blk.0.ffn_gate_inp.weight has shape (5, 24), and a qwen3moe model of these sizes needs (6, 24). The file's "
-     "metadata and its tensors do not belong together: embedding_length 24, feed_forward_length 20, "
+     "metadata and tensors are inconsistent: embedding_length 24, feed_forward_length 20, "
      "attention.head_count 4, attention.head_count_kv 2, attention.key_length 6, attention.value_length 6, "
      "expert_count 6, expert_feed_forward_length 12."),
 ]  # fmt: skip
