@@ -1,7 +1,7 @@
 """Small programs as a new user writes them, each once with tensors and once with NumPy's arrays.
 
-Loops that read values, views that are written to, and captured functions that are called with other numbers: what a
-program means must not depend on what is lazy, shared, or captured.
+Loops read values, views are written to, and captured functions are called with other numbers. What a program means
+must not depend on what is lazy, shared, or captured.
 """
 
 from __future__ import annotations
