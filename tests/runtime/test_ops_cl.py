@@ -98,7 +98,7 @@ def test_a_replay_on_memory_of_the_driver(driver_memory: Any) -> None:
 
 def test_a_buffer_above_the_limit_is_refused_by_its_size(opencl: str) -> None:
     device = opened(opencl)
-    with pytest.raises(OutOfMemoryError, match=r"CL: a buffer of .* bytes exceeds the largest allocation of .*"):
+    with pytest.raises(OutOfMemoryError, match=r"CL: a buffer of .* bytes exceeds the largest allocation"):
         device.allocator.alloc(device.facts.max_alloc_bytes + 1)
     if device.facts.is_host_memory:  # an array of the host's as well
         large = Buffer("CL", dtypes.uint8, device.facts.max_alloc_bytes + 1, np.zeros(1), 4096, is_borrowed=True)
@@ -138,7 +138,9 @@ def test_an_arena_above_the_limit_is_many_buffers(
             given = x + F32(turn)
             np.testing.assert_allclose(step(Tensor(given)).numpy(), chain(given.astype(float)).sum(0), rtol=1e-4)
         assert max(asked) == x.nbytes
-        with pytest.raises(OutOfMemoryError, match=r"a buffer of 64,800 bytes is larger than .* \(40,000 bytes\)"):
+        with pytest.raises(
+            OutOfMemoryError, match=r"a buffer of 64,800 bytes exceeds the largest allocation \(40,000 bytes\)"
+        ):
             Tensor.cat(Tensor(x), Tensor(x)).realize()
         assert Tensor([1.0]).add(1).tolist() == [2]
 
@@ -298,7 +300,7 @@ def test_what_was_enqueued_before_a_failure_is_waited_for(driver_memory: Any, mo
             return done[0]
 
         monkeypatch.setattr(driver_memory, "launch", launch)
-        with pytest.raises(DeviceError, match="start the program anew"):
+        with pytest.raises(DeviceError, match="restart the program"):
             driver_memory.run(step.calls * 2)
         assert driver_memory.memory.last is done[0]
 
@@ -544,7 +546,7 @@ print((x + 1).tolist())
 
 def test_a_lost_device_is_a_sentence(opencl: str) -> None:
     device = opened(opencl)
-    with pytest.raises(DeviceError, match="start the program anew"), device.told():
+    with pytest.raises(DeviceError, match="restart the program"), device.told():
         raise device.cl.LogicError("clFinish failed: INVALID_COMMAND_QUEUE")
 
 
@@ -558,7 +560,7 @@ def test_a_driver_error_in_a_copy_is_a_sentence(driver_memory: Any, monkeypatch:
         with monkeypatch.context() as patch:
             patch.setattr(driver_memory.memory, "read", fail)
             patch.setattr(driver_memory.memory, "map", fail)
-            with pytest.raises(DeviceError, match=r"CL: .* failed \(clEnqueueReadBuffer.*start the program anew"):
+            with pytest.raises(DeviceError, match=r"CL: .* failed \(clEnqueueReadBuffer.*restart the program"):
                 x.numpy()
         assert x.tolist() == [0] * 5
 

@@ -105,7 +105,7 @@ def test_a_recording_belongs_to_one_thread_and_is_not_nested() -> None:
     seen: list[Recording | None] = []
     with recording() as recorded:
         assert current_recording() is recorded
-        with pytest.raises(KernmillError, match="one is under way"), recording():
+        with pytest.raises(KernmillError, match="already recording"), recording():
             pass
         assert current_recording() is recorded
         thread = threading.Thread(target=lambda: seen.append(current_recording()))

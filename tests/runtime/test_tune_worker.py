@@ -34,19 +34,19 @@ def test_what_does_not_fit_is_refused(device: str) -> None:
 def test_a_wrong_result_is_no_candidate(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = bench(softmax(data(0, 6, 8)), device)
     made.reference[0] = made.reference[0] + 1
-    with pytest.raises(KernmillError, match="is right"):
+    with pytest.raises(KernmillError, match="is correct"):
         made.run_checked(made.call("split i0 3"))
     monkeypatch.setattr(tune_worker.Bench, "compare", lambda *_, **__: ([2.0], [1.0]))
     assert made.attempt("split i0 3")["ratio"] == 2.0, "slow: nobody will choose it"
     monkeypatch.setattr(tune_worker.Bench, "compare", lambda *_, **__: ([0.5], [1.0]))
-    assert "is right" in made.attempt("split i0 3")["wrong"]
+    assert "is correct" in made.attempt("split i0 3")["wrong"]
 
 
 def test_a_result_that_is_left_out_shows(device: str) -> None:
     made = bench(data(0, 4, 4) + 1.0, device)
     idle = made.best._replace(threads=0)
     if device == "LLVM":  # where no iteration of the parallel loop is no work at all
-        with pytest.raises(KernmillError, match="is right"):
+        with pytest.raises(KernmillError, match="is correct"):
             made.run_checked(made.call("thread i0")._replace(threads=0))
     assert idle.threads == 0
 
