@@ -61,6 +61,7 @@ __all__ = [
     "Program",
     "Properties",
     "batch_of",
+    "canonical_devices",
     "canonical_name",
     "close_device",
     "default_device",
@@ -579,6 +580,11 @@ def device_list() -> tuple[str, ...]:
         DeviceError: a name is unknown or comes twice, or a device of a list cannot be opened.
     """
     return _canonical_list(str(setting("DEVICE")))
+
+
+def canonical_devices(text: str) -> str:
+    """A device, or several in order of preference, as the setting DEVICE has them. Raises DeviceError."""
+    return ",".join(_canonical_list(text))
 
 
 def default_device() -> str:

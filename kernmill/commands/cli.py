@@ -15,14 +15,16 @@ from typing import Any, TextIO
 import kernmill
 from kernmill.ir import SETTINGS, Context, KernmillError, SettingError, check_environment, setting
 from kernmill.runtime import (
+    canonical_devices,
     canonical_name,
     compile_cache,
     default_device,
     device_indices,
+    device_list,
     device_names,
     get_device,
     host,
-)  # fmt: skip
+)
 
 from . import options
 
@@ -100,7 +102,7 @@ def _run(given: argparse.Namespace) -> int:
     device = getattr(given, "device", None)
     if device is None:
         return command(given)
-    with Context(DEVICE=canonical_name(device)):
+    with Context(DEVICE=canonical_devices(device)):
         get_device()
         return command(given)
 
@@ -334,6 +336,19 @@ def run_explain(given: argparse.Namespace) -> int:
     return run(given.program, given.arguments, most=given.graphs)
 
 
+def _split_options(given: argparse.Namespace, command: str) -> Any:
+    """Return a SplitOptions with the options for several devices, or None; on one device they mean nothing."""
+    from ..llm.split import SplitOptions
+
+    if len(device_list()) == 1:
+        options.ignored_splits(command, given)
+        return None
+    return SplitOptions(
+        given.gpu_layers, given.tensor_split, given.split_mode, given.main_gpu, tuple(given.override_tensor or ()),
+        -1 if given.cpu_moe else given.n_cpu_moe, given.no_kv_offload,
+    )  # fmt: skip
+
+
 def run_model(given: argparse.Namespace) -> int:
     """Text from a language model."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's: nothing here uses them, and they spin as they start
@@ -349,7 +364,7 @@ def run_model(given: argparse.Namespace) -> int:
     asked = Options(
         prompt, given.chat, options.typed_text(given.system, given), given.n_predict, given.ctx_size,
         options.cache_types(given), not given.no_display_prompt, given.single_turn, given.ignore_eos, given.batch_size,
-        tuple(options.typed_text(text, given) for text in given.stop or ()),
+        tuple(options.typed_text(text, given) for text in given.stop or ()), _split_options(given, "run"),
     )  # fmt: skip
     try:
         sampler = Sampler(
@@ -384,7 +399,7 @@ def run_bench(given: argparse.Namespace) -> int:
         asked.n_prompt, asked.n_gen, asked.threads or [int(setting("THREADS"))], asked.repetitions, asked.batch_size,
         options.cache_types(asked),
     )  # fmt: skip
-    with Context(DEVICE=setting("DEVICE") if asked.device is None else canonical_name(asked.device)):
+    with Context(DEVICE=setting("DEVICE") if asked.device is None else canonical_devices(asked.device)):
         get_device()
         run(asked.model, wanted, asked.output)
     return 0

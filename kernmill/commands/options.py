@@ -23,6 +23,7 @@ __all__ = [
     "Option",
     "cache_types",
     "check_path",
+    "ignored_splits",
     "parse",
     "read",
     "typed_text",
@@ -88,6 +89,22 @@ def _bias(text: str) -> tuple[int, float]:
     return int(found[1]), bias
 
 
+def _list_of_shares(text: str) -> tuple[float, ...]:
+    """Parse numbers such as 3,1."""
+    return tuple(float(part) for part in text.split(","))
+
+
+_list_of_shares.__name__ = "list of numbers"
+
+
+def _override(text: str) -> tuple[str, str]:
+    """Parse a regular expression and a device, such as ffn_.*=CL."""
+    pattern, equals, device = text.rpartition("=")
+    if not (pattern and equals and device):
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a regular expression, = and a device: blk.*ffn=CL")
+    return pattern, device
+
+
 def _one_of(*words: str) -> Callable[[str], str]:
     def chosen(text: str) -> str:
         if text not in words:
@@ -106,7 +123,17 @@ _SHARED = (
     Option("--cache-type --cache-type-k -ctk", str.lower, None, "type of cached keys, and of values without -ctv: f32 (default), f16, bf16, or blocks: q8_0 (a quarter of f32), q4_0, ..", "TYPE"),
     Option("--cache-type-v -ctv", str.lower, None, "type of cached values, and of keys without -ctk", "TYPE"),
     Option("-b --batch-size --ubatch-size -ub", _COUNT, None, "prompt tokens per batch (default: 64, or 512 with a matrix unit)", "N"),
-    Option("--device -dev", str, None, "such as LLVM or CL; default: the setting DEVICE", "NAME"),
+    Option("--device -dev", str, None, "such as LLVM, or several over which the layers are split: CL,LLVM; default: the setting DEVICE", "NAME"),
+)
+_SPLIT = (
+    Option("-ngl --gpu-layers --n-gpu-layers", int, None, "of several devices: how many of the last layers, and the output, leave the CPU; negative = all; default: the fastest split that fits", "N"),
+    Option("-ts --tensor-split", _list_of_shares, (), "shares of the layers, one for each device that is not the CPU, such as 3,1", "N,N"),
+    Option("-sm --split-mode", _one_of("layer", "none"), "layer", "layer: layers over all devices; none: on one of them (-mg)", "MODE"),
+    Option("-mg --main-gpu", int, 0, "position of the device for -sm none", "N"),
+    Option("-ot --override-tensor", _override, None, "tensors whose names match a regular expression go to a device; may be repeated", "REGEX=DEVICE", repeats=True),
+    Option("-cmoe --cpu-moe", None, False, "weights of experts stay on the CPU"),
+    Option("-ncmoe --n-cpu-moe", _TOKENS, None, "those of the first N layers", "N"),
+    Option("-nkvo --no-kv-offload", None, False, "keys and values stay on the CPU"),
 )
 RUN = (
     _MODEL,
@@ -133,6 +160,7 @@ RUN = (
     Option("-s --seed", int, None, "random seed; -1 = random (default)", "N"),
     Option("-t --threads", _THREADS, None, "number of threads; 0, -1 = the setting THREADS (default)", "N"),
     *_SHARED,
+    *_SPLIT,
 )
 BENCH = (
     _MODEL,
@@ -153,8 +181,10 @@ _ON_OFF = re.compile(r"(on|off|auto|true|false|enabled|disabled|[01](,[01])*)", 
 _ANY = re.compile("")  # a value that does not matter
 _MINUS_1, _0, _1 = (re.compile(rf"{n}(\.0*)?") for n in (-1, 0, 1))
 _HARMLESS = (  # names of llama.cpp's options, the values that change nothing here, and why (None: see _ON_OFF)
-    ("-ngl --gpu-layers --n-gpu-layers -sm --split-mode -mg --main-gpu -ts --tensor-split -ot --override-tensor -ncmoe --n-cpu-moe --rpc -rpc -fitt --fit-target -fitc --fit-ctx", _ANY, "a model runs as a whole on one device"),
-    ("-cmoe --cpu-moe -nkvo --no-kv-offload -kvo --kv-offload --op-offload --no-op-offload -nopo -fit --fit", None, "a model runs as a whole on one device"),
+    ("-ngl --gpu-layers --n-gpu-layers -sm --split-mode -mg --main-gpu -ts --tensor-split -ot --override-tensor -ncmoe --n-cpu-moe", _ANY, "kernmill bench chooses the split"),
+    ("-cmoe --cpu-moe -nkvo --no-kv-offload", None, "kernmill bench chooses the split"),
+    ("--rpc -rpc -fitt --fit-target -fitc --fit-ctx", _ANY, "a split fits the free memory of its devices"),
+    ("-kvo --kv-offload --op-offload --no-op-offload -nopo -fit --fit", None, "a split fits the free memory of its devices"),
     ("--numa", _ANY, "weights are copied once"),
     ("--mmap --no-mmap -mmp --mlock -dio --direct-io -ndio --no-direct-io --repack --no-repack -nr --no-host --check-tensors", None, "weights are copied once"),
     ("-dt --defrag-thold", _ANY, "the kernels are made for the model"),
@@ -172,7 +202,6 @@ _HARMLESS = (  # names of llama.cpp's options, the values that change nothing he
     ("-d --n-depth -embd --embeddings", _0, "this value disables it"),
 )
 _OTHERS = (  # names of llama.cpp (also with a -suffix) that would change the result, and the remedy
-    ("--list-devices", "kernmill info lists devices. --device NAME chooses one."),
     ("--grammar -j --json-schema -jf", "Constrained generation is not supported. Describe the format in the prompt, or choose tokens by Model.next_logits in Python."),
     ("--mirostat --typical --dry --xtc --dynatemp --top-nsigma --top-n-sigma --samplers --sampling-seq --sampler-seq", "Choose by --temp, --top-k, --top-p, --min-p and penalties; in Python, by your own sampler."),
     ("-i --interactive -if -ins --instruct -cml --chatml -mli --multiline-input", "A conversation is --chat; each line is a message."),
@@ -294,6 +323,19 @@ def _instead(command: str, name: str, known: Mapping[str, Option]) -> str:
 
     close = difflib.get_close_matches(name, known, 1)
     return f"{f'Is it {close[0]}? ' if close else ''}kernmill {command} --help lists all."
+
+
+_SPLITS = {
+    "gpu_layers": "-ngl", "tensor_split": "-ts", "override_tensor": "-ot", "cpu_moe": "-cmoe", "n_cpu_moe": "-ncmoe",
+    "no_kv_offload": "-nkvo", "main_gpu": "-mg",
+}  # fmt: skip
+
+
+def ignored_splits(command: str, given: argparse.Namespace) -> None:
+    """Print which options of a split mean nothing, since the model is on one device."""
+    for field, name in _SPLITS.items():
+        if getattr(given, field) not in (None, (), False, 0):
+            print(f"kernmill: {command}: {name} is ignored: a model runs as a whole on one device.", file=sys.stderr)
 
 
 def cache_types(given: argparse.Namespace) -> tuple[str, str]:

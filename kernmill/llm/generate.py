@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from operator import index
 from typing import Any, NamedTuple, NoReturn
 
@@ -15,7 +16,14 @@ import numpy as np
 
 from kernmill import Context, DTypeError, FormatError, IndexRangeError, SettingError, Tensor, Variable, cat, no_grad
 from kernmill.ir import KernmillError, OutOfMemoryError, process_lock, setting
-from kernmill.runtime import WeightArena, canonical_name, get_device, launched_ns
+from kernmill.runtime import (
+    WeightArena,
+    canonical_devices,
+    default_device,
+    device_list,
+    get_device,
+    launched_ns,
+)
 
 from ..arguments import is_whole, name_call
 from ..captures import Jit
@@ -38,6 +46,7 @@ from .arch.weight import nbytes
 from .generation import Completion, Generation, Generations, Text, stop_strings
 from .layer_templates import LayerTemplates
 from .sampling import Sampler
+from .split import Split, SplitOptions, choose_split
 from .tokenizer import WITHOUT, Tokenizer
 
 __all__ = ["Model", "ModelMemory", "arena_for", "config_in", "config_of", "naming", "needing_memory"]
@@ -104,10 +113,12 @@ class Model:
             raise SettingError(
                 f"Model: capacity={capacity}, sequences={sequences}, block={block}: must be integers >= 1."
             )
-        self.config, self.tokenizer, self.capacity, self.device = config, tokenizer, capacity, get_device().name
+        self.config, self.tokenizer, self.capacity, self.device = config, tokenizer, capacity, ",".join(device_list())
         self.metadata: Mapping[str, Any] = {}
+        self.split: Split | None = None
         self.block, self.large_block = (min(size, capacity) for size in sizes)
-        _check_memory(capacity, Cache.nbytes(config, capacity, sequences, cache_type))
+        if not config.homes:
+            _check_memory(capacity, Cache.nbytes(config, capacity, sequences, cache_type))
         with no_grad():
             self.architecture: Architecture = ARCHITECTURES[config.name](config, weights, capacity)
             self._cache = Cache.empty(config, capacity, sequences, cache_type)
@@ -127,13 +138,23 @@ class Model:
         self._all = Jit(self._all_states, runs_first=False)
 
     @classmethod
-    def of(cls, metadata: Mapping[str, Any], weights: Weights, *, n_ctx: int | None = None, **options: Any) -> Model:
+    def of(
+        cls,
+        metadata: Mapping[str, Any],
+        weights: Weights,
+        *,
+        n_ctx: int | None = None,
+        split: Split | None = None,
+        **options: Any,
+    ) -> Model:
         """Make a model from the metadata of a GGUF file: its sizes and its tokenizer, if it has one and `tokenizer` is
         not given.
 
-        `n_ctx` is llama.cpp's name for `capacity`; 0: the trained context.
+        `n_ctx` is llama.cpp's name for `capacity`; 0: the trained context. `split`: the devices of the weights.
         """
         config = config_of(metadata)
+        if split is not None:
+            config = replace(config, homes=(*split.layers, split.output), cache_homes=split.caches)
         if n_ctx is not None and options.get("capacity") is not None:
             raise SettingError(f"Model: n_ctx={n_ctx} and capacity={options['capacity']} are the same size. Give one.")
         if n_ctx is not None:
@@ -142,7 +163,7 @@ class Model:
             has_tokens = metadata.get("tokenizer.ggml.model", "none") not in WITHOUT
             options["tokenizer"] = Tokenizer(metadata) if has_tokens else None
         model = cls(config, weights, **options)
-        model.metadata = kept_metadata(metadata)
+        model.metadata, model.split = kept_metadata(metadata), split
         return model
 
     @classmethod
@@ -152,11 +173,13 @@ class Model:
         *,
         arena: WeightArena | None = None,
         device: str | None = None,
+        wanted: SplitOptions | None = None,
         **options: Any,
     ) -> Model:
         """Load a model from a GGUF file, or the first part of a split one; `options` as for the class and `of`.
 
-        `arena`: the result of an earlier `arena_for` for the file. `device`: such as "CL"; default: the setting DEVICE.
+        `arena`: the result of an earlier `arena_for` for the file. `device`: such as "CL", or several in order
+        of preference, over which the layers are split: "CL,LLVM"; default: the setting DEVICE. `wanted`: how to split.
 
         Weights keep their bits. They are copied now, matrices in the layout that products read fastest; no tensor of
         the file is read again.
@@ -165,25 +188,34 @@ class Model:
             FormatError: the file cannot be read, or has no model that kernmill can run.
         """
         if device is not None:
-            with Context(DEVICE=canonical_name(device)):
-                return cls.from_gguf(source, arena=arena, **options)
+            with Context(DEVICE=canonical_devices(device)):
+                return cls.from_gguf(source, arena=arena, wanted=wanted, **options)
         try:
             file = source if isinstance(source, gguf.GGUFFile) else gguf.read(source)
         except DTypeError as error:
             name_call(error, "Model.from_gguf")
             raise
         used = set[str]()
-        arena = arena_for(file) if arena is None else arena
+        with naming(file):
+            split = _split_of(file, wanted, options)
+        device_of = (lambda _: default_device()) if split is None else split.device_of
+        arenas = arenas_for(file, device_of)
+        if arena is not None:
+            arenas[default_device()] = arena
 
         def weight(name: str) -> Weight | None:
             used.add(name)
-            return _loaded(file, name, arena) if name in file.entries else None
+            if name not in file.entries:
+                return None
+            with Context(DEVICE=device_of(name)):
+                return _loaded(file, name, arenas[device_of(name)])
 
         beside = 2 * min(1, int(setting("COMPILER_PROCESS")))  # many kernels will be compiled, a few at a time
         with naming(file), Context(COMPILER_PROCESS=beside):
             config_in(file)
-            model = cls.of(file.metadata, weight, **options)
-            arena.close()
+            model = cls.of(file.metadata, weight, split=split, **options)
+            for each in arenas.values():
+                each.close()
             _check_all_used(file, used, model.config.name)
             return model
 
@@ -331,7 +363,19 @@ class Model:
         """Return the current memory of the weights, the cache and captured graphs."""
         compute = self._last.memory().kept_bytes + self._all.memory().kept_bytes
         context = sum(nbytes(tensor) for part in (self._cache.keys, self._cache.values) for tensor in part)
-        return ModelMemory(self.architecture.nbytes, context, compute)
+        return ModelMemory(sum(self.architecture.bytes_by_device.values()), context, compute)
+
+    def memory_by_device(self) -> dict[str, ModelMemory]:
+        """The memory on each device; that of captures is counted on the first one."""
+        names = self.device.split(",")
+        found = {name: ModelMemory(0, 0, 0) for name in names}
+        found[names[0]] = ModelMemory(0, 0, self.memory().compute)
+        for name, size_bytes in self.architecture.bytes_by_device.items():
+            found[name] = found[name]._replace(weights=size_bytes)
+        for tensor in (*self._cache.keys, *self._cache.values):
+            known = found[tensor.device]
+            found[tensor.device] = known._replace(context=known.context + nbytes(tensor))
+        return found
 
     # --- results
     def next_logits(self, ids: Sequence[int]) -> Array:
@@ -440,9 +484,28 @@ class Model:
 
 def arena_for(file: gguf.GGUFFile) -> WeightArena:
     """Allocate memory for the interleaved matrices of a file: the system starts to pre-fault it."""
-    device = get_device().name
-    matrices = (entry for entry in file.entries.values() if _is_laid(entry, device))
-    return WeightArena(device, [interleaved_bytes(entry.type, entry.shape, device) for entry in matrices])
+    return arenas_for(file, lambda _: default_device())[default_device()]
+
+
+def arenas_for(file: gguf.File, device_of: Callable[[str], str]) -> dict[str, WeightArena]:
+    """Allocate memory for the interleaved matrices of a file on each device."""
+    sizes: dict[str, list[int]] = {}
+    for name, entry in file.entries.items():
+        of_device = sizes.setdefault(device_of(name), [])
+        if _is_laid(entry, device_of(name)):
+            of_device.append(interleaved_bytes(entry.type, entry.shape, device_of(name)))
+    return {device: WeightArena(device, own) for device, own in sizes.items()}
+
+
+def _split_of(file: gguf.File, wanted: SplitOptions | None, options: Mapping[str, Any]) -> Split | None:
+    """The split of a model over the devices of the setting DEVICE; None: it names one."""
+    if len(device_list()) == 1:
+        return None
+    config = config_in(file)
+    capacity = options.get("capacity") or options.get("n_ctx") or min(config.context, DEFAULT_CAPACITY)
+    cache = Cache.nbytes(config, capacity, options.get("sequences", 1), options.get("cache_type", "f32"))
+    sizes = {name: entry.stop - entry.start for name, entry in file.entries.items()}
+    return choose_split(sizes, config.layers, cache // config.layers, config.width, wanted)
 
 
 def kept_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from kernmill import SettingError
-from kernmill.runtime import get_device
+from kernmill.runtime import device_list, get_device
 
 from ..formats import gguf
 from .arch.cache import CacheTypes
@@ -20,6 +20,7 @@ from .chat import ChatTemplate
 from .generate import DEFAULT_CAPACITY, Model, arena_for, config_in, naming, needing_memory
 from .generation import stop_strings
 from .sampling import Sampler
+from .split import SplitOptions
 from .tokenizer import Tokenizer
 
 __all__ = ["Options", "Timings", "run"]
@@ -45,6 +46,7 @@ class Options:
     ignores_end: bool = False
     block: int | None = None
     stop: tuple[str, ...] = ()
+    split: SplitOptions | None = None
 
 
 class Timings:
@@ -153,7 +155,8 @@ class _Chat:
         self.model: Model | None = None
         with naming(self.file):
             self.config = config_in(self.file)
-            self.arena = arena_for(self.file)  # pre-faulted in parallel with the following
+            is_on_one = len(device_list()) == 1  # then memory is pre-faulted in parallel with the following
+            self.arena = arena_for(self.file) if is_on_one else None
             self.tokenizer = Tokenizer(self.file.metadata)
         if options.ignores_end:
             self.sampler.logit_bias = {**sampler.logit_bias, **dict.fromkeys(self.tokenizer.end_ids, -math.inf)}
@@ -277,9 +280,11 @@ class _Chat:
                 )
             self.model = Model.from_gguf(
                 self.file, arena=self.arena, tokenizer=self.tokenizer, capacity=capacity,
-                cache_type=self.options.cache_type, block=self.options.block,
+                cache_type=self.options.cache_type, block=self.options.block, wanted=self.options.split,
             )  # fmt: skip
             self.timings.load = time.perf_counter_ns() - self.timings.start
+            if self.model.split is not None:
+                _tell("\n".join(load_lines(self.model)))
         return self.model
 
     def capacity(self, prompt: int) -> int:
@@ -369,11 +374,24 @@ class _Screen:
         sys.stdout.flush()
 
 
+def load_lines(model: Model) -> list[str]:
+    """Return what is where, of a model over several devices."""
+    assert model.split is not None
+    lines = [f"load: {model.split.text()}"]
+    for name, memory in model.memory_by_device().items():
+        lines.append(
+            f"load: {name:8} weights {memory.weights / 2**20:9.2f} MiB, cache {memory.context / 2**20:9.2f} MiB"
+        )
+    return lines
+
+
 def memory_table(model: Model) -> list[str]:
     """Return the memory of the model, device by device."""
-    device, memory = get_device(), model.memory()
-    props = device.props()
-    numbers = (props.total_bytes, props.free_bytes, *memory)
     head = f"{'memory [MiB]':16}" + "".join(f"{name:>11}" for name in ("total", "free", "model", "context", "compute"))
-    shown = (f"{n / 2**20:11.2f}" if n or place > 1 else f"{'-':>11}" for place, n in enumerate(numbers))
-    return [head, f"{device.name:16}" + "".join(shown)]
+    lines = [head]
+    for name, memory in model.memory_by_device().items():
+        props = get_device(name).props()
+        numbers = (props.total_bytes, props.free_bytes, *memory)
+        shown = (f"{n / 2**20:11.2f}" if n or place > 1 else f"{'-':>11}" for place, n in enumerate(numbers))
+        lines.append(f"{name:16}" + "".join(shown))
+    return lines

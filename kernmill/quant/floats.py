@@ -121,6 +121,11 @@ class FloatMatrix:
         return type(self)(data, shape)
 
     @property
+    def device(self) -> str:
+        """The device of the values."""
+        return self.data.device
+
+    @property
     def row_layout(self) -> Hashable:
         """The properties that matrices must share to be merged by rows."""
         return self.data.dtype, self.shape[1:]

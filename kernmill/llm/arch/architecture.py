@@ -127,12 +127,15 @@ class Architecture:
         return weight
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of all weights, each counted once."""
+    def bytes_by_device(self) -> dict[str, int]:
+        """Bytes of all weights, each counted once, by device."""
         weights: list[Weight] = [self.embedding, self.output, *self.ends.values(), *self.pooling.weights]
         for matrices, vectors in zip(self.matrices, self.vectors, strict=True):
             weights += [*matrices.values(), *vectors.values()]
-        return sum({id(weight): nbytes(weight) for weight in weights}.values())
+        found: dict[str, int] = {}
+        for weight in {id(weight): weight for weight in weights}.values():
+            found[weight.device] = found.get(weight.device, 0) + nbytes(weight)
+        return found
 
     @classmethod
     def needed_names(cls) -> tuple[str, ...]:
@@ -307,6 +310,8 @@ class Architecture:
         }
         x = self.embed(tokens, places)
         for n, (matrices, vectors) in enumerate(zip(self.matrices, self.vectors, strict=True)):
+            if self.config.homes:
+                x = x.to(self.config.homes[n])
             build = partial(self.layer, n, x, places, around[self.is_local[n]], cache)
             if layers is None:
                 x = build()
@@ -314,6 +319,8 @@ class Architecture:
             kind = (self.is_local[n], self.is_rotated[n], *matrices, *vectors)
             weights = [*matrices.values(), *vectors.values()]
             x = layers(kind, x, weights, [cache.keys[n], cache.values[n]], build)
+        if self.config.homes:
+            x = x.to(self.config.homes[-1])
         return self.norm(x, self.ends["output_norm.weight"], self.ends.get("output_norm.bias"))
 
     def layer(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:

@@ -101,14 +101,15 @@ class Cache(NamedTuple):
             SettingError: unknown type, or heads that are not a multiple of its block size.
         """
 
-        def zeros(width: int, type: str) -> Tensor:
+        def zeros(layer: int, width: int, type: str) -> Tensor:
             row, dtype = _row(type, width)
             shape = (sequences, config.kv_heads, capacity, *row)
-            return Tensor(np.zeros(shape, np.float32 if dtype.is_float else np.uint8), dtype)
+            home = config.cache_homes[layer] if config.cache_homes else None
+            return Tensor(np.zeros(shape, np.float32 if dtype.is_float else np.uint8), dtype, device=home)
 
         key_type, value_type = pair_of(type)
         keys, values = (
-            [zeros(width, kind) for _ in range(config.layers)]
+            [zeros(layer, width, kind) for layer in range(config.layers)]
             for width, kind in ((config.head_width, key_type), (config.value_width, value_type))
         )
         return cls(keys, values, key_type, value_type)

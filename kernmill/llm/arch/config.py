@@ -97,6 +97,8 @@ class Config:
     is_parallel: bool = True  # use_parallel_residual
     is_rotated: bool = True  # rope.scaling.finetuned
     experts: Experts = Experts()
+    homes: tuple[str, ...] = ()  # of a model over several devices: those of the layers, then that of the output
+    cache_homes: tuple[str, ...] = ()  # those of the layers' keys and values
 
     @property
     def sizes(self) -> str:

@@ -25,6 +25,11 @@ class Matrix(Protocol):
         """The bytes of this layout."""
         ...
 
+    @property
+    def device(self) -> str:
+        """The device of the bytes."""
+        ...
+
     def rows(self, ids: Tensor, /) -> Tensor:
         """Shapes: (..) -> (.., in). Dtypes: ints to floats."""
         ...
