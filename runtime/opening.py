@@ -41,14 +41,8 @@ def asked(name: str, what: str, ask: Callable[..., Result], *given: object) -> R
 
 
 def split_names(text: str) -> list[str]:
-    """The names in a list of devices: `CL,FAR:0..1?mib=8,most=4` is CL, and FAR:0 and FAR:1 with two options."""
-    found: list[str] = []
-    for part in text.split(","):
-        if found and "=" in part and "?" not in part:
-            found[-1] += f",{part}"  # another option of the device before
-        else:
-            found.append(part.strip())
-    return [name for part in found for name in _each(part)]
+    """The names in a list of devices: `CL,FAR:0..1?mib=8` is CL, and FAR:0 and FAR:1 with an option."""
+    return [name for part in text.split(",") for name in _each(part.strip())]
 
 
 def _each(part: str) -> list[str]:
@@ -62,12 +56,12 @@ def _each(part: str) -> list[str]:
 
 
 def parse_options(name: str, text: str) -> dict[str, str]:
-    """`key=value,key=value`. Raises DeviceError for another form."""
+    """`key=value&key=value`. Raises DeviceError for another form."""
     found: dict[str, str] = {}
-    for part in text.split(","):
+    for part in text.split("&"):
         key, equals, value = part.partition("=")
         if not key or not equals or key in found:
-            raise DeviceError(f"device {name!r}: options are written {name}?key=value,key=value, each key once.")
+            raise DeviceError(f"device {name!r}: options are written {name}?key=value&key=value, each key once.")
         found[key] = value
     return found
 

@@ -17,7 +17,7 @@ from kernmill.runtime import default_device, device_list, opening
         ("LLVM", ["LLVM"]),
         ("CL, LLVM", ["CL", "LLVM"]),
         ("FAR:0..2", ["FAR:0", "FAR:1", "FAR:2"]),
-        ("CL,FAR:1?mib=8,most=4,LLVM", ["CL", "FAR:1?mib=8,most=4", "LLVM"]),
+        ("CL,FAR:1?mib=8&most=4,LLVM", ["CL", "FAR:1?mib=8&most=4", "LLVM"]),
         ("FAR:0..1?mib=8", ["FAR:0?mib=8", "FAR:1?mib=8"]),
         ("FAR:3..1", ["FAR:3..1"]),
     ],
