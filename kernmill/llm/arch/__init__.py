@@ -20,6 +20,7 @@ from .gemma3 import Gemma3
 from .glm4 import Glm4
 from .glm4moe import Glm4Moe
 from .gpt2 import Gpt2
+from .gpt_oss import GptOss
 from .gptneox import GptNeoX
 from .granite import Granite
 from .granitemoe import GraniteMoe
@@ -67,6 +68,7 @@ ARCHITECTURES: dict[str, type[Architecture]] = {  # general.architecture of a GG
     "glm4": Glm4,
     "glm4moe": Glm4Moe,
     "gpt2": Gpt2,
+    "gpt-oss": GptOss,
     "gptneox": GptNeoX,
     "granite": Granite,
     "granitemoe": GraniteMoe,

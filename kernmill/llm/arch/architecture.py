@@ -404,15 +404,29 @@ class Architecture:
         q, k, v = (part.contiguous() if has_many else part for part in (q, k, v))  # attention is a separate kernel
         keys, values = (part.unsqueeze(2) for part in cache.write(n, places, k, v))
         q = q.unflatten(1, (c.kv_heads, -1))  # (sequences, kv heads, group, tokens, width)
-        if has_many and not c.attention_cap:  # each of many tokens attends to a range: loops end there
+        sinks = self.vectors[n].get("attn_sinks.weight")
+        if (
+            has_many and not c.attention_cap and sinks is None
+        ):  # each of many tokens attends to a range: loops end there
             mixed = q.scaled_dot_product_attention(keys, values, mask, scale=self.scale())
         else:
             scores = q.matmul(keys.mT) * self.scale()
             if c.attention_cap:
                 scores = (scores / c.attention_cap).tanh() * c.attention_cap
-            mixed = where(mask, scores, -math.inf).softmax(-1).matmul(values)
+            scores = where(mask, scores, -math.inf)
+            mixed = (scores.softmax(-1) if sinks is None else self._with_sinks(scores, sinks)).matmul(values)
         mixed = mixed.flatten(1, 2).transpose(1, 2).flatten(2).contiguous()  # concatenate the heads
         return self.product(n, mixed, "attn_output")
+
+    def _with_sinks(self, scores: Tensor, sinks: Tensor) -> Tensor:
+        """Softmax of scores and one more, of the sink of a head, that has no value.
+
+        Shapes: scores (sequences, kv heads, group, tokens, end), sinks (heads,).
+        """
+        sink = sinks.reshape(1, scores.shape[1], scores.shape[2], 1, 1)
+        most = scores.max(-1, keepdim=True).maximum(sink)
+        shares = (scores - most).exp()
+        return shares / (shares.sum(-1, keepdim=True) + (sink - most).exp())
 
     def _heads(self, n: int, rows: Tensor, norm: str, width: int) -> Tensor:
         """Heads of queries or keys, normed one by one, or all together where the norm's weight is as long as a row.

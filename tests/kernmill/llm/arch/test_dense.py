@@ -188,9 +188,12 @@ class Plain:
             for h in range(HEADS):
                 seen = slice(max(0, t - window + 1), t + 1)
                 scores = k[seen, h // group] @ q[t, h] * self.tiny.key("attention.scale", HEAD**-0.5)
-                chances = np.exp(scores - scores.max())
-                mixed[t, h] = chances / chances.sum() @ v[seen, h // group]
+                mixed[t, h] = self.softmax(scores, n, h) @ v[seen, h // group]
         return self.product(mixed.reshape(count, -1), f"{b}attn_output")
+
+    def softmax(self, scores: Array, n: int, head: int) -> Array:
+        chances = np.exp(scores - scores.max())
+        return np.asarray(chances / chances.sum())
 
     def feed_forward(self, n: int, x: Array) -> Array:
         up = self.product(x, f"blk.{n}.ffn_up")

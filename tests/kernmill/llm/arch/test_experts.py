@@ -41,14 +41,14 @@ SIGMOID = {"expert_gating_func": 2, "expert_weights_norm": True, "expert_weights
 
 @dataclass
 class Mixed(Row):
-    """A row with experts. `dense`: layers that have none."""
+    """A row with experts. `dense`: layers that have none. `gating` "chosen" is a softmax over all that is normed."""
 
     gating: str = "softmax"
     normed: bool = True
     scale: float = 1.0
     groups: tuple[int, int] = (1, 1)
     dense: frozenset[int] = frozenset()
-    weighs_input: bool = False
+    clamped: bool = False
     more: Shapes = field(default_factory=dict)  # tensors of layers with experts
 
 
@@ -56,6 +56,11 @@ def mixed(more: Shapes | None = None, keys: dict[str, Any] | None = None, **row:
     return Mixed(keys=KEYS | (keys or {}), more=EXPERTS | (more or {}), **row)
 
 
+EXPERT_BIASES: Shapes = {
+    "ffn_gate_inp.bias": (COUNT,), "ffn_gate_exps.bias": (COUNT, WIDE), "ffn_up_exps.bias": (COUNT, WIDE),
+    "ffn_down_exps.bias": (COUNT, W),
+}  # fmt: skip
+YARN = {"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0, "rope__scaling__original_context_length": 32}
 MIXTURES = {
     "llama": mixed(pairs=True, keys={"expert_feed_forward_length": None, "feed_forward_length": WIDE}),
     "qwen2moe": mixed(SHARED_ONES | {"ffn_gate_inp_shexp.weight": (W,)}, SHARED_KEY, layer=QKV, normed=False),
@@ -78,6 +83,12 @@ MIXTURES = {
                                                          "expert_weights_norm": True, "expert_weights_scale": 1.5},
                      layer=QKV | {"ffn_norm.weight": (), "post_attention_norm.weight": (W,)}, scale=1.5,
                      gating="sigmoid", norms=("attn_norm", "post_attention_norm"), dense=frozenset({0})),
+    "gpt-oss": mixed(
+        EXPERT_BIASES, YARN | {"attention__sliding_window": 3, "block_count": 3}, clamped=True, gating="chosen",
+        layer=QKV | biases("attn_output") | {"attn_sinks.weight": (4,), "ffn_norm.weight": (),
+                                             "post_attention_norm.weight": (W,)},
+        norms=("attn_norm", "post_attention_norm"), window=lambda n: 3 if n % 2 == 0 else 0,
+    ),
     "minimax-m2": mixed(BIASED, {"expert_gating_func": 2, "rope__dimension_count": 4}, layer=ROWS_NORMED,
                         heads_normed="row", gating="sigmoid"),
 }  # fmt: skip
@@ -88,9 +99,39 @@ class PlainMixed(Plain):
 
     row: Mixed
 
+    def rotated(self, x: Array) -> Array:
+        """Stretched as YaRN says where the file asks for it: pairs that turn often stay, slow ones are divided."""
+        if self.tiny.key("rope.scaling.type") != "yarn":
+            return super().rotated(x)
+        half, factor, context = HEAD // 2, self.tiny.key("rope.scaling.factor"), 32
+        fast, slow = (HEAD * np.log(context / (t * 2 * np.pi)) / (2 * np.log(100.0)) for t in (32.0, 1.0))
+        fast, slow = max(0.0, np.floor(fast)), min(HEAD - 1.0, np.ceil(slow))
+        out, growth = x.copy(), 1 + 0.1 * np.log(factor)
+        for t in range(len(x)):
+            for i in range(half):
+                part = min(1.0, max(0.0, (i - fast) / max(0.001, slow - fast)))
+                speed = 100.0 ** (-2 * i / HEAD) * ((1 - part) + part / factor)
+                z = (x[t, :, i] + 1j * x[t, :, i + half]) * np.exp(1j * t * speed) * growth
+                out[t, :, i], out[t, :, i + half] = z.real, z.imag
+        return out
+
+    def softmax(self, scores: Array, n: int, head: int) -> Array:
+        sinks = self.w.get(f"blk.{n}.attn_sinks.weight")
+        if sinks is None:
+            return super().softmax(scores, n, head)
+        every = np.exp(np.append(scores, sinks[head]))
+        return np.asarray(every[:-1] / every.sum())
+
     def expert(self, x: Array, b: str, e: int) -> Array:
-        gate, up = (self.w[f"{b}ffn_{name}_exps.weight"][e] @ x for name in ("gate", "up"))
-        return np.asarray(self.w[f"{b}ffn_down_exps.weight"][e] @ (silu(gate) * up))
+        gate, up = (self.of_expert(x, f"{b}ffn_{name}_exps", e) for name in ("gate", "up"))
+        if self.row.clamped:
+            gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
+            return self.of_expert(gate / (1 + np.exp(-1.702 * gate)) * (up + 1), f"{b}ffn_down_exps", e)
+        return self.of_expert(silu(gate) * up, f"{b}ffn_down_exps", e)
+
+    def of_expert(self, x: Array, name: str, e: int) -> Array:
+        bias = self.w.get(f"{name}.bias")
+        return np.asarray(self.w[f"{name}.weight"][e] @ x + (0.0 if bias is None else bias[e]))
 
     def feed_forward(self, n: int, x: Array) -> Array:
         b, row = f"blk.{n}.", self.row
@@ -194,7 +235,7 @@ def test_a_file_is_the_model(tiny: Any, tmp_path: Path) -> None:
     np.testing.assert_allclose(found.next_logits(tiny.IDS[:3]), expected[2], rtol=2e-4, atol=3e-5)
 
 
-@pytest.mark.parametrize("kind", ["Q8_0", "F16"])
+@pytest.mark.parametrize("kind", ["Q8_0", "MXFP4", "F16"])
 def test_stacks_of_blocks_and_halves(tiny: Any, tmp_path: Path, kind: str) -> None:
     """A file with experts of 64 rows, interleaved as they are loaded, against its values in NumPy."""
     wide = {"embedding_length": 64, "expert_feed_forward_length": 32, "attention.key_length": HEAD}
@@ -218,9 +259,10 @@ def test_stacks_of_blocks_and_halves(tiny: Any, tmp_path: Path, kind: str) -> No
         np.testing.assert_allclose(found.next_logits(tiny.IDS[:3]), expected[2], rtol=2e-4, atol=5e-5)
 
 
-def test_one_on_opencl(tiny: Any, opencl: str) -> None:
-    model, ids = made(tiny, "dots1"), tiny.IDS[:8]
-    expected = PlainMixed(model, MIXTURES["dots1"]).logits(ids)
+@pytest.mark.parametrize("name", ["dots1", "gpt-oss"])
+def test_two_on_opencl(tiny: Any, name: str, opencl: str) -> None:
+    model, ids = made(tiny, name), tiny.IDS[:8]
+    expected = PlainMixed(model, MIXTURES[name]).logits(ids)
     with Context(DEVICE=opencl):
         found = model.model(capacity=8, block=8)
         np.testing.assert_allclose(found.logits(ids).numpy(), expected, rtol=2e-4, atol=3e-5)
