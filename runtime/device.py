@@ -218,6 +218,7 @@ class Device(ABC):
         self.index = index
         self.options = options or {}
         self.lost = ""  # why it cannot be used any more
+        self._tag = ""
 
     # --- must
     @cached_property
@@ -380,14 +381,16 @@ class Device(ABC):
         """(default: the target's name) What a stored binary depends on besides its source."""
         return self.target.name
 
-    @cached_property
+    @property
     def tag(self) -> str:
         """What a stored binary depends on in addition to its source and kernmill.
 
         That is `cache_tag`, all of the Target, and the files of a device and a renderer from elsewhere.
         """
-        files = own_files((type(self), type(self.renderer)))
-        return "\n".join([self.cache_tag(), target_text(self.target), *files])
+        if not self._tag:  # no cached property: its lock, in Python 3.11, outlives a fork
+            files = own_files((type(self), type(self.renderer)))
+            self._tag = "\n".join([self.cache_tag(), target_text(self.target), *files])
+        return self._tag
 
     def synchronize(self) -> None:  # noqa: B027 - a default that does nothing, not a forgotten method
         """(default: nothing is pending) Return when all work is done."""
