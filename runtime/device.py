@@ -418,7 +418,7 @@ def failure(device: Device, error: Exception, what: str) -> Exception:
 def _lose(device: Device, text: str) -> None:
     """Mark a device and its buffers, and forget its plans and programs; others go on."""
     device.lost = (
-        f"{text} The device is lost, and so are its tensors and captured functions: make them anew. "
+        f"{text} The device is lost, and so are its tensors: make them again, and call reset() of captured functions. "
         f"{device.name} is opened again when it is next used; other devices go on."
     )
     with _lock:

@@ -15,7 +15,7 @@ import pytest
 
 from kernmill import Context, Tensor, jit
 from kernmill.ir import CompileError, DeviceError, InternalError, KernmillError, Ops, OutOfMemoryError
-from kernmill.runtime import Device, Properties, get_device, realize
+from kernmill.runtime import Device, Properties, close_device, get_device, realize
 
 Far = Callable[..., str]
 MIB = 1 << 20
@@ -371,6 +371,9 @@ def test_row_16_a_process_that_dies(far: Far, call: int) -> None:
     with pytest.raises(DeviceError, match=r"failed \((EOFError|BrokenPipeError)"):
         steps()
     assert (Tensor(X) + 1).numpy().tolist() == [2, 3, 4, 5]
+    step.reset()
+    for _ in range(4):
+        assert step(Tensor(X, device=far(1))).item() == 30
 
 
 class _Broken(Device):
@@ -453,6 +456,19 @@ def test_row_19_what_is_written_in_place_keeps_its_device(far: Far) -> None:
     z[1:2] = value.to("LLVM")
     assert z.device == "LLVM"
     assert z.numpy().tolist() == [0, 1, 0]
+
+
+def test_a_captured_function_after_its_device_was_closed(far: Far) -> None:
+    """Its replay belongs to the process that is gone; after a reset it is captured with the new one."""
+    name, step = far(), jit(lambda a: (a * 3).sum())
+    for _ in range(4):
+        assert step(Tensor(X, device=name)).item() == 30
+    close_device(name)
+    with pytest.raises(DeviceError, match=r"FAR: it was closed\. The device is lost, .* call reset\(\) of captured"):
+        step(Tensor(X, device=name))
+    step.reset()
+    for _ in range(4):
+        assert step(Tensor(X, device=name)).item() == 30
 
 
 # --- options ---------------------------------------------------------------------------------------------------------
