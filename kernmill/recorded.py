@@ -87,7 +87,10 @@ def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
                 if node.op in _LOOKED_THROUGH and not node.own:
                     if node.op is not Ops.RESHAPE or node.src[0].op is not Ops.BUFFER:
                         return method(*args, **kwargs)
-                    nodes.append(node.src[0])  # the memory, which a reshape of this node reads
+                    memory = node.src[0]  # which a reshape of this node reads
+                    key.append(nodes.index(memory) if memory in nodes else None)
+                    if memory not in nodes:
+                        nodes.append(memory)
                 nodes.append(node)
                 key += (node.op, node.own, node.dtype, node.shape, value._requires_grad, value._device)
             elif type(value) in _STATIC or (type(value) is tuple and {int}.issuperset(map(type, value))):

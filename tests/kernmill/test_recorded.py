@@ -117,3 +117,25 @@ def test_integers_and_views_are_operands() -> None:
         rows = table[start : start + 2]
         np.testing.assert_allclose((rows @ table.T).numpy(), rows.numpy() @ table.numpy().T, rtol=1e-6)
         np.testing.assert_allclose(cat([rows, rows]).sum(0).numpy(), 2 * rows.numpy().sum(0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32"])
+def test_two_views_of_one_memory_are_two_operands(dtype: str) -> None:
+    """The memory was counted twice, so the second call took other nodes: a wrong shape, or wrong values."""
+    for _ in range(3):
+        x = np.arange(12).reshape(3, 4).astype(dtype)
+        t = Tensor(x).realize()
+        assert np.array_equal((t.unsqueeze(2) * t.unsqueeze(1)).numpy(), x[:, :, None] * x[:, None])
+        assert np.array_equal((t.reshape(4, 3) + t.T.reshape(4, 3)).numpy(), x.reshape(4, 3) + x.T.reshape(4, 3))
+        assert np.array_equal((t.reshape(2, 6) - t.reshape(12)[:6]).numpy(), x.reshape(2, 6) - x.reshape(12)[:6])
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32"])
+def test_views_of_one_memory_and_of_two_are_different_calls(dtype: str) -> None:
+    for _ in range(2):
+        x, y = (np.arange(i, 12 + i).reshape(3, 4).astype(dtype) for i in (0, 5))
+        t, u = Tensor(x).realize(), Tensor(y).realize()
+        for (a, p), (b, q) in (((t, x), (t, x)), ((t, x), (u, y)), ((u, y), (t, x)), ((t, x), (t, x))):
+            got = a.reshape(3, 4, 1) * b.reshape(3, 1, 4)
+            assert np.array_equal(got.numpy(), p[:, :, None] * q[:, None])
+            assert np.array_equal((a.reshape(12) - b.reshape(12)).numpy(), p.ravel() - q.ravel())
