@@ -5,6 +5,7 @@ if __name__ != "kernmill.compiler":
     raise ImportError("import kernmill.compiler, not compiler: the bare name would load a second copy")
 
 from .choose_devices import *
+from .distribute_work_items import *
 from .estimate import *
 from .kernel import *
 from .linearize import *
@@ -22,6 +23,5 @@ from .placement_units import *
 from .plan_kernels import *
 from .read_parts import *
 from .reduce_loops import *
-from .share_work import *
 from .split_loops import *
 from .trim_loops import *

@@ -14,17 +14,19 @@ from collections.abc import Mapping, Sequence
 from kernmill.ir import DeviceTable, DType, Op, UOp, show_ns
 
 from .min_cut import Network
-from .placement_units import Unit, Value
+from .placement_units import PlacementUnit, Value
 
-__all__ = ["Choice", "choose_devices", "on_one_device", "reason", "refusal", "total_ns"]
+__all__ = ["PlacementChoice", "choose_devices", "on_one_device", "reason", "refusal", "total_ns"]
 
 _SOURCE, _SINK = 0, 1
 
 
-class Choice:
+class PlacementChoice:
     """The cost of a placement, and the choice so far: `device[n]` is the device of unit n."""
 
-    def __init__(self, units: Sequence[Unit], values: Sequence[Value], table: DeviceTable, price: Mapping[str, float]):
+    def __init__(
+        self, units: Sequence[PlacementUnit], values: Sequence[Value], table: DeviceTable, price: Mapping[str, float]
+    ):
         self.units, self.values, self.table = units, values, table
         self.names = [spec.name for spec in table.specs if spec.computes]
         self.device: list[str] = [unit.pinned or self.names[0] for unit in units]
@@ -33,7 +35,7 @@ class Choice:
         for value in values:
             self.given[value.producer.number].append(value)
 
-    def _costs(self, unit: Unit, price: Mapping[str, float]) -> dict[str, float]:
+    def _costs(self, unit: PlacementUnit, price: Mapping[str, float]) -> dict[str, float]:
         """Time of a unit on each device that it may run on. `price`: of a byte on a device that has too few."""
         if unit.pinned is not None and unit.is_leaf:
             return {unit.pinned: 0.0}
@@ -59,13 +61,13 @@ def refusal(refused: Mapping[tuple[Op, tuple[DType, ...]], str], node: UOp) -> s
     return refused.get((node.op, tuple(s.dtype for s in node.src)), "") if refused else ""
 
 
-def total_ns(choice: Choice, device: Sequence[str]) -> float:
+def total_ns(choice: PlacementChoice, device: Sequence[str]) -> float:
     """Predicted time of a placement; infinite where a device cannot compute a unit."""
     kernels = sum(choice.cost[n].get(name, math.inf) for n, name in enumerate(device))
     return kernels + sum(choice.copies_ns(value, device) for value in choice.values)
 
 
-def choose_devices(choice: Choice) -> None:
+def choose_devices(choice: PlacementChoice) -> None:
     """Choose the device of every unit. Each unit must have one that can compute it."""
     starts = [on_one_device(choice, name) for name in choice.names]
     if len(choice.names) > 2:
@@ -74,12 +76,12 @@ def choose_devices(choice: Choice) -> None:
     choice.device = best
 
 
-def on_one_device(choice: Choice, name: str) -> list[str]:
+def on_one_device(choice: PlacementChoice, name: str) -> list[str]:
     """All on one device, as far as it can."""
     return [name if name in costs else min(costs, key=costs.__getitem__) for costs in choice.cost]
 
 
-def _after_largest_source(choice: Choice) -> list[str]:
+def _after_largest_source(choice: PlacementChoice) -> list[str]:
     """Each unit where the largest of what it reads is."""
     device = list(choice.device)
     for unit in choice.units:
@@ -92,7 +94,7 @@ def _after_largest_source(choice: Choice) -> list[str]:
     return device
 
 
-def _improved(choice: Choice, device: list[str]) -> list[str]:
+def _improved(choice: PlacementChoice, device: list[str]) -> list[str]:
     """The best placement that cuts between pairs of devices lead to."""
     best = total_ns(choice, device)
     pairs = list(itertools.combinations(choice.names, 2))
@@ -106,7 +108,7 @@ def _improved(choice: Choice, device: list[str]) -> list[str]:
     return device
 
 
-def _cut(choice: Choice, device: list[str], one: str, other: str) -> list[str]:
+def _cut(choice: PlacementChoice, device: list[str], one: str, other: str) -> list[str]:
     """The best placement in which units of these two devices may change to the other one.
 
     Units on the source's side of the cut are on `one`. A value on `one` is copied if some reader is on `other`: an
@@ -134,7 +136,12 @@ def _cut(choice: Choice, device: list[str], one: str, other: str) -> list[str]:
 
 
 def _add_copies(
-    network: Network, node: Mapping[int, int], choice: Choice, device: list[str], value: Value, pair: tuple[str, str]
+    network: Network,
+    node: Mapping[int, int],
+    choice: PlacementChoice,
+    device: list[str],
+    value: Value,
+    pair: tuple[str, str],
 ) -> None:
     """Add the edges for the copies of one value."""
     table, size, (one, other) = choice.table, value.size_bytes, pair
@@ -173,7 +180,7 @@ def _any_reader(network: Network, at: int, places: Sequence[int], cost: float, *
         network.add_edge(*((gate, reader) if to_sink else (reader, gate)), math.inf)
 
 
-def reason(choice: Choice, unit: Unit) -> str:
+def reason(choice: PlacementChoice, unit: PlacementUnit) -> str:
     """Why a unit is where it is."""
     own = choice.device[unit.number]
     if unit.pinned is not None:

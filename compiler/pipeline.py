@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from kernmill.ir import Ops, Stage, Target, UOp, dtypes, simplify, verify
 
 from .convert_packed import convert_packed
+from .distribute_work_items import distribute_work_items, place_barriers
 from .expand_loops import expand_loops
 from .linearize import linearize, loop_depths
 from .lower.combine_loads import combine_loads
 from .lower.decompose import decompose
 from .lower.find_dots import find_dots
 from .lower.find_mmas import find_mmas
-from .lower.find_tables import find_tables
 from .lower.insert_prefetches import insert_prefetches
+from .lower.lookup_in_registers import lookup_in_registers
 from .lower.lower_index import lower_index
 from .lower.lower_reduces import lower_reduces, nest_sums
 from .lower.multiply_in_place import multiply_in_place
@@ -28,7 +29,6 @@ from .merge_loops import merge_loops
 from .optimize import Action, apply_actions, choose
 from .partition_loops import partition_loops
 from .peel_loops import peel_loops
-from .share_work import place_barriers, share_work
 from .shuffle_lanes import shuffle_lanes
 from .trim_loops import trim_loops
 from .vectorize import vectorize
@@ -55,11 +55,13 @@ PIPELINE: tuple[Pass, ...] = (
          "loop bounds are known, and unrolled instances still share one condition"),
     Pass("find_mmas", find_mmas, Stage.OPTIMIZED, (),
          "a blockwise reduction is still one node, its packed operand one load, and work-items are loops"),
-    Pass("share_work", lambda ast, target: share_work(ast), Stage.OPTIMIZED, ("trim_loops", "find_mmas"),
+    Pass("distribute_work_items", lambda ast, target: distribute_work_items(ast), Stage.OPTIMIZED,
+         ("trim_loops", "find_mmas"),
          "work-item loops become quotients and remainders of one id, while they have names and strides"),
     Pass("convert_packed", convert_packed, Stage.OPTIMIZED, ("find_mmas",),
          "a packed panel is still one store and one load; panels for matrix units and dots keep their dtype"),
-    Pass("partition_loops", lambda ast, target: partition_loops(ast), Stage.OPTIMIZED, ("find_mmas", "share_work"),
+    Pass("partition_loops", lambda ast, target: partition_loops(ast), Stage.OPTIMIZED,
+         ("find_mmas", "distribute_work_items"),
          "local tiles have their readers; unrolled instances and lanes still share one condition"),
     Pass("expand_loops", lambda ast, target: expand_loops(ast), Stage.OPTIMIZED, ("convert_packed", "partition_loops"),
          "unrolling before vectorizing: each instance has its own indices, which show the stride of lanes"),
@@ -73,9 +75,9 @@ PIPELINE: tuple[Pass, ...] = (
          "after vectorizing, narrow products feed one reduction, and a packed operand is one load"),
     Pass("multiply_in_place", multiply_in_place, Stage.VECTORIZED, ("find_dots",),
          "the 32-bit words of a reduction are in one node, so the reductions that share them can be counted"),
-    Pass("find_tables", find_tables, Stage.VECTORIZED, ("find_dots",),
+    Pass("lookup_in_registers", lookup_in_registers, Stage.VECTORIZED, ("find_dots",),
          "the operations that unpack quants are adjacent, once for four products"),
-    Pass("scalarize_gathers", scalarize_gathers, Stage.VECTORIZED, ("combine_loads", "find_tables"),
+    Pass("scalarize_gathers", scalarize_gathers, Stage.VECTORIZED, ("combine_loads", "lookup_in_registers"),
          "a lane is a slice of one wide load; table lookups in registers are no longer gathers"),
     Pass("lower_reduces", lower_reduces, Stage.LOWERED, ("vectorize", "find_dots"),
          "an accumulator needs its final dtype, lanes included"),

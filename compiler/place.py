@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from kernmill.ir import CompileError, DeviceTable, Ops, PlacedUnit, Placement, UOp, with_sources
 
-from .choose_devices import Choice, choose_devices, on_one_device, reason, refusal, total_ns
-from .placement_units import Unit, Value, find_units, is_view, size_bytes
+from .choose_devices import PlacementChoice, choose_devices, on_one_device, reason, refusal, total_ns
+from .placement_units import PlacementUnit, Value, find_units, is_view, size_bytes
 
 __all__ = ["Placed", "place_graph"]
 
@@ -34,7 +34,7 @@ def place_graph(roots: Sequence[UOp], devices: Sequence[str], table: DeviceTable
         CompileError: no device can compute a node.
     """
     units, values, unit_of = find_units(roots, devices)
-    choice = Choice(units, values, table, price)
+    choice = PlacementChoice(units, values, table, price)
     for unit, costs in zip(units, choice.cost, strict=True):
         if not costs:
             raise _impossible(unit, table)
@@ -44,7 +44,7 @@ def place_graph(roots: Sequence[UOp], devices: Sequence[str], table: DeviceTable
     return Placed(placed, rewriter.hints, _placement(choice, values))
 
 
-def _placement(choice: Choice, values: Sequence[Value]) -> Placement:
+def _placement(choice: PlacementChoice, values: Sequence[Value]) -> Placement:
     """Return the part of the decision that people read."""
     rows = [
         PlacedUnit(
@@ -58,7 +58,7 @@ def _placement(choice: Choice, values: Sequence[Value]) -> Placement:
     return Placement(rows, total_ns(choice, choice.device), copies, alternatives)
 
 
-def _impossible(unit: Unit, table: DeviceTable) -> CompileError:
+def _impossible(unit: PlacementUnit, table: DeviceTable) -> CompileError:
     for node in unit.nodes:
         reasons = {s.name: refusal(s.refused, node) for s in table.specs if s.computes}
         if all(reasons.values()):
@@ -76,7 +76,7 @@ def _impossible(unit: Unit, table: DeviceTable) -> CompileError:
 class _Rewriter:
     """Builds the graph with copies. `at[node, device]` is the node that units on a device read."""
 
-    def __init__(self, device: Sequence[str], unit_of: Mapping[UOp, Unit]) -> None:
+    def __init__(self, device: Sequence[str], unit_of: Mapping[UOp, PlacementUnit]) -> None:
         self.device, self.unit_of = device, unit_of
         self.at: dict[tuple[UOp, str], UOp] = {}
         self.hints: dict[UOp, str] = {}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from kernmill.ir import OpGroup, Ops, UOp, dtypes, numel, static
 
-__all__ = ["Unit", "Value", "find_units", "is_view", "size_bytes"]
+__all__ = ["PlacementUnit", "Value", "find_units", "is_view", "size_bytes"]
 
 _SOURCES = frozenset({Ops.CONST, Ops.IOTA, Ops.VARIABLE})
 _STORED = frozenset({Ops.REDUCE, Ops.ASSIGN, Ops.COPY, Ops.CONTIGUOUS, Ops.TAKE})
@@ -25,8 +25,8 @@ class Value:
     views between producer and reader."""
 
     node: UOp
-    producer: Unit
-    readers: list[Unit] = field(default_factory=list["Unit"])
+    producer: PlacementUnit
+    readers: list[PlacementUnit] = field(default_factory=list["PlacementUnit"])
 
     @property
     def size_bytes(self) -> int:
@@ -35,7 +35,7 @@ class Value:
 
 
 @dataclass(eq=False, slots=True)
-class Unit:
+class PlacementUnit:
     """Nodes that run on one device. A leaf is a unit without work, whose device is given."""
 
     head: UOp
@@ -69,7 +69,9 @@ def is_view(node: UOp) -> bool:
     return node.op.group is OpGroup.MOVEMENT or node.op is Ops.DETACH
 
 
-def find_units(roots: Sequence[UOp], devices: Sequence[str]) -> tuple[list[Unit], list[Value], dict[UOp, Unit]]:
+def find_units(
+    roots: Sequence[UOp], devices: Sequence[str]
+) -> tuple[list[PlacementUnit], list[Value], dict[UOp, PlacementUnit]]:
     """The units in order of computation, the values between them, and the unit of each node that is computed.
 
     `devices[i]` is where PARAM slot i is.
@@ -77,13 +79,13 @@ def find_units(roots: Sequence[UOp], devices: Sequence[str]) -> tuple[list[Unit]
     order = UOp(Ops.SINK, dtypes.void, tuple(roots)).toposort()[:-1]
     free = _free(order)
     heads = _heads(order, roots, free)
-    units: list[Unit] = []
-    unit_of: dict[UOp, Unit] = {}
+    units: list[PlacementUnit] = []
+    unit_of: dict[UOp, PlacementUnit] = {}
     for node in order:
         if node in free or is_view(node):
             continue
         if node.op is Ops.PARAM or heads[node] is node:
-            unit = Unit(node, len(units))
+            unit = PlacementUnit(node, len(units))
             units.append(unit)
             unit_of[node] = unit
     for node in order:
@@ -134,7 +136,7 @@ def _base(node: UOp) -> UOp:
     return node
 
 
-def _pin(unit: Unit, devices: Sequence[str]) -> None:
+def _pin(unit: PlacementUnit, devices: Sequence[str]) -> None:
     """Note that a unit has no choice: memory stays where it is, and so do writes into it and copies."""
     head = unit.head
     if head.op is Ops.PARAM:
@@ -145,7 +147,7 @@ def _pin(unit: Unit, devices: Sequence[str]) -> None:
         unit.pinned, unit.why = devices[int(old.arg[0])], "it writes to memory there"
 
 
-def _count(unit: Unit, node: UOp, unit_of: dict[UOp, Unit], free: set[UOp]) -> None:
+def _count(unit: PlacementUnit, node: UOp, unit_of: dict[UOp, PlacementUnit], free: set[UOp]) -> None:
     """Add the work of a node to that of its unit."""
     if node.op is Ops.REDUCE:
         terms = float(static((numel(node.src[0].shape),))[0])
@@ -161,7 +163,9 @@ def _count(unit: Unit, node: UOp, unit_of: dict[UOp, Unit], free: set[UOp]) -> N
         unit.work += float(static((numel(node.shape),))[0]) * node.op.cost
 
 
-def _connect(unit: Unit, source: UOp, unit_of: dict[UOp, Unit], free: set[UOp], values: dict[UOp, Value]) -> None:
+def _connect(
+    unit: PlacementUnit, source: UOp, unit_of: dict[UOp, PlacementUnit], free: set[UOp], values: dict[UOp, Value]
+) -> None:
     """Note what a unit reads from another one: a copy is one of the smallest view on the way."""
     if source in free or source in unit.inputs:
         return

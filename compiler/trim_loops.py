@@ -14,9 +14,9 @@ from math import prod
 
 from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, index_const, linear, simplify, substitute
 
+from .distribute_work_items import fills_shared
 from .kernel import combined, conjuncts, iterations, masked
 from .linearize import loop_paths
-from .share_work import fills_shared
 
 __all__ = ["asked", "gate_of", "greatest", "trim_loops"]
 

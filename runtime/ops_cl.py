@@ -32,7 +32,7 @@ from .cl_driver import ClFacts, facts_of, found_devices, open_binding, refuse_af
 from .cl_memory import NO_ROOM, ClAllocator, ClBlock, ClHostAllocator, host_memory
 from .cl_program import build_program, pack_program, quietly, unpack_program
 from .device import Batch, Call, Device, GroupTooLarge, Program, Properties
-from .unit_trial import unit_trial
+from .matrix_unit_trial import matrix_unit_trial
 
 __all__ = ["ClDevice"]
 
@@ -138,7 +138,7 @@ class ClDevice(Device):
 
     def unit_fault(self, unit: Unit) -> str:
         """Why a product of a matrix unit cannot be trusted, found by trying it once; empty if it can."""
-        uops, memory, right = unit_trial(unit)
+        uops, memory, right = matrix_unit_trial(unit)
         flags = self.cl.mem_flags.READ_WRITE | self.cl.mem_flags.COPY_HOST_PTR
         try:
             source = OpenCLRenderer(cl_target(self.facts, "gpu")).render("check", uops)

@@ -11,13 +11,13 @@ from kernmill.ir import DType, Ops, OutOfMemoryError, Target, Unit, dtypes, np, 
 from kernmill.renderers import LLVM_OPS, LLVMRenderer, Renderer
 
 from .allocator import available_memory, total_memory
+from .amx_trial import matrix_unit
 from .chains import find_chains
 from .device import Batch, Call, Device, Program, Properties
 from .host import Host, this_host
 from .llvm_codegen import assembly, compile_ir, compile_ir_later, compiler_process, llvm_version
 from .loader import load_object
 from .pool import Launch, LaunchTable, default_pool, expect_pool
-from .tile_check import matrix_unit
 
 __all__ = ["LlvmDevice"]
 
@@ -84,14 +84,14 @@ class LlvmDevice(Device):
 
     def prepare(self, calls: Sequence[Call]) -> Batch:
         """A native table: repeating it costs one call."""
-        return _Table(self, calls)
+        return _LaunchBatch(self, calls)
 
     def run(self, calls: Sequence[Call], *, is_timed: bool = False) -> list[int]:
         """One native call for the whole list."""
-        return _Table(self, calls).run(is_timed=is_timed)
+        return _LaunchBatch(self, calls).run(is_timed=is_timed)
 
 
-class _Table(Batch):
+class _LaunchBatch(Batch):
     """The native launch table, kept; and a shorter one, in which chains of launches are one entry, over its arguments.
     To know how long each launch takes is to run them one after the other."""
 

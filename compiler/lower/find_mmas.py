@@ -14,7 +14,7 @@ from math import prod
 
 from kernmill.ir import Ops, Target, Unit, UOp, closed_ranges, dtypes, linear, rebuilt, simplify, substitute
 
-from ..share_work import is_local
+from ..distribute_work_items import is_local
 
 __all__ = ["find_mmas"]
 

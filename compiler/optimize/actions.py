@@ -10,19 +10,19 @@
     local i1 16        the inner 16 iterations are work-items of a work-group (of a row buffer: they fill it together)
     share k0 64        64 work-items compute partial sums, which are combined in shared memory
     order i1 i0        the order of the output loops, outermost first
-    inner k0           k0 becomes the innermost loop of its reduction
+    move_inner k0      k0 becomes the innermost loop of its reduction
     accumulate k0 256  a reduction accumulates in the output buffer (split-K): k0 becomes an output loop over blocks of
                        256 iterations; so do further loops and counts: k1 64 ..
     factor             hoisted scale: factors that are invariant in the loops of a reduction are multiplied after it
     scatter k0 i0      terms of a reduction over k0 that each belong to one index of i0 are added there: k0 becomes a
                        sequential output loop; i0' initializes the output before
     tensorize i0 i1    the results of a reduction over these loops are computed as a tile in memory, for a matrix unit
-    vnni t0_0          each lane of the row that t0_0 writes is a word of adjacent values, as a matrix unit reads them
+    pack_words t0_0    each lane of the row that t0_0 writes is a word of adjacent values, as a matrix unit reads them
     stage 1 k0 i1.v    loads from buffer 1 over these loops are first packed into a kernel-local buffer, which is shared
                        by a work-group if one of the loops is local
     bias 2 i0          bytes of buffer 2 are offset by 128 to change their signedness; the correction depends on i0, is
                        computed once for each i0, and subtracted
-    inplace t0_0       the row buffer that t0_0 writes is in the output, not in a kernel-local buffer
+    buffer_in_output t0_0   the row buffer that t0_0 writes is in the output, not in a kernel-local buffer
     stream             the stores of the kernel are non-temporal
     prefetchw          cache lines of results are prefetched during the reductions that are stored there
     prefetch 4096      loads from buffers that exceed the caches are prefetched at this distance in bytes
@@ -69,7 +69,15 @@ from .scatter import scattered
 from .staging import in_output, staged, unpacked
 
 __all__ = [
-    "CUTS", "VERBS", "Action", "Verb", "apply_action", "apply_actions", "find_loop", "fits", "parse_schedule",
+    "ACTION_KINDS",
+    "CUTS",
+    "Action",
+    "ActionKind",
+    "apply_action",
+    "apply_actions",
+    "find_loop",
+    "fits",
+    "parse_schedule",
     "show_schedule",
 ]  # fmt: skip
 
@@ -94,19 +102,23 @@ def show_schedule(actions: Sequence[Action]) -> str:
     return "\n".join(str(action) for action in actions)
 
 
+_OLD_NAMES: Final = {"inner": "move_inner", "inplace": "buffer_in_output", "vnni": "pack_words"}  # until version 0.3
+
+
 def parse_schedule(text: str) -> list[Action]:
     """Actions from text: one a line or separated by semicolons; `#` starts a comment.
 
     Raises:
-        CompileError: an unknown action.
+        CompileError: an unknown action. Names of version 0.1 are still accepted: schedules are stored on disk.
     """
     actions: list[Action] = []
     for line in text.replace(";", "\n").splitlines():
         words = line.partition("#")[0].split()
         if not words:
             continue
-        if words[0] not in VERBS:
-            raise CompileError(f"schedule: {words[0]!r} is not an action. Actions: {', '.join(VERBS)}.")
+        words[0] = _OLD_NAMES.get(words[0], words[0])
+        if words[0] not in ACTION_KINDS:
+            raise CompileError(f"schedule: {words[0]!r} is not an action. Actions: {', '.join(ACTION_KINDS)}.")
         actions.append(Action(words[0], tuple(words[1:])))
     return actions
 
@@ -132,7 +144,7 @@ def apply_action(ast: UOp, action: Action) -> Acted:
     try:
         if len(set(loops)) < len(loops):
             raise ValueError("a loop is named twice")
-        done, made = VERBS[action.verb].act(ast, action.args)
+        done, made = ACTION_KINDS[action.verb].act(ast, action.args)
         _check_memory(done)
     except IndexError:
         raise CompileError(f"schedule of {ast.arg.name}: {action}: a loop or an amount is missing.") from None
@@ -473,7 +485,7 @@ def _bias(ast: UOp, args: tuple[str, ...]) -> Acted:
     return simplify(substitute(ast, {sums[0]: total})), made
 
 
-def _vnni(ast: UOp, args: tuple[str, ...]) -> Acted:
+def _pack_words(ast: UOp, args: tuple[str, ...]) -> Acted:
     loop = find_loop(ast, args[0])
     row = next((n for n in ast.toposort() if n.op is Ops.AFTER and loop in closed_ranges(n)), None)
     count = _WORD // row.dtype.size_bytes if row is not None and row.src[0].op is Ops.LOCAL else 0
@@ -588,7 +600,7 @@ def _large_loads(ast: UOp, how: object, inside: set[UOp]) -> UOp:
 
 
 @dataclass(frozen=True, slots=True)
-class Verb:
+class ActionKind:
     """An action kind: its function, the arguments that a search may try, and how arguments are refitted.
 
     `place`: the sort key of a schedule. A split comes before actions that name the loops it makes, and after actions
@@ -601,28 +613,28 @@ class Verb:
     fit: Callable[[UOp, tuple[str, ...]], tuple[str, ...] | None] = lambda ast, args: args  # None: drop the action
 
 
-VERBS: Final[dict[str, Verb]] = {
-    "split": Verb(_cut("split"), propose.splits),
-    "unroll": Verb(_cut("unroll"), propose.unrolls),
-    "interleave": Verb(_cut("interleave"), propose.parts),
-    "vectorize": Verb(_cut("vectorize"), propose.vectors),
-    "rfactor": Verb(_cut("rfactor"), propose.rfactors),
-    "local": Verb(_cut("local"), propose.items),
-    "share": Verb(_share, propose.items),
-    "inplace": Verb(lambda ast, args: (in_output(ast, find_loop(ast, args[0])), {}), propose.rows, -1),
-    "accumulate": Verb(_accumulate, propose.accumulations, 1),
-    "factor": Verb(lambda ast, args: (factored(ast), {}), propose.nothing, 2),
-    "scatter": Verb(_scatter, propose.scatters, 1),
-    "inner": Verb(_inner, propose.inner),
-    "order": Verb(_order, propose.orders, 2, propose.fit_order),
-    "tensorize": Verb(_tensorize, propose.tiles, 2),
-    "vnni": Verb(_vnni, propose.rows, 2),
-    "bias": Verb(_bias, propose.biases, -1),
-    "stage": Verb(_stage, propose.stages, 3, propose.fit_stage),
-    "stream": Verb(_stream, propose.streams, 4),
-    "prefetchw": Verb(_prefetchw, propose.once, 4),
-    "prefetch": Verb(_prefetch, propose.prefetches, 4),
-    "inorder": Verb(_inorder, propose.in_order, 4),
-    "grid": Verb(_grid, propose.grids, 5, propose.fit_grid),
-    "thread": Verb(_thread, propose.threads, 5, propose.fit_thread),
+ACTION_KINDS: Final[dict[str, ActionKind]] = {
+    "split": ActionKind(_cut("split"), propose.splits),
+    "unroll": ActionKind(_cut("unroll"), propose.unrolls),
+    "interleave": ActionKind(_cut("interleave"), propose.parts),
+    "vectorize": ActionKind(_cut("vectorize"), propose.vectors),
+    "rfactor": ActionKind(_cut("rfactor"), propose.rfactors),
+    "local": ActionKind(_cut("local"), propose.items),
+    "share": ActionKind(_share, propose.items),
+    "buffer_in_output": ActionKind(lambda ast, args: (in_output(ast, find_loop(ast, args[0])), {}), propose.rows, -1),
+    "accumulate": ActionKind(_accumulate, propose.accumulations, 1),
+    "factor": ActionKind(lambda ast, args: (factored(ast), {}), propose.nothing, 2),
+    "scatter": ActionKind(_scatter, propose.scatters, 1),
+    "move_inner": ActionKind(_inner, propose.inner),
+    "order": ActionKind(_order, propose.orders, 2, propose.fit_order),
+    "tensorize": ActionKind(_tensorize, propose.tiles, 2),
+    "pack_words": ActionKind(_pack_words, propose.rows, 2),
+    "bias": ActionKind(_bias, propose.biases, -1),
+    "stage": ActionKind(_stage, propose.stages, 3, propose.fit_stage),
+    "stream": ActionKind(_stream, propose.streams, 4),
+    "prefetchw": ActionKind(_prefetchw, propose.once, 4),
+    "prefetch": ActionKind(_prefetch, propose.prefetches, 4),
+    "inorder": ActionKind(_inorder, propose.in_order, 4),
+    "grid": ActionKind(_grid, propose.grids, 5, propose.fit_grid),
+    "thread": ActionKind(_thread, propose.threads, 5, propose.fit_thread),
 }

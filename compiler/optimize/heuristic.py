@@ -57,7 +57,7 @@ def loops_schedule(facts: Facts) -> Schedule:
     lane_loop = _lane_loop(facts, main)
     is_large = exceeds_caches(facts.stores[0].memory_bytes, facts.target)
     if facts.row_writers and is_large and not facts.target.has_fast_nontemporal_stores:
-        schedule.try_add("inplace", facts.row_writers[-1])  # its prefetch overlaps with computation
+        schedule.try_add("buffer_in_output", facts.row_writers[-1])  # its prefetch overlaps with computation
     passes_along_rows(schedule, facts)
     if main is None:
         _stream(schedule, facts, lane_loop)

@@ -14,7 +14,7 @@ from typing import Final
 
 from kernmill.ir import AxisKind, KernmillError, Ops, Target, UOp, closed_ranges
 
-from .actions import VERBS, Action, apply_actions
+from .actions import ACTION_KINDS, Action, apply_actions
 
 __all__ = ["body_size", "is_reasonable", "neighbours", "optimized"]
 
@@ -84,11 +84,11 @@ def _steps(ast: UOp, actions: Sequence[Action], target: Target) -> Iterator[list
         here = optimized(ast, actions[:at])
         if here is None:
             return
-        for args in VERBS[action.verb].proposals(here, target):
+        for args in ACTION_KINDS[action.verb].proposals(here, target):
             if _differs_once(args, action.args):
                 yield [*actions[:at], Action(action.verb, args), *actions[at + 1 :]]
-    places = [VERBS[action.verb].place for action in actions]
-    for name, verb in VERBS.items():
+    places = [ACTION_KINDS[action.verb].place for action in actions]
+    for name, verb in ACTION_KINDS.items():
         end = next((at for at, place in enumerate(places) if place > verb.place), len(actions))
         for at in {0, end} if verb.place == 0 else {end}:
             here = optimized(ast, actions[:at])
@@ -105,7 +105,7 @@ def _fitted(ast: UOp, actions: Sequence[Action]) -> tuple[list[Action], UOp] | N
     """Refit the arguments of the actions to what earlier actions left; return the schedule and its kernel."""
     done: list[Action] = []
     for action in actions:
-        args = VERBS[action.verb].fit(ast, action.args)
+        args = ACTION_KINDS[action.verb].fit(ast, action.args)
         if args is not None:
             done.append(Action(action.verb, args))
             try:

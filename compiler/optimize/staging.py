@@ -3,7 +3,7 @@ a row buffer of the kernel in its output.
 
 A window that slides over rows reads an element once for each of its positions: i + k, for neighbours i and the window's
 k. Loops that move along one line of the buffer, and through the same gates, become one axis of the copy. The gates are
-evaluated while copying, and readers of the copy have none. Used by the actions `stage` and `inplace`. Tests:
+evaluated while copying, and readers of the copy have none. Used by the actions `stage` and `buffer_in_output`. Tests:
 tests/compiler/optimize/test_staging.py.
 """
 

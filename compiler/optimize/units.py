@@ -153,7 +153,7 @@ def unit_rows_schedule(facts: Facts) -> Schedule | None:
         _copy(schedule, product.left.step(inner) == 1, (left[deep], left[near], left[results[row]]), unit, is_left=True)
         if product.right.memory.op is Ops.LOCAL:
             kept = names_of(closed_ranges(product.right.node.src[0].src[0]))[-1]
-            schedule.add("vnni", kept)
+            schedule.add("pack_words", kept)
             schedule.cut("unroll", kept, unit.group)
             continue
         side = schedule.unrolled_loops(rows)[:-1]

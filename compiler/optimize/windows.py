@@ -191,7 +191,7 @@ def window_schedule(facts: Facts) -> Schedule | None:
         return None
     schedule = Schedule(facts.ast)
     near = window.nearest
-    is_moved = near is not None and schedule.try_add("inner", near)  # contiguous data is read from one line
+    is_moved = near is not None and schedule.try_add("move_inner", near)  # contiguous data is read from one line
     blocks, shared = _in_blocks(schedule, window)
     if blocks or is_moved:
         window = _find(analyze(schedule.ast, facts.target), window.lanes)

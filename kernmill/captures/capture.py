@@ -18,10 +18,10 @@ from kernmill.runtime import STALE, Buffer, Recording, Replay, allocate_buffer
 
 from ..lazy import Lazy
 from ..size import SymbolicSize
-from .entry import CapturedCall, CaptureResult, Effects, Fresh, Refill, Source, Value
+from .entry import CapturedCall, CaptureResult, Effects, Fresh, Refill, ReplayValue, Source
 from .guards import Guard, Walk
+from .ownership import Holders, Tensors, alive_tensors, buffer_of, stored
 from .pytree import Kind, contents, kind_of, rebuild
-from .tensor_memory import Holders, Tensors, alive_tensors, buffer_of, stored
 
 __all__ = ["Capture", "OvertakenError"]
 
@@ -47,7 +47,7 @@ class Capture:
         self._owners = self._members()
         self._sources: dict[int, Buffer] = {}
         self._fresh: dict[int, tuple[int, Buffer, Fresh]] = {}
-        self._made: list[Value] = []
+        self._made: list[ReplayValue] = []
         self._made_number: dict[int, int] = {}
         self._kept: list[Any] = []  # so that none of these ids becomes another's
         self._effects = Effects()
@@ -89,7 +89,7 @@ class Capture:
         self._sources.setdefault(id(buffer), buffer)
         return list(self._sources).index(id(buffer))
 
-    def _value(self, tensor: Lazy) -> Value:
+    def _value(self, tensor: Lazy) -> ReplayValue:
         """How the memory of a tensor is found again in a replay.
 
         Raises:
@@ -99,17 +99,17 @@ class Capture:
         shape = tensor.uop.shape
         is_leaf = tensor.requires_grad
         if node is None:  # computed from constants
-            return Value("constant", 0, shape, tensor.uop, is_leaf)
+            return ReplayValue("constant", 0, shape, tensor.uop, is_leaf)
         buffer = node.storage
         if id(buffer) in self._owners:
-            return Value("source", self._source(buffer), shape, None, is_leaf)
+            return ReplayValue("source", self._source(buffer), shape, None, is_leaf)
         if id(buffer) in self._written:
             number, _, fresh = self._fresh.setdefault(id(buffer), (len(self._fresh), buffer, Fresh(buffer)))
-            return Value("fresh", number, fresh.shape(shape), None, is_leaf)
+            return ReplayValue("fresh", number, fresh.shape(shape), None, is_leaf)
         if id(buffer) not in self._constants and (id(buffer) in self._touched or not buffer.is_borrowed):
             raise OvertakenError
         buffer.is_borrowed = True
-        return Value("constant", 0, shape, reshape(node, shape), is_leaf)
+        return ReplayValue("constant", 0, shape, reshape(node, shape), is_leaf)
 
     # --- new values
     def _make(self, part: Any) -> int | None:
@@ -123,14 +123,14 @@ class Capture:
             self._kept.append(part)
         return self._made_number[id(part)]
 
-    def _part(self, part: Any) -> Value | None:
+    def _part(self, part: Any) -> ReplayValue | None:
         if isinstance(part, SymbolicSize):
-            return Value("size", shape=part)
+            return ReplayValue("size", shape=part)
         if isinstance(part, Lazy):
             same = self._number.get(id(part))
-            return self._value(part) if same is None else Value("same", same)
+            return self._value(part) if same is None else ReplayValue("same", same)
         holder = self._holders.parts.number_of(part)
-        return None if holder is None else Value("holder", holder)
+        return None if holder is None else ReplayValue("holder", holder)
 
     def entry(self, result: Any, renewed: dict[int, list[UOp]]) -> CapturedCall:
         """Make the entry that replays this. `renewed`: the nodes of buffers before the capture."""

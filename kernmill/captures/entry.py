@@ -23,10 +23,10 @@ from ..lazy import Lazy, changes
 from ..tensor import Tensor
 from ..views import check_replay, mark
 from .guards import Guard
+from .ownership import buffer_of, chain, constant_in, hold, make_real, own, shared_memory, stored
 from .pytree import Kind, contents
-from .tensor_memory import buffer_of, chain, constant_in, hold, make_real, own, shared_memory, stored
 
-__all__ = ["CaptureResult", "CapturedCall", "Effects", "Fresh", "Refill", "Source", "Value"]
+__all__ = ["CaptureResult", "CapturedCall", "Effects", "Fresh", "Refill", "ReplayValue", "Source"]
 
 _SPARE = 2  # buffers that a result may use again when its tensor is gone
 _SMALL_SPARE, _SMALL_BYTES = 4, 1 << 16  # more of small ones
@@ -92,7 +92,7 @@ class Source(NamedTuple):
     device: str
 
 
-class Value(NamedTuple):
+class ReplayValue(NamedTuple):
     """A value of a replay: a tensor (over a fresh buffer, a source as it was before, a constant; or the same tensor
     as before), a container of the arguments, or the number of a symbolic size."""
 
@@ -115,7 +115,7 @@ class Refill(NamedTuple):
 class Effects:
     """The effects of a replay on tensors and locations, in addition to its result."""
 
-    rebound: list[tuple[int, Value]] = field(default_factory=list)
+    rebound: list[tuple[int, ReplayValue]] = field(default_factory=list)
     grads: list[tuple[int, Callable[[Any], Any]]] = field(default_factory=list)  # argument, value
     refills: list[Refill] = field(default_factory=list)
     find: Callable[[], list[Any]] = list  # returns the containers at locations that are refilled
@@ -145,7 +145,7 @@ class CaptureResult(NamedTuple):
     sources: list[Source]
     fresh: list[Fresh]
     private: list[Buffer]
-    made: list[Value]
+    made: list[ReplayValue]
     shown: int  # the first of them: all that the result shows
     result: Callable[[Any], Any]
     is_tensor: bool  # the result, and nothing else
@@ -397,7 +397,7 @@ class CapturedCall:
             self._forget()
             raise
 
-    def part(self, value: Value, holders: Sequence[Any], now: Sequence[Lazy], values: Mapping[str, int],
+    def part(self, value: ReplayValue, holders: Sequence[Any], now: Sequence[Lazy], values: Mapping[str, int],
               spares: Sequence[_Spare], old: dict[int, UOp]) -> Any:  # fmt: skip
         """One of the things that a replay makes."""
         if value.kind == "same":
@@ -411,7 +411,7 @@ class CapturedCall:
         new = Tensor._make(uop, None if node is None else node.storage.device)
         return new.requires_grad_() if value.is_leaf else new
 
-    def _node(self, value: Value, spares: Sequence[_Spare], old: dict[int, UOp]) -> UOp:
+    def _node(self, value: ReplayValue, spares: Sequence[_Spare], old: dict[int, UOp]) -> UOp:
         if value.kind == "fresh":
             return spares[value.which].nodes[int(value.shape)]
         if value.kind == "source":

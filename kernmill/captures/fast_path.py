@@ -16,7 +16,7 @@ from typing import Any
 from kernmill.runtime import is_watched
 
 from ..tensor import Tensor
-from .entry import CapturedCall, Value
+from .entry import CapturedCall, ReplayValue
 from .reader import Reading, read_call
 
 __all__ = ["write_fast_path"]
@@ -135,7 +135,7 @@ class _PathWriter:
         else:
             self.lines.append(f" return result([{', '.join(names)}])")
 
-    def part(self, value: Value) -> str:
+    def part(self, value: ReplayValue) -> str:
         """Python for one of the things made."""
         entry = self.entry
         if value.kind == "same":

@@ -47,9 +47,7 @@ from .capture import Capture, OvertakenError
 from .entry import CapturedCall
 from .fast_path import write_fast_path
 from .guards import Guard, Walk
-from .pytree import Parts, opened, rebuild, tree_flatten
-from .reader import MISS, settings_now
-from .tensor_memory import (
+from .ownership import (
     Holders,
     Tensors,
     alive_tensors,
@@ -60,7 +58,9 @@ from .tensor_memory import (
     refresh,
     stored,
 )
-from .undo import Undo
+from .pytree import Parts, opened, rebuild, tree_flatten
+from .reader import MISS, settings_now
+from .rollback import Rollback
 
 __all__ = ["CacheInfo", "CaptureMemory", "Jit", "jit"]
 
@@ -226,11 +226,11 @@ class Jit(Generic[P, R]):
         which are not."""
         with _turn() if self._ran else nullcontext():
             before = self._walk(call.parts.objects)
-            undo = Undo(self._name, before, call.parts)
+            rollback = Rollback(self._name, before, call.parts)
             try:
                 return self._capture(args, kwargs, call, before) if self._ran else self._first(args, kwargs, call)
             except OutOfMemoryError as error:
-                error.add_note(undo.put_back())
+                error.add_note(rollback.put_back())
                 raise
 
     def _first(self, args: Any, kwargs: Any, call: _Call) -> R:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from kernmill import Tensor
 from kernmill.ir import Ops, UOp, dtypes, substitute
 
-from ..captures.tensor_memory import stored
+from ..captures.ownership import stored
 from ..quant import FloatMatrix, QuantizedTensor
 from .arch import Weight
 

@@ -204,7 +204,7 @@ def environment() -> Any:
 def _own_extension(base: Any) -> Any:
     """Return the extension with the functions that templates call (`_OWN`), and a tag."""
 
-    class Generation(base):  # type: ignore[misc]
+    class GenerationTag(base):  # type: ignore[misc]
         """{% generation %}: marks the assistant's text, for training; here it is replaced by its content."""
 
         tags = frozenset(("generation",))
@@ -214,8 +214,8 @@ def _own_extension(base: Any) -> Any:
             return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
     for name, function in _OWN.items():
-        setattr(Generation, name, staticmethod(function))
-    return Generation
+        setattr(GenerationTag, name, staticmethod(function))
+    return GenerationTag
 
 
 _COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)

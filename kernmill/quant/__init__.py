@@ -4,9 +4,9 @@ from .block import BlockType, Codes
 from .files import load, load_tensor, save
 from .floats import FloatMatrix, are_side_by_side
 from .joining import joined
+from .matrix_unit import MANY_ROWS, float_linear, float_unit
 from .registry import BLOCKS, block_type
 from .tensor import QuantizedTensor, interleaved_bytes, rows_together
-from .unit import MANY_ROWS, float_linear, float_unit
 
 __all__ = [
     "BLOCKS",

@@ -21,8 +21,8 @@ from ..captures import Jit
 from ..lazy import device_name, is_grad_enabled
 from ..tensor import Tensor
 from ..tensor_bytes import in_new_memory
-from .laying import SIDE, lay_in_pieces
-from .unit import float_unit, is_rounded
+from .interleave import SIDE, lay_in_pieces
+from .matrix_unit import float_unit, is_rounded
 
 __all__ = ["FloatMatrix", "are_side_by_side"]
 
@@ -68,7 +68,7 @@ class FloatMatrix:
         rows, n = matrix.shape
         word = 2 if n % 2 == 0 and _has_pairs(matrix.dtype, matrix.device) else 1
         laid = in_new_memory(matrix.dtype, (-(-rows // SIDE), n // word, SIDE, word), matrix.device, arena)
-        lay = partial(_laying, matrix.dtype, matrix.device, matrix.shape)
+        lay = partial(_interleaver, matrix.dtype, matrix.device, matrix.shape)
         lay_in_pieces(rows, n, SIDE, lambda groups, first: lay(groups)(matrix, laid, first))
         return cls(laid, shape)
 
@@ -151,7 +151,7 @@ def _has_pairs(dtype: DType, device: str) -> bool:
 
 
 @lru_cache(64)
-def _laying(dtype: DType, device: str, shape: tuple[int, ...], groups: int) -> Jit[[Tensor, Tensor, int], None]:
+def _interleaver(dtype: DType, device: str, shape: tuple[int, ...], groups: int) -> Jit[[Tensor, Tensor, int], None]:
     """Return the function that interleaves `groups` groups of rows of such a matrix."""
     return Jit(partial(_lay, groups), runs_first=False)
 

@@ -17,7 +17,7 @@ from kernmill.ir import FormatError, dtypes, take
 from ..methods.elementwise import where
 from ..methods.movement import cat
 from ..tensor import Tensor
-from . import written
+from . import decoded
 from .bits import half, half_bytes, lookup, unpack, words
 from .block import BlockType, Codes
 
@@ -64,7 +64,7 @@ def _planes(name: str, device: str) -> Tensor:
     table p; of four values h * 2 + p that of h.
     """
     grid = _grid(name)
-    numbers: Any = sum(grid > size for size in written.SIZES[name][:-1])
+    numbers: Any = sum(grid > size for size in decoded.SIZES[name][:-1])
     numbers = numbers.astype("uint8")
     halves = numbers.reshape(len(grid), 2, 2, grid.shape[1] // 4)
     planes = halves[:, 0] | halves[:, 1] << 4
@@ -228,7 +228,7 @@ def _of_planes(name: str, index: Tensor, is_second: Tensor | None = None) -> Ten
 
 def _choices(nibbles: Tensor, name: str, sign: Tensor | int) -> Tensor:
     """Select quants by magnitude indices and a sign bit."""
-    sizes = written.SIZES[name]
+    sizes = decoded.SIZES[name]
     number = nibbles & (3 if len(sizes) < 4 else 7)
     plus, minus = (lookup(number, [_ZERO + k * size for size in sizes], dtypes.uint8) for k in (1, -1))
     return where((nibbles & sign).ne(0), minus, plus)
@@ -362,28 +362,28 @@ def _numbered(name: str, read: Callable[..., Codes]) -> tuple[BlockType, Callabl
     """Make the layout of types whose scales are stored in half bytes."""
 
     def made(d: Tensor, scales: Tensor, **rest: Tensor) -> dict[str, Tensor]:
-        return {"d": d, "scales": scales, "codes": written.numbers(name, read(d=d, scales=scales, **rest))}
+        return {"d": d, "scales": scales, "codes": decoded.numbers(name, read(d=d, scales=scales, **rest))}
 
-    return written.FORMS[name], made
+    return decoded.FORMS[name], made
 
 
 def _iq2_xxs_written(d: Tensor, qs: Tensor) -> dict[str, Tensor]:
-    codes = written.numbers("IQ2_XXS", _read_iq2_xxs(d, qs))
-    return {"d": d, "scales": written.scales_above(qs[..., 7::8]), "codes": codes}
+    codes = decoded.numbers("IQ2_XXS", _read_iq2_xxs(d, qs))
+    return {"d": d, "scales": decoded.scales_above(qs[..., 7::8]), "codes": codes}
 
 
 def _iq3_xxs_written(d: Tensor, qs: Tensor, scales: Tensor) -> dict[str, Tensor]:
-    codes = written.numbers("IQ3_XXS", _read_iq3_xxs(d, qs, scales))
-    return {"d": d, "scales": written.scales_above(scales[..., 3::4]), "codes": codes}
+    codes = decoded.numbers("IQ3_XXS", _read_iq3_xxs(d, qs, scales))
+    return {"d": d, "scales": decoded.scales_above(scales[..., 3::4]), "codes": codes}
 
 
 def _iq1_s_written(d: Tensor, qs: Tensor, qh: Tensor) -> dict[str, Tensor]:
-    return written.iq1_s(d, qh[..., 1::2] >> 4 & 7, _read_iq1_s(d, qs, qh))
+    return decoded.iq1_s(d, qh[..., 1::2] >> 4 & 7, _read_iq1_s(d, qs, qh))
 
 
 def _iq1_m_written(qs: Tensor, qh: Tensor, scales: Tensor) -> dict[str, Tensor]:
     d, scale = _iq1_m_scales(scales)
-    return written.iq1_m(half_bytes(d), scale.cast(dtypes.uint8), _read_iq1_m(qs, qh, scales))
+    return decoded.iq1_m(half_bytes(d), scale.cast(dtypes.uint8), _read_iq1_m(qs, qh, scales))
 
 
 _XXS, _XS, _XXS3 = {"d": 2, "qs": 64}, {"d": 2, "qs": 64, "scales": 8}, {"d": 2, "qs": 64, "scales": 32}
@@ -404,16 +404,16 @@ _HELD = (  # the 1024 entries of IQ2_S would need 16 lookups: that is slower tha
 
 BLOCKS = (
     BlockType("IQ2_XXS", _XXS, _read_iq2_xxs, axes=(8, 32), looked_up=True, laid=(_LAID[0], _iq2_xxs_by_bytes),
-              held=(_HELD[0], _iq2_xxs_by_bytes), written=(written.FORMS["IQ2_XXS"], _iq2_xxs_written)),
+              held=(_HELD[0], _iq2_xxs_by_bytes), written=(decoded.FORMS["IQ2_XXS"], _iq2_xxs_written)),
     BlockType("IQ2_XS", _XS, _read_iq2_xs, axes=(8, 2, 16), looked_up=True, laid=(_LAID[1], _iq2_xs_by_bytes),
               held=(_HELD[1], _iq2_xs_by_bytes), written=_numbered("IQ2_XS", _read_iq2_xs)),
     BlockType("IQ2_S", _S, _read_iq2_s, axes=(8, 2, 16), looked_up=True, written=_numbered("IQ2_S", _read_iq2_s)),
     BlockType("IQ3_XXS", _XXS3, _read_iq3_xxs, axes=(8, 32), looked_up=True, laid=(_LAID[2], _iq3_xxs_by_bytes),
-              held=(_HELD[2], _iq3_xxs_held), written=(written.FORMS["IQ3_XXS"], _iq3_xxs_written)),
+              held=(_HELD[2], _iq3_xxs_held), written=(decoded.FORMS["IQ3_XXS"], _iq3_xxs_written)),
     BlockType("IQ3_S", _S3, _read_iq3_s, axes=(4, 2, 32), looked_up=True, held=(_HELD[3], _iq3_s_held),
               written=_numbered("IQ3_S", _read_iq3_s)),
     BlockType("IQ1_S", {"d": 2, "qs": 32, "qh": 16}, _read_iq1_s, axes=(8, 32), looked_up=True,
-              written=(written.FORMS["IQ1_S"], _iq1_s_written)),
+              written=(decoded.FORMS["IQ1_S"], _iq1_s_written)),
     BlockType("IQ1_M", {"qs": 32, "qh": 16, "scales": 8}, _read_iq1_m, axes=(4, 4, 16), looked_up=True,
-              written=(written.FORMS["IQ1_M"], _iq1_m_written)),
+              written=(decoded.FORMS["IQ1_M"], _iq1_m_written)),
 )  # fmt: skip

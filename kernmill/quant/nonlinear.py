@@ -18,7 +18,7 @@ from ..methods.elementwise import where
 from ..tensor import Tensor
 from .bits import half, half_bytes, lookup, pack, unpack
 from .block import BlockType, Codes
-from .simple import inverse, largest
+from .legacy_types import inverse, largest
 
 __all__ = ["BLOCKS", "STEPS"]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from kernmill.ir import FormatError
 
-from . import grids, k, nonlinear, simple, ternary
+from . import grids, k_types, legacy_types, nonlinear, ternary
 from .block import BlockType
 
 __all__ = ["BLOCKS", "block_type"]
 
-FAMILIES = (simple, k, nonlinear, ternary, grids)
+FAMILIES = (legacy_types, k_types, nonlinear, ternary, grids)
 BLOCKS: dict[str, BlockType] = {block.name: block for family in FAMILIES for block in family.BLOCKS}
 assert all(block.size_bytes == block.type.size_bytes for block in BLOCKS.values()), (
     "a block type differs from its GGUF layout"

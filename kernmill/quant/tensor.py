@@ -19,10 +19,10 @@ from ..size import SymbolicSize
 from ..tensor import Tensor
 from ..tensor_bytes import in_new_memory
 from .block import BlockType, Codes
-from .laying import SIDE, lay_in_pieces
+from .interleave import SIDE, lay_in_pieces
+from .matrix_unit import unit_for, unit_product
 from .product import ACTIVATIONS, adds_bytes, product
 from .registry import BLOCKS, block_type
-from .unit import unit_for, unit_product
 
 __all__ = ["QuantizedTensor", "interleaved_bytes", "rows_together"]
 
@@ -136,7 +136,7 @@ class QuantizedTensor:
         for looked_up in {self.type, form}:
             _make_tables(looked_up, self.device)
         laid = in_new_memory(dtypes.uint8, shape, self.device, arena)
-        lay = partial(_laying, self.type, form, arranged, shape)
+        lay = partial(_interleaver, self.type, form, arranged, shape)
         lay_in_pieces(rows, self.shape[-1], together, lambda groups, first: lay(groups)(data, laid, first))
         return type(self)(laid.flatten(2), self.type, self.shape, interleave=together, form=form)
 
@@ -320,7 +320,7 @@ def _make_tables(form: BlockType, device: str) -> None:
 
 
 @lru_cache(64)
-def _laying(
+def _interleaver(
     kind: BlockType, form: BlockType, arranged: _Arranged, shape: tuple[int, ...], groups: int
 ) -> Jit[[Tensor, Tensor, int], None]:
     """Return the function that interleaves rows of blocks [rows, blocks, bytes]: one for each shape of the program."""

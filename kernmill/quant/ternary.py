@@ -16,7 +16,7 @@ from ..methods.movement import cat
 from ..tensor import Tensor
 from .bits import half, half_bytes, lookup, pack, unpack
 from .block import BlockType, Codes
-from .simple import inverse, rounded
+from .legacy_types import inverse, rounded
 
 __all__ = ["BLOCKS"]
 

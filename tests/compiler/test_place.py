@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from kernmill.compiler import Choice, choose_devices, find_units, place_graph, total_ns
+from kernmill.compiler import PlacementChoice, choose_devices, find_units, place_graph, total_ns
 from kernmill.ir import (
     CompileError,
     DeviceSpec,
@@ -79,7 +79,7 @@ def refusing_exp(why: str) -> dict[tuple[Op, tuple[DType, ...]], str]:
     return {(Ops.EXP, (dtypes.float32,)): why}
 
 
-def least(choice: Choice) -> float:
+def least(choice: PlacementChoice) -> float:
     """The least time of all placements, tried one by one."""
     options = [list(costs) for costs in choice.cost]
     return min(total_ns(choice, device) for device in itertools.product(*options))
@@ -89,7 +89,7 @@ def least(choice: Choice) -> float:
 def test_two_devices_are_placed_as_well_as_can_be(seed: int) -> None:
     draw = random.Random(seed)
     roots, devices = program(draw, 3, draw.randint(2, 9))
-    choice = Choice(*find_units(roots, devices)[:2], table(NAMES[:2], draw), {})
+    choice = PlacementChoice(*find_units(roots, devices)[:2], table(NAMES[:2], draw), {})
     choose_devices(choice)
     assert total_ns(choice, choice.device) == pytest.approx(least(choice), rel=1e-9)
 
@@ -99,7 +99,7 @@ def test_three_devices_are_placed_nearly_as_well_as_can_be() -> None:
     for seed in range(40):
         draw = random.Random(1000 + seed)
         roots, devices = program(draw, 3, draw.randint(2, 6))
-        choice = Choice(*find_units(roots, devices)[:2], table(NAMES, draw), {})
+        choice = PlacementChoice(*find_units(roots, devices)[:2], table(NAMES, draw), {})
         choose_devices(choice)
         ratios.append(total_ns(choice, choice.device) / least(choice))
     assert max(ratios) <= 1.05

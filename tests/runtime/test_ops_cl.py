@@ -375,7 +375,7 @@ def test_a_copy_into_memory_of_the_host(driver_memory: Any) -> None:
 def test_opening_it_loads_nothing_of_llvm(opencl: str) -> None:
     code = """
 get_device("CL").details()
-print(sorted(m for m in sys.modules if "llvmlite" in m or m.endswith(("tile_check", "ops_llvm", "renderers.llvm"))))
+print(sorted(m for m in sys.modules if "llvmlite" in m or m.endswith(("amx_trial", "ops_llvm", "renderers.llvm"))))
 """
     assert run(code)[0] == "[]\n"
 

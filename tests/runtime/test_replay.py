@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kernmill import Context, Tensor
-from kernmill.captures.tensor_memory import buffer_of
+from kernmill.captures.ownership import buffer_of
 from kernmill.ir import IndexRangeError, KernmillError, dtypes
 from kernmill.runtime import Buffer, Recording, Replay, allocate_buffer, copy_between, current_recording, recording
 

@@ -50,16 +50,16 @@ from tests.compiler.kernels import (
 
 KERNELS = {**small_kernels(), "causal": causal_kernel(), "places": places_kernel()}
 SEEDS = 8
-VERBS = [
-    *("split", "unroll", "vectorize") * 2, "rfactor", "thread", "order", "stage", "stream", "accumulate", "inplace",
-    "interleave", "scatter",
+ACTION_KINDS = [
+    *("split", "unroll", "vectorize") * 2, "rfactor", "thread", "order", "stage", "stream", "accumulate",
+    "buffer_in_output", "interleave", "scatter",
 ]  # fmt: skip
 
 
 def random_action(ast: UOp, rng: random.Random) -> Action:
     found = loops_of(ast)
     info: KernelInfo = ast.arg
-    verb = rng.choice(VERBS)
+    verb = rng.choice(ACTION_KINDS)
     name = rng.choice(sorted(found))
     if verb == "thread":
         return Action(verb, (rng.choice(info.order),) if info.order else (name,))
@@ -69,7 +69,7 @@ def random_action(ast: UOp, rng: random.Random) -> Action:
         return Action(verb, (str(rng.randint(1, 2)), *rng.sample(sorted(found), min(len(found), rng.randint(1, 2)))))
     if verb == "stream":
         return Action(verb)
-    if verb == "inplace":
+    if verb == "buffer_in_output":
         return Action(verb, (name,))
     if verb == "scatter":
         return Action(verb, (name, rng.choice(sorted(found))))
@@ -151,7 +151,7 @@ def test_the_heuristic_keeps_the_meaning(name: str, device: str) -> None:
         "vectorize i0 16\nunroll i0 4\nthread i0",
         "split k0 8; rfactor k0.s 4; order i1 i0",
         "stage 1 k0 i1.u i1.v",
-        "inplace t0_0\nstream",
+        "buffer_in_output t0_0\nstream",
         "prefetch 4096\nprefetch 16384 k0 L2",
         "inorder",
         "grid i0 i1",
@@ -210,12 +210,12 @@ WRONG = {
 
 def test_the_innermost_loop_of_a_sum_is_chosen() -> None:
     ast = merge_loops(only(convolution(data(0, 2, 4, 7, 7), data(1, 5, 4, 3, 3))))
-    moved = apply_actions(ast, parse_schedule("inner k0"))
+    moved = apply_actions(ast, parse_schedule("move_inner k0"))
     (total_,) = (node for node in moved.toposort() if node.op is Ops.REDUCE)
     assert [r.arg[0] for r in closed_ranges(total_)] == ["k1", "k2", "k0"]
     arrays = inputs(ast)
-    close(run_on("LLVM", ast, arrays, parse_schedule("inner k1; vectorize i3 8")), run_ast(ast, arrays))
-    for text in ("inner k2", "inner i0"):
+    close(run_on("LLVM", ast, arrays, parse_schedule("move_inner k1; vectorize i3 8")), run_ast(ast, arrays))
+    for text in ("move_inner k2", "move_inner i0"):
         with pytest.raises(CompileError, match="not the outer loop of a single reduction"):
             apply_actions(ast, parse_schedule(text))
 
@@ -304,16 +304,29 @@ def test_a_woven_row_gives_the_same() -> None:
     q, k, v = (data(slot, 32, 8, dtype=dtypes.bfloat16) for slot in range(3))
     ast = merge_loops(only(attention(q, k, v)))
     arrays = inputs(ast)
-    for schedule in ("vectorize i0 16; vnni t0_0", "vectorize i0 16; unroll i0 2; vnni t0_0; unroll t0_0 4"):
+    for schedule in (
+        "vectorize i0 16; pack_words t0_0",
+        "vectorize i0 16; unroll i0 2; pack_words t0_0; unroll t0_0 4",
+    ):
         found = apply_actions(ast, parse_schedule(schedule))
         close(run_ast(found, arrays), run_ast(ast, arrays))
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("vnni i0", "does not write a row"), ("vnni t1_0", "narrow values"), ("vnni t0_0", "no lanes yet")],
+    [
+        ("pack_words i0", "does not write a row"),
+        ("pack_words t1_0", "narrow values"),
+        ("pack_words t0_0", "no lanes yet"),
+    ],
 )
 def test_rows_that_are_not_woven(text: str, message: str) -> None:
     q, k, v = (data(slot, 32, 8, dtype=dtypes.bfloat16) for slot in range(3))
     with pytest.raises(CompileError, match=message):
         apply_actions(merge_loops(only(attention(q, k, v))), parse_schedule(text))
+
+
+def test_old_names_of_actions_are_accepted() -> None:
+    """Schedules are stored on disk and written in OVERRIDE files."""
+    found = parse_schedule("inner k0; inplace t0_0; vnni t0_0")
+    assert [action.verb for action in found] == ["move_inner", "buffer_in_output", "pack_words"]

@@ -262,9 +262,9 @@ def test_large_results_go_around_the_caches() -> None:
 def test_a_large_result_of_several_passes_holds_their_row() -> None:
     """Its lines are fetched while the row is filled, and written back while the next one is."""
     found = chosen(softmax(data(0, 4096, 4096)))
-    assert found["inplace"] == [("t0_0",)]
+    assert found["buffer_in_output"] == [("t0_0",)]
     assert "stream" not in found
-    assert "inplace" not in chosen(softmax(data(0, 64, 64)))
+    assert "buffer_in_output" not in chosen(softmax(data(0, 64, 64)))
 
 
 def test_where_streams_are_fast_several_passes_write_around_the_caches() -> None:
@@ -272,7 +272,7 @@ def test_where_streams_are_fast_several_passes_write_around_the_caches() -> None
     target = replace(VECTORS, has_fast_nontemporal_stores=True)
     found = chosen(softmax(data(0, 4096, 4096)), target)
     assert "stream" in found
-    assert "inplace" not in found
+    assert "buffer_in_output" not in found
     assert found["prefetch"] == [("16384", "t0_0", "L2")]
     assert "stream" not in chosen(softmax(data(0, 64, 64)), target)
 

@@ -72,8 +72,8 @@ def test_the_meaning_stays(text: str) -> None:
 )
 def test_a_row_in_the_output_gives_the_same(text: str, size: int) -> None:
     ast = merge_loops(only(softmax(data(0, 9, size))))
-    arrays, actions = inputs(ast), parse_schedule(f"inplace t0_0; {text}")
-    one = staged(ast, f"inplace t0_0; {text}")
+    arrays, actions = inputs(ast), parse_schedule(f"buffer_in_output t0_0; {text}")
+    one = staged(ast, f"buffer_in_output t0_0; {text}")
     assert not any(node.op is Ops.LOCAL for node in one.toposort())
     verify(one, Stage.OPTIMIZED, text)
     for device in ("LLVM",) if "vectorize" in text else ("LLVM", "PYTHON"):
@@ -93,7 +93,7 @@ def test_a_row_whose_elements_are_read_elsewhere_stays_apart(root: UOp, why: str
     loops = [node.src[-1].arg[0] for node in ast.toposort() if node.op is Ops.AFTER]
     for loop in loops:
         with pytest.raises(CompileError, match=why):
-            staged(ast, f"inplace {loop}")
+            staged(ast, f"buffer_in_output {loop}")
 
 
 def test_a_row_does_not_lie_where_old_values_are_read() -> None:
@@ -101,7 +101,7 @@ def test_a_row_does_not_lie_where_old_values_are_read() -> None:
     x, y = data(0, 9, 64), data(1, 9, 64)
     (kernel,) = kernels(scheduled(assign(x, elementwise(Ops.ADD, x, softmax(y))), in_place=(0,)))
     with pytest.raises(CompileError, match="reads the old values of its output"):
-        staged(kernel.ast, "inplace t0_0")
+        staged(kernel.ast, "buffer_in_output t0_0")
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ def test_a_row_in_the_output_is_filled_once(text: str) -> None:
     """Each of these fills it again where results of it lie already: the output was the row."""
     ast = merge_loops(only(softmax(data(0, 9, 64))))
     with pytest.raises(CompileError, match="filled again"):
-        staged(ast, f"inplace t0_0; {text}")
-    staged(ast, "inplace t0_0; split i0 4; split i1 16; order i0 i0.s i1.s i1; grid i0 i0.s")
+        staged(ast, f"buffer_in_output t0_0; {text}")
+    staged(ast, "buffer_in_output t0_0; split i0 4; split i1 16; order i0 i0.s i1.s i1; grid i0 i0.s")
 
 
 @pytest.mark.parametrize("slot", [1, 2])

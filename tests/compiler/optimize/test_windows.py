@@ -45,7 +45,7 @@ def test_a_line_that_fills_vectors_is_lanes_itself() -> None:
 def test_channels_that_lie_side_by_side_are_summed_innermost() -> None:
     x = permute(data(0, 2, 18, 18, 64), (0, 3, 1, 2))
     found = chosen(permute(convolution(x, data(1, 32, 64, 3, 3)), (0, 2, 3, 1)))
-    assert found[0] == "inner k0"
+    assert found[0] == "move_inner k0"
     assert any(action.startswith("stage 1 ") and action.endswith(" k2 k0") for action in found)
     assert "vectorize k0' 16" in found
     few = permute(data(0, 2, 18, 18, 3), (0, 3, 1, 2))

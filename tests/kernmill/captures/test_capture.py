@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from kernmill import Context, IndexRangeError, Tensor, jit
-from kernmill.captures.tensor_memory import buffer_of
+from kernmill.captures.ownership import buffer_of
 from kernmill.nn import optim
 from kernmill.quant import QuantizedTensor
 

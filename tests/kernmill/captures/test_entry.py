@@ -12,7 +12,7 @@ import pytest
 from kernmill import Tensor, dtypes, jit
 from kernmill.captures import entry
 from kernmill.captures.entry import Effects, Fresh
-from kernmill.captures.tensor_memory import buffer_of, refresh, stored
+from kernmill.captures.ownership import buffer_of, refresh, stored
 from kernmill.ir import UOp, setting
 from kernmill.runtime import allocate_buffer
 

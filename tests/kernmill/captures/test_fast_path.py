@@ -18,8 +18,8 @@ import pytest
 
 from kernmill import Context, IndexRangeError, Tensor, Variable, jit, nn
 from kernmill.captures.entry import CapturedCall
+from kernmill.captures.ownership import buffer_of, own
 from kernmill.captures.reader import MISS
-from kernmill.captures.tensor_memory import buffer_of, own
 from kernmill.runtime import collecting_kernels
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from kernmill import Context, FormatError, IndexRangeError, SettingError, Tensor, dtypes, quant
-from kernmill.captures.tensor_memory import buffer_of
+from kernmill.captures.ownership import buffer_of
 from kernmill.formats import gguf as gguf_format
 from kernmill.formats.gguf_types import ValueType
 from kernmill.formats.gguf_write import Typed

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from kernmill import FormatError, SettingError, Tensor, dtypes
-from kernmill.captures.tensor_memory import buffer_of
+from kernmill.captures.ownership import buffer_of
 from kernmill.ir import KernmillError
 from kernmill.llm.generate import Model
 from kernmill.llm.generation import StopStrings

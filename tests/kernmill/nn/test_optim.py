@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from kernmill import DTypeError, FormatError, GradientError, Tensor, dtypes, jit, nn
-from kernmill.captures.tensor_memory import buffer_of
+from kernmill.captures.ownership import buffer_of
 from kernmill.ir import DType
 from kernmill.runtime import collecting_kernels
 from tests.kernmill.against import values

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kernmill import Context, DType, GradientError, ShapeError, Tensor, Variable, dtypes, no_grad
-from kernmill.quant import FloatMatrix, are_side_by_side, float_unit, laying
+from kernmill.quant import FloatMatrix, are_side_by_side, float_unit, interleave
 from kernmill.runtime import WeightArena, get_device
 from tests.kernmill.against import only_on
 
@@ -58,7 +58,7 @@ def test_weights_of_bfloat16_by_pairs(count: int) -> None:
 
 
 def test_leading_axes_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(laying, "_PIECE", 16 * 24)  # a group at a time
+    monkeypatch.setattr(interleave, "_PIECE", 16 * 24)  # a group at a time
     plain, x = values(50, 24), values(6, 24).reshape(2, 3, 24)
     matrix = FloatMatrix.of(Tensor(plain))
     np.testing.assert_allclose(matrix.linear(Tensor(x)).numpy(), x @ plain.T, rtol=0, atol=1e-5)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from kernmill import Context, DTypeError, ShapeError, Tensor, dtypes, jit
-from kernmill.quant import QuantizedTensor, block_type, interleaved_bytes, laying
+from kernmill.quant import QuantizedTensor, block_type, interleave, interleaved_bytes
 from kernmill.runtime import host
 
 X = np.random.default_rng(4).standard_normal((3, 2, 64)).astype(np.float32)
@@ -110,7 +110,7 @@ def test_rows_are_laid_side_by_side_piece_by_piece(rows: int, monkeypatch: pytes
     x = Tensor(np.random.default_rng(rows).standard_normal((rows, 256), np.float32))
     weight = QuantizedTensor.quantize(x, "Q4_K").realize()
     want = weight.interleaved().data.numpy()
-    monkeypatch.setattr(laying, "_PIECE", 2 * 16 * 256)
+    monkeypatch.setattr(interleave, "_PIECE", 2 * 16 * 256)
     np.testing.assert_array_equal(weight.interleaved().data.numpy(), want)
     np.testing.assert_array_equal(weight.interleaved().dequantize().numpy(), weight.dequantize().numpy())
 

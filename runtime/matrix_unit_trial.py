@@ -10,12 +10,12 @@ from typing import Final
 
 from kernmill.ir import AxisKind, DType, Ops, Unit, UOp, bits_of, const, dtypes, make_range
 
-__all__ = ["unit_trial"]
+__all__ = ["matrix_unit_trial"]
 
 _STEPS: Final = 2  # blocks of terms that are added up
 
 
-def unit_trial(unit: Unit) -> tuple[list[UOp], list[ctypes.Array[ctypes.c_char]], bytes]:
+def matrix_unit_trial(unit: Unit) -> tuple[list[UOp], list[ctypes.Array[ctypes.c_char]], bytes]:
     """Return a small kernel with full-range operands, the memory of its three buffers, and the expected contents of
     the last one."""
     sizes = (unit.a, unit.m * unit.k), (unit.b, unit.k * unit.n)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kernmill import Context, DType, Tensor, dtypes, jit
-from kernmill.quant import BLOCKS, MANY_ROWS, QuantizedTensor, float_linear, float_unit, unit
+from kernmill.quant import BLOCKS, MANY_ROWS, QuantizedTensor, float_linear, float_unit, matrix_unit
 from tests.kernmill.against import only_on
 
 TYPES = ["Q4_0", "Q5_1", "Q8_0", "Q4_K", "Q6_K", "IQ4_NL", "TQ2_0"]
@@ -55,7 +55,7 @@ def test_few_rows_are_quantized() -> None:
 def test_a_large_weight_is_decoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     weight, x = quantized("Q4_0", 80, 512), rows(MANY_ROWS, 512)
     want = weight.linear(Tensor(x)).numpy()
-    monkeypatch.setattr(unit, "_DECODED_BYTES", 2 * 16 * 512 * 2)
+    monkeypatch.setattr(matrix_unit, "_DECODED_BYTES", 2 * 16 * 512 * 2)
     np.testing.assert_array_equal(weight.linear(Tensor(x)).numpy(), want)
 
 
@@ -83,7 +83,7 @@ def test_weights_of_halves(dtype: DType, most: float, columns: int, n: int) -> N
 def test_halves_of_another_type_keep_all_bits(columns: int, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """float16 where only bfloat16 is multiplied: what is left out is 2**-16 of each value."""
     only = float_unit("LLVM", dtypes.bfloat16)
-    monkeypatch.setattr(unit, "float_unit", lambda device, *kinds: None if dtypes.float16 in kinds else only)
+    monkeypatch.setattr(matrix_unit, "float_unit", lambda device, *kinds: None if dtypes.float16 in kinds else only)
     values = rows(columns, n).astype(np.float16)
     values[0, :3] = 2**-24, 65504, -(2**-24)
     x = rows(MANY_ROWS, n) * np.float32(1e3)
@@ -113,7 +113,7 @@ def test_rows_of_any_size(scale: float) -> None:
 def test_infinities_in_rows_of_halves(is_exact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Named regression: upper bits of infinity less infinity."""
     only = float_unit("LLVM", dtypes.bfloat16)
-    monkeypatch.setattr(unit, "float_unit", lambda device, *kinds: None if dtypes.float16 in kinds else only)
+    monkeypatch.setattr(matrix_unit, "float_unit", lambda device, *kinds: None if dtypes.float16 in kinds else only)
     values, x = rows(32, 64).astype(np.float16), rows(MANY_ROWS, 64)
     values = np.sign(values) if is_exact else values
     x[2, 5], x[3, 6], x[4, 7] = np.inf, -np.inf, np.nan

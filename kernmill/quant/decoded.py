@@ -5,7 +5,7 @@ Lookups in memory take longer than reading more bytes. A quant has
   IQ1_S it is the lowest bit of a scale, which is always odd;
 - for IQ2 3 bits, for IQ3 4 bits: the rank of a value among the possible ones, from the least one on.
 Two scales share a byte. Why: docs/topics/quantized-layouts.md. Tests:
-tests/kernmill/quant/test_written.py.
+tests/kernmill/quant/test_decoded.py.
 """
 
 from __future__ import annotations

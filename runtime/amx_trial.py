@@ -20,7 +20,7 @@ from .compile_cache import cache_key, default_cache
 from .host import Host, amx_refusal
 from .llvm_codegen import compile_ir, llvm_version
 from .loader import load_object
-from .unit_trial import unit_trial
+from .matrix_unit_trial import matrix_unit_trial
 
 __all__ = ["matrix_unit", "trial"]
 
@@ -77,7 +77,7 @@ def _outcome(trials: Sequence[Callable[[], bool]]) -> str:
 
 def trial(unit: Unit, host: Host, *, has_tiles: bool) -> Callable[[], bool]:
     """Return a self-test: a small kernel whose sums must be right; without `has_tiles` functions emulate the unit."""
-    uops, memory, right = unit_trial(unit)
+    uops, memory, right = matrix_unit_trial(unit)
     text = LLVMRenderer(Target("check"), has_tiles=has_tiles).render("check", uops)
     module = load_object(compile_ir(text, host), ["check"])
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from kernmill import Tensor, jit
-from kernmill.captures.tensor_memory import (
+from kernmill.captures.ownership import (
     Tensors,
     buffer_of,
     make_ready,

@@ -43,7 +43,7 @@ def tables(ast: UOp) -> list[UOp]:
 
 
 def test_one_lookup_is_left() -> None:
-    ast = after("find_tables", only(chosen(low())), "vectorize i0 32", TARGET)
+    ast = after("lookup_in_registers", only(chosen(low())), "vectorize i0 32", TARGET)
     (table,) = tables(ast)
     assert (table.arg, table.dtype) == (NUMBERS, dtypes.int8.vec(32))
     assert not any(node.op in (Ops.WHERE, Ops.NE) for node in ast.toposort())
@@ -51,14 +51,14 @@ def test_one_lookup_is_left() -> None:
 
 def test_what_follows_is_looked_up_as_well() -> None:
     value = chosen(low()).bitcast(dtypes.uint8)
-    ast = after("find_tables", only(value ^ everywhere(128, value)), "vectorize i0 16", TARGET)
+    ast = after("lookup_in_registers", only(value ^ everywhere(128, value)), "vectorize i0 16", TARGET)
     assert [table.arg for table in tables(ast)] == [tuple(number + 128 for number in NUMBERS)]
 
 
 @pytest.mark.parametrize("schedule", ["", "vectorize i0 8"])
 def test_without_a_register_choices_stay(schedule: str) -> None:
-    assert not tables(after("find_tables", only(chosen(low())), schedule, TARGET))
-    assert not tables(after("find_tables", only(chosen(low())), "vectorize i0 32", VECTORS))
+    assert not tables(after("lookup_in_registers", only(chosen(low())), schedule, TARGET))
+    assert not tables(after("lookup_in_registers", only(chosen(low())), "vectorize i0 32", VECTORS))
 
 
 def test_other_bytes_stay() -> None:
@@ -66,8 +66,8 @@ def test_other_bytes_stay() -> None:
     x, y = data(0, 64, dtype=dtypes.uint8), low()
     both = elementwise(Ops.ADD, chosen(y), data(1, 64, dtype=dtypes.int8))
     for value in (chosen(x >> everywhere(3, x)), (y ^ everywhere(8, y)) + everywhere(1, y)):
-        assert not tables(after("find_tables", only(value), "vectorize i0 16", TARGET))
-    assert len(tables(after("find_tables", only(both), "vectorize i0 16", TARGET))) == 1
+        assert not tables(after("lookup_in_registers", only(value), "vectorize i0 16", TARGET))
+    assert len(tables(after("lookup_in_registers", only(both), "vectorize i0 16", TARGET))) == 1
 
 
 @pytest.mark.parametrize("schedule", ["vectorize i0 16", "vectorize i0 32", "vectorize i0 64", "unroll i0 4"])
@@ -98,7 +98,7 @@ def test_bytes_that_are_read_as_words_are_codes_no_more() -> None:
     parts = [reshape(shrink(codes, ((0, 64), (n, n + 1))), (64,)).cast(dtypes.uint32) << 8 * n for n in range(4)]
     words = reduce(or_, parts)
     ast = only((((words >> 4) ^ (words >> 13)) * 7 + 3).cast(dtypes.uint8))
-    assert not tables(after("find_tables", ast, "vectorize i0 16", TARGET))
+    assert not tables(after("lookup_in_registers", ast, "vectorize i0 16", TARGET))
     arrays = inputs(ast)
     arrays[1][:] = np.random.default_rng(2).integers(0, 256, 256)
     np.testing.assert_array_equal(run_on("LLVM", ast, arrays), run_ast(ast, arrays))
@@ -116,23 +116,23 @@ def gathered(size: int, count: int = 64, most: int = 255, dtype: DType = dtypes.
 
 
 def test_a_table_in_memory_is_held_in_registers() -> None:
-    ast = after("find_tables", gathered(256), "vectorize i0 64", HELD)
+    ast = after("lookup_in_registers", gathered(256), "vectorize i0 64", HELD)
     assert len(tables(ast)) == 2
     assert all(node.src[1].dtype.lanes == 1 for node in ast.toposort() if node.op is Ops.INDEX)
-    assert len(tables(after("find_tables", gathered(256, dtype=dtypes.int8), "vectorize i0 64", HELD))) == 2
-    assert not tables(after("find_tables", gathered(256), "vectorize i0 64", TARGET))
+    assert len(tables(after("lookup_in_registers", gathered(256, dtype=dtypes.int8), "vectorize i0 64", HELD))) == 2
+    assert not tables(after("lookup_in_registers", gathered(256), "vectorize i0 64", TARGET))
 
 
 def test_no_memory_around_a_table_is_read() -> None:
     """A table that ends inside of registers, of which an index may be too large, or that begins before its memory."""
-    assert len(tables(after("find_tables", gathered(128, most=127), "vectorize i0 64", HELD))) == 1
+    assert len(tables(after("lookup_in_registers", gathered(128, most=127), "vectorize i0 64", HELD))) == 1
     for ast in (gathered(127, most=63), gathered(255), gathered(128, most=128), gathered(512, less=1)):
-        assert not tables(after("find_tables", ast, "vectorize i0 64", HELD))
+        assert not tables(after("lookup_in_registers", ast, "vectorize i0 64", HELD))
 
 
 def test_neighbours_behind_a_byte_are_no_gather() -> None:
     """One load of 64 bytes, whose place is one byte: its lanes were not asked for."""
-    (step,) = [step for step in PIPELINE if step.name == "find_tables"]
+    (step,) = [step for step in PIPELINE if step.name == "lookup_in_registers"]
     byte, memory = (UOp(Ops.PARAM, dtypes.uint8, (), (slot, 512)) for slot in (0, 1))
     for lanes in (1, 64):
         kind = dtypes.uint8.vec(lanes)
@@ -146,13 +146,13 @@ def test_places_of_several_bytes_stay() -> None:
     places = data(1, 64, dtype=dtypes.uint8).cast(dtypes.int32)
     for more in (places, data(2, 64, dtype=dtypes.uint8).cast(dtypes.int32)):
         ast = only(take(data(0, 512, dtype=dtypes.uint8), places + more, 0))
-        assert not tables(after("find_tables", ast, "vectorize i0 64", HELD))
+        assert not tables(after("lookup_in_registers", ast, "vectorize i0 64", HELD))
 
 
 @pytest.mark.parametrize("dtype", [dtypes.bool, dtypes.uint16])
 def test_other_gathers_stay(dtype: DType) -> None:
     """TABLE gives whole numbers of a byte: a table of bools was looked up as one."""
-    assert not tables(after("find_tables", gathered(256, dtype=dtype), "vectorize i0 64", HELD))
+    assert not tables(after("lookup_in_registers", gathered(256, dtype=dtype), "vectorize i0 64", HELD))
 
 
 @pytest.mark.parametrize("schedule", ["vectorize i0 64", "vectorize i0 32", "vectorize i0 16"])

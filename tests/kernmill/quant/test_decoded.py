@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernmill import Context, ShapeError, Tensor, dtypes
-from kernmill.quant import QuantizedTensor, block_type, interleaved_bytes, laying, tensor, written
+from kernmill.quant import QuantizedTensor, block_type, decoded, interleave, interleaved_bytes, tensor
 from kernmill.runtime import get_device
 
 from . import against
@@ -31,14 +31,14 @@ def with_dots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sizes() -> None:
-    assert {name: form.size_bytes for name, form in written.FORMS.items()} == SIZES
+    assert {name: form.size_bytes for name, form in decoded.FORMS.items()} == SIZES
 
 
 @pytest.mark.parametrize("name", SIZES)
 def test_the_same_values_on_every_device(name: str, with_dots: None) -> None:
     mine = weight(name)
     other = mine.interleaved()
-    assert (other.form, other.nbytes) == (written.FORMS[name], 2 * 16 * 2 * SIZES[name])
+    assert (other.form, other.nbytes) == (decoded.FORMS[name], 2 * 16 * 2 * SIZES[name])
     index = Tensor([20, 3, -1])
     against.same_bits(other.dequantize().numpy(), mine.dequantize().numpy())
     against.same_bits(other.rows(index).numpy(), mine.rows(index).numpy())
@@ -53,7 +53,7 @@ def test_laid_piece_by_piece(name: str, rows: int, with_dots: None, monkeypatch:
     """A group of rows at a time, the last one filled up; two at a time, of which the last two pieces share one."""
     mine = weight(name, rows)
     for groups in (1, 2):
-        monkeypatch.setattr(laying, "_PIECE", groups * 16 * 512)
+        monkeypatch.setattr(interleave, "_PIECE", groups * 16 * 512)
         against.same_bits(mine.interleaved().dequantize().numpy(), mine.dequantize().numpy())
 
 

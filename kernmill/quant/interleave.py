@@ -1,6 +1,6 @@
 """Interleaving: how many rows are interleaved, and how a matrix is repacked, some groups of rows at a time.
 
-Tests: tests/kernmill/quant/test_laying.py.
+Tests: tests/kernmill/quant/test_interleave.py.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from kernmill.runtime import get_device, host
 from tests.compiler.tiles import UNITS
 from tests.renderers.test_amx import amx_host
 
-check: Any = importlib.import_module("kernmill.runtime.tile_check")
+check: Any = importlib.import_module("kernmill.runtime.amx_trial")
 BYTES = next(unit for unit in UNITS if unit.a is unit.b and unit.a.name == "uint8")
 
 

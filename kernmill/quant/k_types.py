@@ -4,7 +4,7 @@ Q2_K, Q4_K and Q5_K are scale * code - least, Q3_K and Q6_K scale * code with co
 for each group. It computes the best real scale (and least value) for the resulting codes by weighted least squares, and
 takes the one with the smallest error. Then the scales are rounded, and the codes computed again. Source:
 github.com/ggml-org/ggml, src/ggml-common.h (layouts) and src/ggml-quants.c (how many scales, which weights). Tests:
-tests/kernmill/quant/test_k.py.
+tests/kernmill/quant/test_k_types.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..methods.movement import cat
 from ..tensor import Tensor
 from .bits import half, half_bytes, pack, pack_threes, threes, unpack, words
 from .block import BlockType, Codes
-from .simple import inverse, largest
+from .legacy_types import inverse, largest
 
 __all__ = ["BLOCKS", "fit_around_zero", "fit_from_least"]
 

@@ -2,7 +2,7 @@
 
 When: after find_dots. Why there: operations on four products are merged into one. Assumes: nothing. Guarantees: a TABLE
 gives the byte that the operations gave, for each of the sixteen values of its source; operations with other users
-remain. Nothing behind a table in memory is read. Tests: tests/compiler/lower/test_find_tables.py.
+remain. Nothing behind a table in memory is read. Tests: tests/compiler/lower/test_lookup_in_registers.py.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from kernmill.ir import Ops, Target, UOp, apply_op, const, dtypes, rebuilt, subs
 
 from ..shuffle_lanes import entry
 
-__all__ = ["find_tables"]
+__all__ = ["lookup_in_registers"]
 
 _SIZE = 16  # bytes of a table, and the least vector that a lookup gives
 _STEPS = 4  # from which on a lookup is fewer instructions
 
 
-def find_tables(ast: UOp, target: Target) -> UOp:
+def lookup_in_registers(ast: UOp, target: Target) -> UOp:
     """Return the kernel with TABLE instead of selections between numbers, and of byte gathers from a few registers."""
     ast = rebuilt(ast, lambda _, u: _held(u, target.table_bytes))
     sources = _sources(ast.toposort(), target.table_lanes)

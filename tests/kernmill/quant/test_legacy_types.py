@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernmill import Tensor
-from kernmill.quant.simple import BLOCKS, inverse, largest, rounded
+from kernmill.quant.legacy_types import BLOCKS, inverse, largest, rounded
 
 from . import against
 

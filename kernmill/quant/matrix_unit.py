@@ -3,7 +3,7 @@
 Weights are decoded once for all rows, in the tile order of the unit. x is rounded to the unit's dtype, with a smaller
 error than the 8 bits of product.py. A float16 weight is not a bfloat16: without a unit for it, weight and x are each
 split into high and low parts. Three of the four high/low products give float32 accuracy minus 7 bits. Why:
-docs/topics/matrix-units.md. Tests: tests/kernmill/quant/test_unit.py.
+docs/topics/matrix-units.md. Tests: tests/kernmill/quant/test_matrix_unit.py.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 from kernmill.ir import Unit, dtypes
 from kernmill.renderers import AMX_UNITS, MMA_UNITS
 
-unit_trial: Any = importlib.import_module("kernmill.runtime.unit_trial").unit_trial
+matrix_unit_trial: Any = importlib.import_module("kernmill.runtime.matrix_unit_trial").matrix_unit_trial
 NUMPY = {dtypes.int8: np.int8, dtypes.uint8: np.uint8, dtypes.float16: np.float16}
 
 
@@ -20,7 +20,7 @@ UNITS = [unit for units in (*AMX_UNITS.values(), MMA_UNITS) for unit in units if
 
 @pytest.mark.parametrize("unit", UNITS, ids=str)
 def test_what_must_come_out_is_the_sum_of_the_products(unit: Unit) -> None:
-    uops, (left, right, result), wanted = unit_trial(unit)
+    uops, (left, right, result), wanted = matrix_unit_trial(unit)
     a = np.frombuffer(left.raw[:-1], NUMPY[unit.a]).reshape(-1, unit.m, unit.k).astype(np.float64)
     b = np.frombuffer(right.raw[:-1], NUMPY[unit.b]).reshape(-1, unit.k // unit.group, unit.n, unit.group)
     rows = b.transpose(0, 1, 3, 2).reshape(-1, unit.k, unit.n).astype(np.float64)

@@ -7,7 +7,7 @@ import pytest
 
 from kernmill import Tensor
 from kernmill.quant import BLOCKS as ALL
-from kernmill.quant.k import BLOCKS, fit_around_zero, fit_from_least
+from kernmill.quant.k_types import BLOCKS, fit_around_zero, fit_from_least
 
 from . import against
 

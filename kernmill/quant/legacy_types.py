@@ -3,7 +3,7 @@
 Rounding follows the reference: codes of the 4- and 5-bit types are truncated after adding a half, those of Q8_0 rounded
 half away from zero, each with the scale before it is rounded to float16.
 Source: github.com/ggml-org/ggml, src/ggml-quants.c (quantize_row_*_ref) for what is written.
-Tests: tests/kernmill/quant/test_simple.py.
+Tests: tests/kernmill/quant/test_legacy_types.py.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Distribution over work-items: who runs which iteration, who fills shared memory, and where barriers are needed.
 
-`share_work`, when: once loops are split and trimmed, before they are unrolled. Every value then depends on at most one
-LOCAL loop, whose variable is the id of the work-item. Output loops become quotients and remainders of it. An AFTER that
+`distribute_work_items`, when: once loops are split and trimmed, before they are unrolled. Every value then depends on
+at most one LOCAL loop, whose variable is the id of the work-item. Output loops become quotients and remainders of it. An AFTER that
 closes LOCAL loops becomes an array that the work-items fill together. Values outside of LOCAL loops are computed by
 every work-item alike; only work-item 0 stores them.
 
 `place_barriers`, when: the list is written. Why there: only the list shows what runs between a store and the load that
-reads it. A loop whose iterations fill an array again synchronizes twice. Tests: tests/compiler/test_share_work.py.
+reads it. A loop whose iterations fill an array again synchronizes twice. Tests:
+tests/compiler/test_distribute_work_items.py.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from kernmill.ir import AxisKind, CompileError, Ops, UOp, closed_ranges, dtypes,
 
 from .kernel import gated, order_of, output_loops, reordered, step_of
 
-__all__ = ["fills_shared", "is_local", "place_barriers", "share_work"]
+__all__ = ["distribute_work_items", "fills_shared", "is_local", "place_barriers"]
 
 _COPIED = 8  # unrolled rounds of a copy to shared memory, so that their loads overlap
 
 
-def share_work(ast: UOp) -> UOp:
+def distribute_work_items(ast: UOp) -> UOp:
     """Return the kernel with one LOCAL loop around everything that differs between work-items."""
     order = ast.toposort()
     fills = [node for node in order if fills_shared(node)]

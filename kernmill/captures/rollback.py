@@ -1,4 +1,4 @@
-"""class Undo: rolls back tensors, gradients and containers after an out-of-memory call."""
+"""class Rollback: rolls back tensors, gradients and containers after an out-of-memory call."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from kernmill.ir import UOp
 from kernmill.runtime import STALE
 
 from .guards import Guard, Walk
+from .ownership import Holders
 from .pytree import Parts, contents, kind_of
-from .tensor_memory import Holders
 
-__all__ = ["Undo"]
+__all__ = ["Rollback"]
 
 
-class Undo:
+class Rollback:
     """The state reachable from a captured function before a call. Other Python values, such as a counter, are not
     rolled back."""
 
