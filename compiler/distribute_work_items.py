@@ -1,9 +1,9 @@
 """Distribution over work-items: who runs which iteration, who fills shared memory, and where barriers are needed.
 
 `distribute_work_items`, when: once loops are split and trimmed, before they are unrolled. Every value then depends on
-at most one LOCAL loop, whose variable is the id of the work-item. Output loops become quotients and remainders of it. An AFTER that
-closes LOCAL loops becomes an array that the work-items fill together. Values outside of LOCAL loops are computed by
-every work-item alike; only work-item 0 stores them.
+at most one LOCAL loop, whose variable is the id of the work-item. Output loops become quotients and remainders of it.
+An AFTER that closes LOCAL loops becomes an array that the work-items fill together. Values outside of LOCAL loops are
+computed by every work-item alike; only work-item 0 stores them.
 
 `place_barriers`, when: the list is written. Why there: only the list shows what runs between a store and the load that
 reads it. A loop whose iterations fill an array again synchronizes twice. Tests:

@@ -110,7 +110,7 @@ def test_a_row_does_not_lie_where_old_values_are_read() -> None:
 def test_a_row_in_the_output_is_filled_once(text: str) -> None:
     """Each of these fills it again where results of it lie already: the output was the row."""
     ast = merge_loops(only(softmax(data(0, 9, 64))))
-    with pytest.raises(CompileError, match="filled again"):
+    with pytest.raises(CompileError, match="written twice"):
         staged(ast, f"buffer_in_output t0_0; {text}")
     staged(ast, "buffer_in_output t0_0; split i0 4; split i1 16; order i0 i0.s i1.s i1; grid i0 i0.s")
 
