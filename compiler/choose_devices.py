@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from kernmill.ir import DeviceTable, DType, Op, UOp, show_ns
 
@@ -53,7 +54,29 @@ class PlacementChoice:
         """Time of the copies of a value under a placement."""
         home = device[value.producer.number]
         away = {device[reader.number] for reader in value.readers} - {home}
-        return sum(self.table.copy_ns(home, name, value.size_bytes) for name in away)
+        return sum(self.table.copy_ns(home, name, value.size_bytes) for name in away) if away else 0.0
+
+    def moved_ns(self, unit: PlacementUnit, name: str) -> float:
+        """How much longer the graph would take with one unit on another device."""
+        touched = {value.node: value for value in (*self.given[unit.number], *unit.inputs.values())}.values()
+        moved = {unit.number: name}
+        before = sum(self.copies_ns(value, self.device) for value in touched)
+        after = sum(self.copies_ns(value, _Moved(self.device, moved)) for value in touched)
+        costs = self.cost[unit.number]
+        return costs[name] - costs[self.device[unit.number]] + after - before
+
+
+class _Moved(Sequence[str]):
+    """A placement with some units on other devices."""
+
+    def __init__(self, device: Sequence[str], moved: Mapping[int, str]) -> None:
+        self.device, self.moved = device, moved
+
+    def __getitem__(self, number: Any) -> Any:
+        return self.moved.get(number) or self.device[number]
+
+    def __len__(self) -> int:
+        return len(self.device)
 
 
 def refusal(refused: Mapping[tuple[Op, tuple[DType, ...]], str], node: UOp) -> str:
@@ -72,8 +95,9 @@ def choose_devices(choice: PlacementChoice) -> None:
     starts = [on_one_device(choice, name) for name in choice.names]
     if len(choice.names) > 2:
         starts.append(_after_largest_source(choice))
-    best = min((_improved(choice, start) for start in starts), key=lambda device: total_ns(choice, device))
-    choice.device = best
+    starts.sort(key=lambda device: total_ns(choice, device))
+    few = starts[: max(1, len(choice.names) - 1)]  # of two devices, one cut is the best from wherever it starts
+    choice.device = min((_improved(choice, start) for start in few), key=lambda device: total_ns(choice, device))
 
 
 def on_one_device(choice: PlacementChoice, name: str) -> list[str]:
@@ -115,11 +139,14 @@ def _cut(choice: PlacementChoice, device: list[str], one: str, other: str) -> li
     edge leads to a node that is on the sink's side as soon as one reader is. Values on `other` have the reverse edges.
     """
     pair = (one, other)
-    free = [n for n, name in enumerate(device) if name in pair and len(choice.cost[n].keys() & {*pair}) == 2]
+    device = list(device)
+    free = {n for n, name in enumerate(device) if name in pair and len(choice.cost[n].keys() & {*pair}) == 2}
+    while decided := [n for n in sorted(free) if _decide(choice, device, n, pair, free)]:
+        free.difference_update(decided)
     if not free:
         return device
     network = Network(2 + len(free))
-    node = {n: 2 + index for index, n in enumerate(free)}
+    node = {n: 2 + index for index, n in enumerate(sorted(free))}
     for n in free:
         costs = choice.cost[n]
         network.add_edge(_SOURCE, node[n], costs[other])  # is cut where the unit is on `other`
@@ -129,10 +156,38 @@ def _cut(choice: PlacementChoice, device: list[str], one: str, other: str) -> li
     for value in touched.values():
         _add_copies(network, node, choice, device, value, pair)
     side = network.source_side()
-    result = list(device)
     for n in free:
-        result[n] = one if node[n] in side else other
-    return result
+        device[n] = one if node[n] in side else other
+    return device
+
+
+def _decide(choice: Choice, device: list[str], n: int, pair: tuple[str, str], free: set[int]) -> bool:
+    """Choose one of two devices for a unit if that is right whatever happens to the others: if it gains more than all
+    copies that depend on others may cost. Most units read a large weight that is on a device, and are such."""
+    (one, other), table, unit = pair, choice.table, choice.units[n]
+    costs = choice.cost[n]
+    gain, bound = costs[other] - costs[one], 0.0  # of being on `one`
+    for value in unit.inputs.values():
+        maker = value.producer.number
+        if maker in free:
+            bound += max(table.copy_ns(one, other, value.size_bytes), table.copy_ns(other, one, value.size_bytes))
+            continue
+        to = [table.copy_ns(device[maker], name, value.size_bytes) for name in pair]
+        if len(value.readers) == 1:
+            gain += to[1] - to[0]
+        else:
+            bound += max(to)
+    for value in choice.given[n]:
+        away = [{name, *(device[r.number] for r in value.readers if r.number not in free)} - {name} for name in pair]
+        away = [names | {*pair} - {name} for names, name in zip(away, pair, strict=True)]
+        bound += max(
+            sum(table.copy_ns(name, to, value.size_bytes) for to in names)
+            for name, names in zip(pair, away, strict=True)
+        )
+    if abs(gain) <= bound:
+        return False
+    device[n] = one if gain > 0 else other
+    return True
 
 
 def _add_copies(
@@ -190,12 +245,7 @@ def reason(choice: PlacementChoice, unit: PlacementUnit) -> str:
         found = next((why for node in unit.nodes if (why := refusal(spec.refused, node))), "")
         if spec.computes and found and len(costs) == 1:
             return f"{spec.name} cannot: {found}"
-    others: list[tuple[float, str]] = []
-    now = total_ns(choice, choice.device)
-    for name in costs.keys() - {own}:
-        moved = [*choice.device]
-        moved[unit.number] = name
-        others.append((total_ns(choice, moved) - now, name))
+    others = [(choice.moved_ns(unit, name), name) for name in costs.keys() - {own}]
     if not others:
         return f"{own} is the only device that can"
     more, name = min(others)

@@ -27,11 +27,7 @@ class Value:
     node: UOp
     producer: PlacementUnit
     readers: list[PlacementUnit] = field(default_factory=list["PlacementUnit"])
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of one copy."""
-        return size_bytes(self.node)
+    size_bytes: int = 0  # of one copy
 
 
 @dataclass(eq=False, slots=True)
@@ -177,7 +173,7 @@ def _connect(
         return
     node = min(reversed(path), key=size_bytes)  # of equals the lowest: more readers share it
     if node not in values:
-        values[node] = Value(node, producer)
+        values[node] = Value(node, producer, size_bytes=size_bytes(node))
     value = values[node]
     unit.inputs[source] = value
     if unit not in value.readers:
