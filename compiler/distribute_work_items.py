@@ -124,7 +124,7 @@ def place_barriers(uops: list[UOp]) -> list[UOp]:
 
 def _walk(uops: Sequence[UOp], group: int, before: _Touched, out: list[UOp]) -> None:
     """Process one block; `before` has the accesses since the last barrier, and is updated."""
-    for part in _parts(uops):
+    for part in _top_level(uops):
         loop, body, mine = part[0], part[1:-1], _touched(part)
         if mine and any(u.op is Ops.RANGE and is_local(u) for u in body):
             if loop.src[0].arg != group if is_local(loop) else any(is_local(r) for r in loop.src[0].ranges):
@@ -146,7 +146,7 @@ def _walk(uops: Sequence[UOp], group: int, before: _Touched, out: list[UOp]) -> 
         out += part
 
 
-def _parts(uops: Sequence[UOp]) -> Iterator[Sequence[UOp]]:
+def _top_level(uops: Sequence[UOp]) -> Iterator[Sequence[UOp]]:
     """Yield each node of a block, a loop with its body as one."""
     start = depth = 0
     for at, u in enumerate(uops):

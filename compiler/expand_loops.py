@@ -26,14 +26,14 @@ def expand_loops(ast: UOp) -> UOp:
     return separate_loops(simplify(root.replace(src=stores)))
 
 
-def _kind(ranges: Iterable[UOp], kind: AxisKind) -> list[UOp]:
+def _loops_of_kind(ranges: Iterable[UOp], kind: AxisKind) -> list[UOp]:
     return sorted((r for r in ranges if r.arg[1] == kind), key=lambda r: str(r.arg[0]))
 
 
 def _tile(store: UOp) -> list[UOp]:
     """Return the loops of a register tile, the longest outside: values that depend on it have short live ranges,
     while those of the shorter loops stay in registers."""
-    return sorted(_kind(store.ranges, AxisKind.UNROLL), key=lambda r: -int(r.src[0].arg))
+    return sorted(_loops_of_kind(store.ranges, AxisKind.UNROLL), key=lambda r: -int(r.src[0].arg))
 
 
 def _copies(node: UOp, loops: list[UOp]) -> list[UOp]:
@@ -75,23 +75,23 @@ def _is_sum(u: UOp, loops: list[UOp]) -> bool:
 def _close(node: UOp) -> UOp:
     """A REDUCE or AFTER: its own UNROLL loops repeat its values, RFACTOR loops repeat the whole reduction."""
     closed = closed_ranges(node)
-    repeated = _kind(closed, AxisKind.UNROLL)
+    repeated = _loops_of_kind(closed, AxisKind.UNROLL)
     rest = tuple(r for r in closed if r not in repeated)
     head = node.src[: len(node.src) - len(closed)]
     if node.op is Ops.AFTER:
         effects = [copy for effect in head[1:] for copy in _copies(effect, repeated)]
         return node.replace(src=(head[0], *effects, *rest), arg=len(effects))
     values = [copy for value in head for copy in _copies(value, repeated)]
-    groups = _kind(rest, AxisKind.RFACTOR)
+    groups = _loops_of_kind(rest, AxisKind.RFACTOR)
     loops = tuple(r for r in rest if r not in groups)
     several = zip(*(_copies(value, groups) for value in values), strict=True)
-    op, parts = node.arg[0], [_reduce(node, list(part), loops) for part in several]
+    op, parts = node.arg[0], [_unrolled_reduce(node, list(part), loops) for part in several]
     while len(parts) > 1:
         parts = [a.alu(op, b) for a, b in zip(parts[::2], parts[1::2], strict=False)] + parts[len(parts) // 2 * 2 :]
     return parts[0]
 
 
-def _reduce(node: UOp, values: list[UOp], loops: tuple[UOp, ...]) -> UOp:
+def _unrolled_reduce(node: UOp, values: list[UOp], loops: tuple[UOp, ...]) -> UOp:
     op = node.arg[0]
     neutral = neutral_element(op, node)
     values = [value for value in values if value is not neutral] or [neutral]  # copies outside of a masked loop

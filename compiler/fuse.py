@@ -234,7 +234,7 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
             return len(uses) > 1 or not _inline(node, uses[0], fact, fusion)
         if fact.cost == 0:
             return False
-        if len(uses) > max(_MOST_PLACES, min(_MOST_COPIES, _pairs(uses))):
+        if len(uses) > max(_MOST_PLACES, min(_MOST_COPIES, _unrolled_instances(uses))):
             return True
         if len({use.kernel for use in uses}) > 1 and (fact.cost > _CHEAP or fact.reads > 2):
             return True
@@ -262,7 +262,7 @@ def _is_widened(node: UOp, facts: dict[UOp, _Facts]) -> bool:
     return node.op.group is OpGroup.COMPARE and _elements(node.shape) >= _REUSE * facts[node].widest > 0
 
 
-def _pairs(uses: list[Use]) -> int:
+def _unrolled_instances(uses: list[Use]) -> int:
     """Count the instances of the node if the loops of two around all uses are unrolled."""
     shared = frozenset[UOp].intersection(*(_needed(use) for use in uses)) if uses else ()
     return 1 << sum(loop.src[0].bounds == (2, 2) for loop in shared)
@@ -446,7 +446,7 @@ def _sources(node: UOp, use: Use, fusion: Fusion, facts: dict[UOp, _Facts]) -> t
         case Ops.REDUCE:
             return (_reduction(node, use, fusion, facts),)
         case Ops.TAKE:
-            return _take(node, use, fusion)
+            return _take_placeholder(node, use, fusion)
         case Ops.ASSIGN:
             return _assigned(node, use)
         case Ops.COPY | Ops.CHECK:
@@ -474,7 +474,7 @@ def _reduction(node: UOp, use: Use, fusion: Fusion, facts: dict[UOp, _Facts]) ->
     return Use(use.kernel, tuple(index), use.gate)
 
 
-def _take(node: UOp, use: Use, fusion: Fusion) -> tuple[Use, Use]:
+def _take_placeholder(node: UOp, use: Use, fusion: Fusion) -> tuple[Use, Use]:
     """Use a placeholder for the index on the taken axis; the loaded index replaces it when bodies are built."""
     data, index_node = node.src
     axis, rank = node.arg, len(index_node.shape)

@@ -53,7 +53,7 @@ def _keys(item: Item | None) -> Iterator[Hashable]:
     """Yield what two kernels must share: the loops, and an index in a buffer that differs in each iteration."""
     if isinstance(item, Kernel):
         loops = _loops(item.ast)
-        for slot, places in _places(item.ast).items():
+        for slot, places in _accessed_indices(item.ast).items():
             for place in places:
                 if place.src[1].ranges == loops:
                     yield item.device, loops, item.buffers[slot], place
@@ -68,16 +68,16 @@ class _Items:
         self.touching: dict[int, list[int]] = {}  # positions of items, by buffer
         self.writing: dict[int, list[int]] = {}
         for at, item in enumerate(plan.items):
-            self._put(at, item)
+            self._insert(at, item)
 
-    def _put(self, at: int, item: Item) -> None:
+    def _insert(self, at: int, item: Item) -> None:
         self.items[at] = item
         for number in buffers_of(item):
             insort(self.touching.setdefault(number, []), at)
         for number in outputs_of(item):
             insort(self.writing.setdefault(number, []), at)
 
-    def _take(self, at: int, item: Item) -> None:
+    def _remove(self, at: int, item: Item) -> None:
         self.items[at] = None
         for number in buffers_of(item):
             self.touching[number].remove(at)
@@ -109,9 +109,9 @@ class _Items:
         merged = _merged(one, other, {n for n in one.outputs if self.alive.touched.get(n) == both})
         if not self.alive.moved(both, place, {*one.buffers, *other.buffers}, merged.buffers):
             return False
-        self._take(first, one)
-        self._take(second, other)
-        self._put(place, merged)
+        self._remove(first, one)
+        self._remove(second, other)
+        self._insert(place, merged)
         return True
 
 
@@ -132,7 +132,7 @@ def _is_plain(ast: UOp) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _places(ast: UOp) -> dict[int, set[UOp]]:
+def _accessed_indices(ast: UOp) -> dict[int, set[UOp]]:
     """Return for each slot the indices that a kernel accesses, written as if all were slot 0."""
     places: dict[int, set[UOp]] = {}
     for node in ast.toposort():
@@ -146,7 +146,7 @@ def _places(ast: UOp) -> dict[int, set[UOp]]:
 def _fit(one: Kernel, other: Kernel, shared: list[int]) -> bool:
     """True if both access a common element in each iteration, and what one of them writes the other only reads, at
     that index."""
-    mine, theirs, is_same = _places(one.ast), _places(other.ast), False
+    mine, theirs, is_same = _accessed_indices(one.ast), _accessed_indices(other.ast), False
     for n in shared:
         here, there = mine[one.buffers.index(n)], theirs[other.buffers.index(n)]
         is_same |= any(place.src[1].ranges == _loops(one.ast) for place in here & there)

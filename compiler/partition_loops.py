@@ -49,11 +49,11 @@ def _in_parts(stores: tuple[UOp, ...], loops: Sequence[UOp], names: list[str], m
             if prod(map(iterations, stores[0].ranges.difference(loops[:place]))) < _LANES * (len(ends) + 1):
                 continue
             ends, left = [ends[len(ends) // 2]], 4 * most  # a half of a concatenated tensor has half the nodes
-            halves = [_part(stores, loops[place:], [*names], bounds)[0] for bounds in _pairs(ends, loop)]
+            halves = [_part(stores, loops[place:], [*names], bounds)[0] for bounds in _sub_ranges(ends, loop)]
             if sum(map(_nodes, halves)) > _SHARED * _nodes(stores):
                 continue
         parts: list[UOp] = []
-        for bounds in _pairs(ends, loop):
+        for bounds in _sub_ranges(ends, loop):
             part, inner = _part(stores, loops[place:], names, bounds)
             # without the last block, block numbers are no longer clamped, and the same loop may have more ends
             parts += _in_parts(part, inner, names, left // (len(ends) + 1))
@@ -61,7 +61,7 @@ def _in_parts(stores: tuple[UOp, ...], loops: Sequence[UOp], names: list[str], m
     return stores
 
 
-def _pairs(ends: Sequence[int], loop: UOp) -> Iterable[tuple[int, int]]:
+def _sub_ranges(ends: Sequence[int], loop: UOp) -> Iterable[tuple[int, int]]:
     """Return the first iteration of each sub-range, and that of the next one."""
     return pairwise((0, *ends, iterations(loop)))
 
@@ -72,11 +72,11 @@ def _part(
     """The stores for iterations from the first to before the last of the outermost of these loops, and its loops."""
     (loop, *inner), (first, last) = loops, bounds
     begin = (sum(loop.arg[2:]) + first,) if loop.arg[1] == AxisKind.THREAD else ()
-    own = _named(loop, names, index_const(last - first), *begin)  # before those inside it
-    table = {r: _named(r, names, r.src[0]) for r in inner}
+    own = _new_loop(loop, names, index_const(last - first), *begin)  # before those inside it
+    table = {r: _new_loop(r, names, r.src[0]) for r in inner}
     places = table | {loop: own + first}
     values = table | {loop: index_const(first)} if last - first == 1 else places
-    part = stored(simplify(_moved(store, places, values)) for store in stores)
+    part = stored(simplify(_substituted(store, places, values)) for store in stores)
     return part, [own, *table.values()]
 
 
@@ -85,14 +85,14 @@ def _nodes(stores: Sequence[UOp]) -> int:
     return len({u for store in stores for u in store.toposort() if u.op is not Ops.CONST})
 
 
-def _moved(store: UOp, places: Mapping[UOp, UOp], values: Mapping[UOp, UOp]) -> UOp:
+def _substituted(store: UOp, places: Mapping[UOp, UOp], values: Mapping[UOp, UOp]) -> UOp:
     """Substitute in the store with one table for its index, which keeps its loops, and one for its values."""
     memory, place, *gate = store.src[0].src
     there = store.src[0].replace(src=(memory, substitute(place, places), *(substitute(g, values) for g in gate)))
     return store.replace(src=(there, substitute(store.src[1], values)))
 
 
-def _named(loop: UOp, names: list[str], size: UOp, *first: int) -> UOp:
+def _new_loop(loop: UOp, names: list[str], size: UOp, *first: int) -> UOp:
     """Make a new loop; for a THREAD loop with the first iteration of this slice."""
     names.append(f"{loop.arg[0]}.p{len(names)}")
     return loop.replace(src=(size,), arg=(names[-1], loop.arg[1], *first))

@@ -32,7 +32,7 @@ class IndexMap:
 
     def __init__(self) -> None:
         self.flat = cache(flat_index)
-        self._sources = cache(_moved)
+        self._sources = cache(_source_index)
 
     def moved(self, node: UOp, use: Use) -> Use:
         """Return the index into the source of a movement op for an index into its output."""
@@ -46,7 +46,7 @@ def flat_index(index: Place, shape: Shape) -> UOp:
     return simplify(sum(terms, index_const(0)))
 
 
-def _moved(op: Op, arg: Any, shapes: tuple[Shape, Shape], place: Place, gate: UOp) -> tuple[Place, UOp]:
+def _source_index(op: Op, arg: Any, shapes: tuple[Shape, Shape], place: Place, gate: UOp) -> tuple[Place, UOp]:
     """Return index and gate for the source of a movement op; `shapes` are those of its output and of that source."""
     (shape, source), inside = shapes, TRUE
     match op:

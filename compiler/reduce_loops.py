@@ -56,10 +56,10 @@ def separate_loops(ast: UOp) -> UOp:
     """
     own: dict[tuple[tuple[UOp, ...], frozenset[UOp]], dict[UOp, UOp]] = {}  # a position -> replacements of its loops
     names = set(loops_of(ast))
-    owners = {loop: _place(node) for node in ast.toposort() if node.op is Ops.AFTER for loop in closed_ranges(node)}
+    owners = {loop: _position(node) for node in ast.toposort() if node.op is Ops.AFTER for loop in closed_ranges(node)}
 
     def apart(_: UOp, new: UOp) -> UOp:
-        mine = _place(new)
+        mine = _position(new)
         if new.op is not Ops.REDUCE or all(owners.setdefault(loop, mine) == mine for loop in closed_ranges(new)):
             return new
         if mine not in own:
@@ -69,7 +69,7 @@ def separate_loops(ast: UOp) -> UOp:
     return rebuilt(ast, apart)
 
 
-def _place(node: UOp) -> tuple[tuple[UOp, ...], frozenset[UOp]]:
+def _position(node: UOp) -> tuple[tuple[UOp, ...], frozenset[UOp]]:
     """Return the loops that a node closes, and those around it, without unrolled loops and lanes."""
     return tuple(walked(closed_ranges(node))), frozenset(walked(node.ranges))
 

@@ -63,7 +63,7 @@ def shuffle_lanes(ast: UOp, target: Target) -> UOp:
     done: dict[UOp, UOp] = {}
     for node in order:
         if node in families:  # the sources of one are done, and their relevant part is the same for all
-            family = [_moved(access, done) for access in families[node]]
+            family = [_with_new_sources(access, done) for access in families[node]]
             turned = _loads(family, target)
             for access in family:
                 families.pop(access.node)
@@ -119,7 +119,7 @@ def _lane_places(u: UOp) -> tuple[dict[UOp, int], list[int]] | None:
     return {part: k for part, k in sorted(scalar.items(), key=lambda item: item[0].key) if k}, offsets
 
 
-def _moved(access: _Access, done: dict[UOp, UOp]) -> _Access:
+def _with_new_sources(access: _Access, done: dict[UOp, UOp]) -> _Access:
     """Return the same access with rewritten sources."""
     terms = tuple((done[atom], k) for atom, k in access.terms)
     gate = None if access.gate is None else done[access.gate]
@@ -169,12 +169,12 @@ def _loads(family: list[_Access], target: Target) -> dict[int, UOp]:
     turned: dict[int, UOp] = {}
     for run in _runs(list(by_start), _longest(one, target), one.scalar.size_bytes):
         rows = [_row(one, run[0], lane, len(run)) for lane in range(len(one.steps))]
-        columns = _columns([_load(one, row) for row in rows], target)
+        columns = _columns([_bytes_load(one, row) for row in rows], target)
         turned.update(zip(run, [column.cast(one.scalar) for column in columns], strict=True))
     return turned
 
 
-def _load(one: _Access, index: UOp) -> UOp:
+def _bytes_load(one: _Access, index: UOp) -> UOp:
     return _as_bytes(UOp(Ops.LOAD, index.dtype, (index,), one.node.arg))
 
 
@@ -223,7 +223,7 @@ def _picked(family: list[_Access], target: Target) -> dict[int, UOp]:
         first = low + number * width
         lanes = [touched.get(first + n, []) for n in range(width)]
         index = UOp(Ops.INDEX, one.scalar.vec(width), (one.memory, one.at(first), *_mask(one, first, lanes)))
-        vectors[number] = _load(one, index)
+        vectors[number] = _bytes_load(one, index)
     found = {
         access.start: merged([(vectors[(p - low) // width], (p - low) % width) for p in access.places()]).cast(
             one.scalar

@@ -33,10 +33,10 @@ def split_reduces(roots: Sequence[UOp]) -> list[UOp]:
             return new
         terms = _terms(node.src[0], new.src[0], readers) if node.arg[0] is Ops.ADD else []
         if len(terms) <= _MOST_TERMS:
-            return _split(node, new)
+            return _split_reduction(node, new)
         groups = [terms[n : n + _MOST_TERMS] for n in range(0, len(terms), _MOST_TERMS)]
         sums = [new.replace(src=(combined(Ops.ADD, group),)) for group in groups]
-        return combined(Ops.ADD, [_split(node, part) for part in sums])
+        return combined(Ops.ADD, [_split_reduction(node, part) for part in sums])
 
     return list(rebuilt(sink, change).src)
 
@@ -54,7 +54,7 @@ def _terms(old: UOp, new: UOp, readers: Mapping[UOp, int]) -> list[UOp]:
     return terms
 
 
-def _split(node: UOp, new: UOp) -> UOp:
+def _split_reduction(node: UOp, new: UOp) -> UOp:
     """The reduction `node`, on changed sources `new`, in two steps if it is long."""
     (op, axes), (source,) = node.arg, new.src
     outputs, total = numel(node.shape), numel(source.shape)
@@ -73,14 +73,14 @@ def _split(node: UOp, new: UOp) -> UOp:
     else:
         flat, inner = reshape(apart, (outputs, length)), -(-length // parts)
         if inner * parts != length:
-            flat = _padded(flat, op, length, inner * parts)
+            flat = _padded_with_neutral(flat, op, length, inner * parts)
         cut = reshape(flat, (outputs, parts, inner))
     partial = reshape(reduce_axes(cut, op, tuple(range(2, len(cut.shape)))), (outputs, parts))
     stored = UOp(Ops.CONTIGUOUS, partial.dtype, (partial,))
     return reshape(reduce_axes(stored, op, (1,)), node.shape)
 
 
-def _padded(flat: UOp, op: Op, length: int, wanted: int) -> UOp:
+def _padded_with_neutral(flat: UOp, op: Op, length: int, wanted: int) -> UOp:
     """More elements at the end of axis 1 that do not change the result."""
     padded = pad(flat, ((0, 0), (0, wanted - length)))
     inside = expand(reshape(iota(wanted) < length, (1, wanted)), padded.shape)

@@ -37,7 +37,7 @@ def _vector(node: UOp, src: tuple[UOp, ...], done: dict[UOp, UOp]) -> UOp:
     if closed_ranges(node) or node.op is Ops.REDUCE:
         return _close(node, src)
     if node.op is Ops.INDEX:
-        return _place(node, src, done)
+        return _vectorized_index(node, src, done)
     if src == node.src or node.op is Ops.MMA:
         return node.replace(src=src)
     lanes = max(s.dtype.lanes for s in src)
@@ -59,7 +59,7 @@ def spread(u: UOp, lanes: int) -> UOp:
     return const(u.dtype.vec(lanes), u.arg) if u.op is Ops.CONST else UOp(Ops.BROADCAST, u.dtype.vec(lanes), (u,))
 
 
-def _place(node: UOp, src: tuple[UOp, ...], done: dict[UOp, UOp]) -> UOp:
+def _vectorized_index(node: UOp, src: tuple[UOp, ...], done: dict[UOp, UOp]) -> UOp:
     """Vectorize an INDEX: contiguous over the lanes (scalar index, vector dtype), or a vector of indices."""
     loop = _lanes_of(node)
     if loop is None:

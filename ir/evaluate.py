@@ -255,7 +255,7 @@ class _Evaluator:
         if u.op is Ops.CAST:
             x = src[0]
             if u.dtype.is_int and u.src[0].dtype.is_float:
-                x = _cut(x.astype(np.float64), u.dtype.scalar)
+                x = _truncated(x.astype(np.float64), u.dtype.scalar)
             return x != 0 if u.dtype.is_bool else x.astype(_numpy_name(u.dtype))
         if u.src[0].dtype.scalar is dtypes.bfloat16:
             return (src[0].view(np.uint32) >> 16).astype(np.uint16).view(_numpy_name(u.dtype))
@@ -339,7 +339,7 @@ class _Evaluator:
         return np.arange(self.size(u.src[0])).reshape(shape)
 
 
-def _cut(x: Array, dtype: DType) -> Array:
+def _truncated(x: Array, dtype: DType) -> Array:
     """`float_to_int` of all elements, not yet wrapped to a narrow dtype."""
     limit = 2.0 ** (63 if dtype.bits == 64 else 31)
     if not dtype.is_signed and dtype.bits >= 32:

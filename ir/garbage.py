@@ -43,11 +43,11 @@ def no_collection() -> Generator[None]:
                 _off_by.discard(threading.get_ident())
 
 
-def _after_fork() -> None:
+def _enable_after_fork() -> None:
     """Turn the collector on in a forked child, where no other code does."""
     if _off_by - {threading.get_ident()}:
         gc.enable()
     _off_by.clear()
 
 
-at_fork(after_in_child=_after_fork)
+at_fork(after_in_child=_enable_after_fork)

@@ -21,7 +21,7 @@ def shape_of(node: UOp) -> Shape:
     if node.op.is_elementwise and node.op is not Ops.BITCAST:
         return next(filter(None, [s.shape for s in node.src]), ())
     if node.op.group is _MOVEMENT:
-        return _moved(node, node.src[0].shape)
+        return _movement_shape(node, node.src[0].shape)
     match node.op:
         case Ops.BUFFER | Ops.PARAM:
             return (node.arg[-1],)
@@ -41,7 +41,7 @@ def shape_of(node: UOp) -> Shape:
     return ()
 
 
-def _moved(node: UOp, shape: Shape) -> Shape:
+def _movement_shape(node: UOp, shape: Shape) -> Shape:
     arg = node.arg
     match node.op:
         case Ops.RESHAPE | Ops.EXPAND:

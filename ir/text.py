@@ -109,17 +109,17 @@ def _parse_line(line: str, nodes: dict[str, UOp]) -> tuple[str, UOp]:
 def _parse_arg(text: str, nodes: dict[str, UOp]) -> Any:
     """Parse an arg: Python syntax, except `%3` for a node and `@ADD` for an op."""
     named = re.sub(_WORD, lambda found: re.sub("^%", "node", found[0]).removeprefix("@"), text)
-    return _value(ast.parse(named, mode="eval").body, nodes)
+    return _parsed_value(ast.parse(named, mode="eval").body, nodes)
 
 
-def _value(tree: ast.expr, nodes: dict[str, UOp]) -> Any:
+def _parsed_value(tree: ast.expr, nodes: dict[str, UOp]) -> Any:
     match tree:
         case ast.Constant():
             return tree.value
         case ast.Tuple():
-            return tuple(_value(item, nodes) for item in tree.elts)
+            return tuple(_parsed_value(item, nodes) for item in tree.elts)
         case ast.UnaryOp(op=ast.USub()):
-            return -_value(tree.operand, nodes)
+            return -_parsed_value(tree.operand, nodes)
         case ast.Name(id="inf" | "nan"):
             return float(tree.id)
         case ast.Name():

@@ -45,7 +45,7 @@ def run(source: str | os.PathLike[str], target: str | os.PathLike[str], mix: str
     start = time.perf_counter()
     recipe = mix_named(mix)
     file = gguf.read(source)
-    kinds = {name: _kind(file, entry, recipe, requantize) for name, entry in file.entries.items()}
+    kinds = {name: _new_type(file, entry, recipe, requantize) for name, entry in file.entries.items()}
     if any(os.path.exists(target) and os.path.samefile(target, path) for path in file.paths):
         raise FormatError(f"{os.fspath(target)}: is the input file. Write to a different path.")
     if os.path.isfile(target) and not (os.stat(target).st_mode & _WRITABLE and os.access(target, os.W_OK)):
@@ -111,7 +111,7 @@ def _fallen(file: gguf.GGUFFile, kinds: Mapping[str, TensorType], recipe: Mix) -
     return f"{count} tensors have rows that are not a multiple of the block size: {shown}" if changes else ""
 
 
-def _kind(file: gguf.GGUFFile, entry: gguf.GGUFEntry, recipe: Mix, requantize: bool) -> TensorType:
+def _new_type(file: gguf.GGUFFile, entry: gguf.GGUFEntry, recipe: Mix, requantize: bool) -> TensorType:
     """Return the new type of a tensor."""
     kind = recipe.type_for(entry.name, entry.shape, **_facts(file))
     if kind is None or kind is entry.type or (entry.type.dtype is not None and not entry.type.dtype.is_float):

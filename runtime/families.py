@@ -212,7 +212,7 @@ def _flat(arg: Any) -> _Fields:
     return list(arg), tuple
 
 
-def _pairs(arg: Any) -> _Fields:
+def _flat_pairs(arg: Any) -> _Fields:
     return [size for pair in arg for size in pair], lambda s: tuple(zip(s[::2], s[1::2], strict=True))
 
 
@@ -239,7 +239,7 @@ def _region(arg: Any) -> _Fields:
 
 _WITH_STARTS = (Ops.PAD, Ops.SHRINK, Ops.ASSIGN)  # whose fields are alternately a start and a size
 _SIZED: dict[Any, Callable[[Any], _Fields]] = {
-    Ops.RESHAPE: _flat, Ops.EXPAND: _flat, Ops.PAD: _pairs, Ops.SHRINK: _pairs, Ops.STRIDE: _strides,
+    Ops.RESHAPE: _flat, Ops.EXPAND: _flat, Ops.PAD: _flat_pairs, Ops.SHRINK: _flat_pairs, Ops.STRIDE: _strides,
     Ops.WINDOW: _window, Ops.UNWINDOW: _unwindow, Ops.ASSIGN: _region,
 }  # fmt: skip
 """Of each op whose arg holds sizes: these, and the arg with others."""
@@ -392,7 +392,7 @@ def _difference(before: Sample, now: Sample) -> str:
     return f"a number changed from {numbers[0][0]} to {numbers[0][1]}" if numbers else "other kernels were dropped"
 
 
-def _line(walk: GraphWalk) -> str:
+def _source_line(walk: GraphWalk) -> str:
     return next((root.origin for root in walk.roots if root.origin), None) or "an unknown line"
 
 
@@ -401,11 +401,11 @@ def _warn(family: Family, reason: str, walk: GraphWalk) -> None:
 
     because = f" One plan for all sizes was not possible ({family.refused})." if family.refused else ""
     logging.getLogger("kernmill").warning(
-        f"{_line(walk)}: kernels were compiled {_WARN_AFTER} times for one expression, the last time because "
+        f"{_source_line(walk)}: kernels were compiled {_WARN_AFTER} times for one expression, the last time because "
         f"{reason}.{because} Pad the sizes to a few fixed ones, or give changing numbers as Tensor(number)."
     )
 
 
 def _report(walk: GraphWalk, compiled: int, seconds: float, reason: str) -> None:
     if reason and debug() >= 1:
-        print(f"compiled {compiled} kernels in {1e3 * seconds:.0f} ms, {reason}: {_line(walk)}", file=sys.stderr)
+        print(f"compiled {compiled} kernels in {1e3 * seconds:.0f} ms, {reason}: {_source_line(walk)}", file=sys.stderr)

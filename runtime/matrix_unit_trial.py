@@ -19,7 +19,9 @@ def matrix_unit_trial(unit: Unit) -> tuple[list[UOp], list[ctypes.Array[ctypes.c
     """Return a small kernel with full-range operands, the memory of its three buffers, and the expected contents of
     the last one."""
     sizes = (unit.a, unit.m * unit.k), (unit.b, unit.k * unit.n)
-    blocks = [[[_value(n + step, dtype) for n in range(size)] for step in range(_STEPS)] for dtype, size in sizes]
+    blocks = [
+        [[_operand_value(n + step, dtype) for n in range(size)] for step in range(_STEPS)] for dtype, size in sizes
+    ]
     wanted: list[float] = [0] * (unit.m * unit.n)
     for a, b in zip(*blocks, strict=True):
         assert Ops.MMA.py is not None
@@ -53,7 +55,7 @@ def _kernel(unit: Unit) -> list[UOp]:
     return [count, item, *(u for u in uops if u is not count), UOp(Ops.END, dtypes.void, (item,))]
 
 
-def _value(number: int, dtype: DType) -> float:
+def _operand_value(number: int, dtype: DType) -> float:
     """Return one of all values of 8 bits, which each of the types represents exactly, as well as their sums."""
     value = number * 37 % 256
     value = value if dtype is dtypes.uint8 else value - 128

@@ -19,13 +19,13 @@ from .device import Call, get_device
 from .device_rates import new_buffer
 from .replay import copy_between
 
-__all__ = ["Split", "measure", "placement_lines", "splits_of"]
+__all__ = ["PlacementSplit", "measure", "placement_lines", "splits_of"]
 
 _RUNS = 5
 
 
 @dataclass(slots=True)
-class Split:
+class PlacementSplit:
     """Kernels of one device that follow each other, and the copies before them. Times in nanoseconds."""
 
     device: str
@@ -40,9 +40,9 @@ class Split:
         return sum(time_ns for _, _, time_ns in self.copies)
 
 
-def splits_of(plan: GraphPlan, table: DeviceTable) -> list[Split]:
+def splits_of(plan: GraphPlan, table: DeviceTable) -> list[PlacementSplit]:
     """The splits of a plan, with the predicted time of each."""
-    splits: list[Split] = []
+    splits: list[PlacementSplit] = []
     waiting: dict[str, list[tuple[str, int, float]]] = {}  # copies, by the device they go to
     for item in plan.items:
         if isinstance(item, Copy):
@@ -52,17 +52,17 @@ def splits_of(plan: GraphPlan, table: DeviceTable) -> list[Split]:
             waiting.setdefault(target.device, []).append((source.device, size, time_ns))
             continue
         if not splits or splits[-1].device != item.device:
-            splits.append(Split(item.device))
+            splits.append(PlacementSplit(item.device))
         last = splits[-1]
         last.copies += waiting.pop(item.device, [])
         last.kernels.append(item)
         cost = estimate(item.ast)
         last.predicted_ns += table.spec(item.device).kernel_ns(cost.additions, cost.products, cost.bytes_moved)
-    splits += [Split(device, copies=copies) for device, copies in waiting.items()]  # of results
+    splits += [PlacementSplit(device, copies=copies) for device, copies in waiting.items()]  # of results
     return splits
 
 
-def measure(plan: GraphPlan, splits: Sequence[Split]) -> tuple[float, float]:
+def measure(plan: GraphPlan, splits: Sequence[PlacementSplit]) -> tuple[float, float]:
     """Run the items of a plan on new buffers. Returns nanoseconds of kernels and of copies; each split gets its
     own `measured_ns`. Variables are at their least."""
     buffers = [new_buffer(get_device(b.device), b.dtype, b.numel) for b in plan.buffers]
@@ -76,7 +76,7 @@ def measure(plan: GraphPlan, splits: Sequence[Split]) -> tuple[float, float]:
     return in_kernels, sum(_time_copy(buffers[item.target], buffers[item.source]) for item in copies)
 
 
-def _time_kernels(split: Split, buffers: Sequence[Buffer]) -> float:
+def _time_kernels(split: PlacementSplit, buffers: Sequence[Buffer]) -> float:
     device = get_device(split.device)
     programs = build_all([(device, kernel) for kernel in split.kernels])
     calls = [
@@ -131,7 +131,7 @@ def placement_lines(
     return lines
 
 
-def _reasons(placement: Placement, split: Split, most: int) -> list[str]:
+def _reasons(placement: Placement, split: PlacementSplit, most: int) -> list[str]:
     """Why the units of a split that take longest are on its device, as far as their lines tell units apart."""
     lines = {kernel.origin for kernel in split.kernels}
     own = [unit for unit in placement.units if unit.device == split.device and unit.origin in lines]

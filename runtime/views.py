@@ -27,7 +27,7 @@ def views(order: Iterable[UOp], roots: Iterable[UOp]) -> dict[UOp, Buffer]:
     places: dict[UOp, tuple[UOp, int, int]] = {}  # the leaf of a node, its first value there, how many
     read = set(roots)
     for node in order:
-        place = (node, 0, node.storage.numel) if node.storage is not None else _place(node, places)
+        place = (node, 0, node.storage.numel) if node.storage is not None else _slice_of(node, places)
         if place is not None:
             places[node] = place
         else:
@@ -66,7 +66,7 @@ def opened(node: UOp, memory: UOp) -> UOp:
     return UOp(Ops.SHRINK, memory.dtype, (reshape(whole, shape),), tuple([(0, length) for _, length in node.arg]))
 
 
-def _place(node: UOp, places: dict[UOp, tuple[UOp, int, int]]) -> tuple[UOp, int, int] | None:
+def _slice_of(node: UOp, places: dict[UOp, tuple[UOp, int, int]]) -> tuple[UOp, int, int] | None:
     """Return the leaf of a node with one contiguous source, the first value in it, and how many there are up to its
     last one. None: it is not a slice, is empty, or has no fixed offset."""
     source = node.src[0] if node.src else node

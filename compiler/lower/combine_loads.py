@@ -55,13 +55,13 @@ def _half(u: UOp) -> UOp | None:
 def _word(u: UOp, target: Target) -> UOp | None:
     """Return the bytes of an int as one load: they have the same order in the register as in memory."""
     parts: dict[int, UOp] = {}
-    if not _collect(u, parts) or sorted(parts) != list(range(0, u.dtype.bits, 8)):
+    if not _collect_bytes(u, parts) or sorted(parts) != list(range(0, u.dtype.bits, 8)):
         return None
-    found = _load(side_by_side([parts[shift] for shift in sorted(parts)], u.dtype.lanes, target))
+    found = _assembled_load(side_by_side([parts[shift] for shift in sorted(parts)], u.dtype.lanes, target))
     return None if found is None else UOp(Ops.BITCAST, u.dtype, (found,))
 
 
-def _load(u: UOp) -> UOp | None:
+def _assembled_load(u: UOp) -> UOp | None:
     """Return a value assembled from byte loads (or one such load), or the slice that a shuffle takes of it."""
     if all(n.op in (Ops.LOAD, Ops.CONST) or n.op.is_elementwise for n in u.toposort(lambda n: n.op is Ops.LOAD)):
         return u
@@ -74,10 +74,10 @@ def _load(u: UOp) -> UOp | None:
     return UOp(Ops.LOAD, u.dtype, (index,), whole.arg)
 
 
-def _collect(u: UOp, parts: dict[int, UOp]) -> bool:
+def _collect_bytes(u: UOp, parts: dict[int, UOp]) -> bool:
     """Collect the bytes below by their shift; False if there is anything else."""
     if u.op is Ops.OR:
-        return all(_collect(s, parts) for s in u.src)
+        return all(_collect_bytes(s, parts) for s in u.src)
     u, by = (u.src[0], int(u.src[1].arg)) if u.op is Ops.SHL and u.src[1].is_const else (u, 0)
     if u.op is not Ops.CAST or u.src[0].dtype.scalar is not dtypes.uint8 or by in parts:
         return False

@@ -74,7 +74,7 @@ def _sum(like: UOp, values: Sequence[UOp], loops: Sequence[UOp]) -> UOp:
 
 def _dot(values: Sequence[UOp], group: int, node: UOp, target: Target) -> tuple[Sequence[UOp], Sequence[UOp]]:
     """The values as one DOT, and the DOT to take off again where an operand was moved by 128; else themselves."""
-    products = [product for value in values if (product := _product(value)) is not None]
+    products = [product for value in values if (product := _factors_of(value)) is not None]
     if len(products) < group or len({tuple(x.dtype.scalar for x in product) for product in products}) > 1:
         return values, ()
     a, b = (side_by_side([product[n] for product in products], node.dtype.lanes, target) for n in (0, 1))
@@ -101,7 +101,7 @@ def moved(u: UOp) -> UOp:
     return u.bitcast(other) ^ _HIGHEST[other]
 
 
-def _product(value: UOp) -> tuple[UOp, UOp] | None:
+def _factors_of(value: UOp) -> tuple[UOp, UOp] | None:
     """Return the two factors, the uniform one first and scalar. A single byte is multiplied by 1."""
     value = without_mask(value)
     if value.op is Ops.CAST and (byte := _narrow(value)) is not None and byte.dtype.scalar in BYTES:
@@ -142,7 +142,7 @@ def read_by_dots(order: Sequence[UOp], target: Target) -> set[UOp]:
     elements of a DOT, contiguous in both factors."""
     found: set[UOp] = set()
     for node in order:
-        product = _product(node.src[0]) if node.op is Ops.REDUCE and node.arg == (Ops.ADD, 1) else None
+        product = _factors_of(node.src[0]) if node.op is Ops.REDUCE and node.arg == (Ops.ADD, 1) else None
         if product is None or any(u.op is not Ops.LOAD for u in product):
             continue
         kinds, places = tuple(u.dtype.scalar for u in product), [u.src[0] for u in product]

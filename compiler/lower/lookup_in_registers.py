@@ -29,7 +29,7 @@ def lookup_in_registers(ast: UOp, target: Target) -> UOp:
     for node, source in sources.items():
         steps = [s for s in node.toposort() if sources.get(s) is source] if node not in inside else []
         if len(steps) > _STEPS and node.dtype.scalar in (dtypes.int8, dtypes.uint8):
-            table = tuple([_value(steps, code) for code in range(_SIZE)])
+            table = tuple([_evaluated(steps, code) for code in range(_SIZE)])
             tables[node] = UOp(Ops.TABLE, node.dtype, (source,), table)
     return substitute(ast, tables)
 
@@ -63,7 +63,7 @@ def _sources(order: Sequence[UOp], lanes: int) -> dict[UOp, UOp]:
     return sources
 
 
-def _value(steps: Sequence[UOp], code: int) -> Any:
+def _evaluated(steps: Sequence[UOp], code: int) -> Any:
     """Evaluate the operations for one number."""
     known: dict[UOp, Any] = {steps[0]: code}
     for step in steps[1:]:

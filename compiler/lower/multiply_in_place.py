@@ -29,14 +29,14 @@ _BYTE = 255
 def multiply_in_place(ast: UOp, target: Target) -> UOp:
     """Return the kernel with sums shifted instead of quants."""
     users = Counter(node.src[0] for node in ast.toposort() if node.op is Ops.DOT)
-    if not any(_place(codes, target.dot_most) for codes in users):
+    if not any(_shift_of(codes, target.dot_most) for codes in users):
         return ast
     return separate_loops(rebuilt(ast, lambda _, new: _in_place(new, users, target) if new.op is Ops.REDUCE else new))
 
 
 def _in_place(total: UOp, users: Mapping[UOp, int], target: Target) -> UOp:
     dots, loops = total.src[: total.arg[1]], closed_ranges(total)
-    places = [_place(dot.src[0], target.dot_most) if dot.op is Ops.DOT else 0 for dot in dots]
+    places = [_shift_of(dot.src[0], target.dot_most) if dot.op is Ops.DOT else 0 for dot in dots]
     rows = max((users.get(dot.src[0], 1) for dot, place in zip(dots, places, strict=True) if place), default=1)
     steps = sorted({0, *places}, reverse=True)
     terms = prod(map(iterations, loops)) * len(dots) * terms_of_a_dot(dtypes.uint8)
@@ -59,7 +59,7 @@ def _moved(dot: UOp, by: int) -> UOp:
     return dot.replace(src=(codes.src[0].src[0] & (codes.src[1].arg << by & _BYTE), *dot.src[1:]))
 
 
-def _place(codes: UOp, most: int) -> int:
+def _shift_of(codes: UOp, most: int) -> int:
     """Return the shift of bytes before a mask; 0 if there is none, or the unshifted bytes would be too large."""
     if codes.op is not Ops.AND or codes.dtype.scalar is not dtypes.uint8 or codes.src[0].op is not Ops.SHR:
         return 0

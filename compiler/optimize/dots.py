@@ -45,7 +45,7 @@ def dot_schedule(facts: Facts) -> Schedule | None:
 def _of_bytes(facts: Facts, product: Product) -> Schedule | None:
     schedule = Schedule(facts.ast)
     if product.rows:
-        tile = _tile(facts, product)
+        tile = _register_tile(facts, product)
         _tiled(schedule, facts, product, tile, is_packed=_is_read_again(facts, product, tile))
     elif product.left.step(product.inner) == product.right.step(product.inner) == 1:
         _along(schedule, facts, product)
@@ -62,7 +62,7 @@ def _of_floats(facts: Facts, product: Product) -> Schedule | None:
         return None  # outside the reduction a factor may be nan
     is_left_along, is_right_along = (a.step(inner) == 1 for a in (product.left, product.right))
     is_streamed = facts.target.is_streamed(product.right.memory_bytes)
-    tile = _tile(facts, product) if is_left_along else (_BLOCK[0], _TURNED_ROWS)
+    tile = _register_tile(facts, product) if is_left_along else (_BLOCK[0], _TURNED_ROWS)
     is_in_order = is_streamed and is_left_along and not is_right_along
     is_packed = _is_read_again(facts, product, tile) or (is_in_order and count > _FEW_ROWS)
     if product.rows and (is_packed or (is_left_along and not is_right_along and not is_streamed)):
@@ -95,7 +95,7 @@ def _along(schedule: Schedule, facts: Facts, product: Product) -> None:
     schedule.cut("vectorize", product.inner, facts.target.vector_bytes // product.dtype.size_bytes)
 
 
-def _tile(facts: Facts, product: Product) -> tuple[int, int]:
+def _register_tile(facts: Facts, product: Product) -> tuple[int, int]:
     """Vectors and rows of a register tile, as far as there are."""
     vectors, most = _BLOCK if facts.target.vector_registers >= 32 else _SMALL_BLOCK
     return vectors, even_part(facts.sizes.get(product.rows, 1), most)

@@ -36,18 +36,18 @@ def _is_sum(node: UOp) -> bool:
 def _behind(total: UOp) -> UOp:
     loops = set(closed_ranges(total))
     terms = [(_product(factors, loops, is_inside=True), _product(factors, loops, is_inside=False))
-             for factors in ([*_parts(term, Ops.MUL)] for term in _parts(total.src[0], Ops.ADD))]  # fmt: skip
+             for factors in ([*_operands(term, Ops.MUL)] for term in _operands(total.src[0], Ops.ADD))]  # fmt: skip
     if any(inside is None for inside, _ in terms) or all(outside is None for _, outside in terms):
         return total
     sums = [(total.replace(src=(inside, *total.src[1:])), outside) for inside, outside in terms if inside is not None]
     return reduce(add, [of_term if outside is None else outside * of_term for of_term, outside in sums])
 
 
-def _parts(u: UOp, op: Op) -> Iterator[UOp]:
+def _operands(u: UOp, op: Op) -> Iterator[UOp]:
     """Return the operands of a chain of one op."""
     if u.op is op:
         for s in u.src:
-            yield from _parts(s, op)
+            yield from _operands(s, op)
     else:
         yield u
 

@@ -53,8 +53,8 @@ def gpu_schedule(facts: Facts) -> Schedule:
     rows = facts.row_loops if facts.loops_with_row_buffers else facts.outputs
     spread = [name for name in rows if all(name in g.around for g in facts.groups) and name not in facts.symbolic]
     if main is None and not facts.loops_with_row_buffers:
-        _elementwise(schedule, facts)
-    elif not _unit(schedule, facts) and not (single and _product(schedule, facts, single)):
+        _schedule_elementwise(schedule, facts)
+    elif not _unit_product(schedule, facts) and not (single and _product(schedule, facts, single)):
         _sums(schedule, facts, main, spread)
     grid = [name for name in schedule.loops if name in spread and all(name in a.steps for a in facts.stores)]
     if grid:
@@ -62,7 +62,7 @@ def gpu_schedule(facts: Facts) -> Schedule:
     return schedule
 
 
-def _elementwise(schedule: Schedule, facts: Facts) -> None:
+def _schedule_elementwise(schedule: Schedule, facts: Facts) -> None:
     nearest = next((n for n in reversed(facts.outputs) if facts.stores[0].step(n) == 1), None)
     if nearest is None:
         return
@@ -81,7 +81,7 @@ def _elementwise(schedule: Schedule, facts: Facts) -> None:
 
 
 # --- products ---------------------------------------------------------------------------------------------------------
-def _unit(schedule: Schedule, facts: Facts) -> bool:
+def _unit_product(schedule: Schedule, facts: Facts) -> bool:
     """A product for a matrix unit: the items of a step, of which a group has several, keep a block of results."""
     found = find_unit(facts)
     if found is None or not found[1].items:

@@ -29,7 +29,7 @@ def scattered(ast: UOp, terms: UOp, place: UOp, name: str) -> UOp:
     op, value = total.arg[0], total.src[0]
     condition, term = masked(value, op)
     gate = conjuncts(condition)
-    named = {part: found for part in gate if (found := _named(part, terms, place)) is not None}
+    named = {part: found for part in gate if (found := _compared_index(part, terms, place)) is not None}
     if not named or place not in to.src[1].ranges or any(place in u.ranges for u in (term, *to.src[2:])):
         raise ValueError(f"the terms of {terms.arg[0]} contain no index into {place.arg[0]}")
     if any(node.op is Ops.LOAD and memory_of(node.src[0]) is to.src[0] for node in ast.toposort()):
@@ -54,7 +54,7 @@ def scattered(ast: UOp, terms: UOp, place: UOp, name: str) -> UOp:
     return simplify(reordered(ast, (*rest, str(terms.arg[0]))))
 
 
-def _named(part: UOp, terms: UOp, place: UOp) -> UOp | None:
+def _compared_index(part: UOp, terms: UOp, place: UOp) -> UOp | None:
     """Return the value that a condition compares the index with."""
     if part.op is not Ops.EQ:
         return None

@@ -63,7 +63,7 @@ def _tiled(facts: Facts, whole: Product, unit: Unit) -> Schedule:
     product, depth = _cut_terms(schedule, facts, whole, unit)
     column = schedule.add("split", columns, unit.n)[columns]
     schedule.cut("unroll", columns, min(_SIDE, -(-sizes[columns] // unit.n)))
-    row, deep, near, results = _steps(schedule, (product, unit), column, -(-sizes[rows] // unit.m))
+    row, deep, near, results = _unit_steps(schedule, (product, unit), column, -(-sizes[rows] // unit.m))
     rows_bytes = sizes[rows] * depth * unit.a.size_bytes
     across, down = blocks(sizes[columns], panels, sizes[rows], rows_bytes, target)
     outer, inside = in_blocks(schedule, facts, {columns: (panels, across), rows: (tiles, down)})
@@ -120,7 +120,7 @@ def _cut_terms(schedule: Schedule, facts: Facts, product: Product, unit: Unit) -
     return replace(product, inner=f"{product.inner}.s"), size // number
 
 
-def _steps(schedule: Schedule, found: tuple[Product, Unit], column: str, high: int) -> _Steps:
+def _unit_steps(schedule: Schedule, found: tuple[Product, Unit], column: str, high: int) -> _Steps:
     """Split the loops for a step of the unit: a row, groups of reduction elements, the elements of one; and those of
     its results."""
     product, unit = found
@@ -145,7 +145,7 @@ def unit_rows_schedule(facts: Facts) -> Schedule | None:
     schedule.cut("unroll", rows, min(_SIDE, -(-sizes[rows] // facts.lanes)))
     for product, unit in filter(None, found):
         high, inner = sizes[product.rows] // unit.m, product.inner
-        row, deep, near, results = _steps(schedule, (product, unit), lanes, high)
+        row, deep, near, results = _unit_steps(schedule, (product, unit), lanes, high)
         schedule.cut("unroll", row, unit.m if row in schedule.loops else _READ)
         block = [product.rows] if high > _SIDE else []
         held = [*block, *schedule.unrolled_loops(product.rows), inner]

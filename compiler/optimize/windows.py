@@ -111,13 +111,17 @@ class _Window:
         """Return the iterations of `down` that share one copy; 1 without such a loop, 0 if a copy is too large."""
         facts, moving, l2_bytes = self.facts, self.moving, self.facts.target.l2_bytes
         own = [name for name in self.terms if name in moving.steps and name not in dict(self.lines[:2]).values()]
-        row = facts.iterations(own) * moving.size_bytes * _places(facts, moving, self.lines[0], facts.sizes[self.along])
+        row = (
+            facts.iterations(own)
+            * moving.size_bytes
+            * _covered_elements(facts, moving, self.lines[0], facts.sizes[self.along])
+        )
         if self.down is None:
             return int(row <= l2_bytes // 2)
         size = facts.sizes[self.down]
         for count in range(min(size, _MOST_ROWS), 0, -1):
             room = l2_bytes // (5 if count > 1 else 2)
-            if size % count == 0 and row * _places(facts, moving, self.lines[1], count) <= room:
+            if size % count == 0 and row * _covered_elements(facts, moving, self.lines[1], count) <= room:
                 return count
         return 0
 
@@ -301,7 +305,7 @@ def _lines(facts: Facts, moving: Access, without: Collection[str] = ()) -> list[
     return sorted(lines, key=lambda line: abs(moving.step(line[0]) or 0))
 
 
-def _places(facts: Facts, moving: Access, line: tuple[str, str], count: int) -> int:
+def _covered_elements(facts: Facts, moving: Access, line: tuple[str, str], count: int) -> int:
     """Return the elements on a line that `count` iterations of its output loop cover."""
     step, tap = (abs(moving.step(name) or 1) for name in line)
     unit = math.gcd(step, tap)
@@ -350,7 +354,7 @@ def overlapping(schedule: Schedule, facts: Facts, main: ReductionGroup, lanes: s
     def reads(tile: Sequence[int]) -> float:
         """Return the elements that are read per result."""
         found = zip(lines, tile, [facts.sizes[name] for name, _ in lines], strict=True)
-        return math.prod(_places(facts, moving, line, n) * -(-size // n) / size for line, n, size in found)
+        return math.prod(_covered_elements(facts, moving, line, n) * -(-size // n) / size for line, n, size in found)
 
     best = min((t for t in product(range(1, most + 1), repeat=len(lines)) if math.prod(t) <= most), key=reads)
     if lanes in chain(*lines) or reads(best) > _OVERLAP * reads([1] * len(lines)):
@@ -375,7 +379,11 @@ def along_windows(schedule: Schedule, facts: Facts, main: ReductionGroup, lanes:
     if found is None:
         return False
     (moving, lines), sizes, most = found, facts.sizes, facts.target.vector_registers // 2
-    (down, tap), row, blocks = lines[1], _places(facts, moving, lines[0], sizes[lanes]), -(-sizes[lanes] // width)
+    (down, tap), row, blocks = (
+        lines[1],
+        _covered_elements(facts, moving, lines[0], sizes[lanes]),
+        -(-sizes[lanes] // width),
+    )
     vectors = max(divisors(blocks, max(1, most // 4)))
     together = _rows_together(facts, moving, lines, row, blocks) if moving.is_gated else sizes[down]
     if together < tile_of(sizes[down], most // vectors):
@@ -409,7 +417,7 @@ def _rows_together(facts: Facts, moving: Access, lines: Sequence[tuple[str, str]
     pays."""
     size, taps = facts.sizes[lines[1][0]], facts.iterations([tap for _, tap in lines])
     others = facts.iterations([name for name, _ in lines[2:]])  # are copied one by one
-    copied = {n: others * _places(facts, moving, lines[1], n) for n in divisors(size, size)}
+    copied = {n: others * _covered_elements(facts, moving, lines[1], n) for n in divisors(size, size)}
     room = facts.target.l2_bytes // 4 // (row * moving.size_bytes)
     most = max((n for n, rows in copied.items() if rows <= room), default=0)
     pays = taps > _SMALL or most * blocks * taps >= _PER_COPY * copied.get(most, 0) * -(-row // facts.lanes)

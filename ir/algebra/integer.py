@@ -17,7 +17,7 @@ x, y = var("x"), var("y")
 c = const_var("c")
 
 
-def _collect(u: UOp) -> UOp | None:
+def _normal_form(u: UOp) -> UOp | None:
     """Equal atoms together, constants together, in the one fixed order."""
     normal = from_linear(*linear(u), u.dtype)
     return None if normal is u else normal
@@ -44,10 +44,10 @@ INTEGER = RuleSet(
     "integer",
     [
         Rule("add_div_mod", node(Ops.ADD, x, y, name="u"), _recombine, kind="index"),
-        Rule("add_collect", node(Ops.ADD, x, y, name="u"), _collect, kind="index"),
-        Rule("sub_collect", node(Ops.SUB, x, y, name="u"), _collect, kind="index"),
-        Rule("neg_collect", node(Ops.NEG, x, name="u"), _collect, kind="index"),
-        Rule("mul_collect", node(Ops.MUL, x, c, name="u"), _collect, kind="index"),
+        Rule("add_collect", node(Ops.ADD, x, y, name="u"), _normal_form, kind="index"),
+        Rule("sub_collect", node(Ops.SUB, x, y, name="u"), _normal_form, kind="index"),
+        Rule("neg_collect", node(Ops.NEG, x, name="u"), _normal_form, kind="index"),
+        Rule("mul_collect", node(Ops.MUL, x, c, name="u"), _normal_form, kind="index"),
         Rule("max_by_bounds", node(Ops.MAX, x, y, name="u"), _min_max, kind="int"),
         Rule("min_by_bounds", node(Ops.MIN, x, y, name="u"), _min_max, kind="int"),
         Rule("cast_index_round_trip", node(Ops.CAST, node(Ops.CAST, x, name="inner"), name="u"), lambda x: x,

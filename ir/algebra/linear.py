@@ -82,24 +82,24 @@ def from_linear(terms: dict[UOp, int], offset: int, dtype: DType) -> UOp:
         if k != 1:
             term = UOp(Ops.MUL, dtype, (atom, const(dtype, k)))
             if is_simple and term._simple is MISSING:
-                _settle(term)
+                _mark_simple(term)
         if total is None:
             total = term
         else:
             total = UOp(Ops.ADD, dtype, (total, term))
             if is_simple and total._simple is MISSING:
-                _settle(total)
+                _mark_simple(total)
     assert total is not None
     if offset:
         total = UOp(Ops.ADD, dtype, (total, const(dtype, offset)))
         if is_simple and total._simple is MISSING:
-            _settle(total)
+            _mark_simple(total)
     if total.op in _SUMS and total._linear is MISSING and total not in terms and all(terms.values()):
         total._linear = terms, offset
     return total
 
 
-def _settle(node: UOp) -> None:
+def _mark_simple(node: UOp) -> None:
     """Mark a sum of simple atoms in normal form as simple, unless it can have one value only."""
     for s in node.src:
         if s.op is Ops.CONST:
@@ -121,13 +121,13 @@ def recombined(terms: dict[UOp, int]) -> tuple[dict[UOp, int], int] | None:
         for other, count in terms.items():
             if count != k * c or other is rest:
                 continue
-            joined = x if _is_quotient(other, x, c) else _joined(other, x, c)
+            joined = x if _is_quotient(other, x, c) else _recombined_modulo(other, x, c)
             if joined is not None:
-                return _merged(terms, (rest, other), joined, k)
+                return _merged_terms(terms, (rest, other), joined, k)
     return None
 
 
-def _joined(other: UOp, x: UOp, c: int) -> UOp | None:
+def _recombined_modulo(other: UOp, x: UOp, c: int) -> UOp | None:
     """Return (c*w + x) % (c*d) if `other` is (w + x//c) % d."""
     if other.op is not Ops.MOD or not other.src[1].is_const or other.src[1].arg <= 0:
         return None
@@ -153,7 +153,7 @@ def _is_quotient(u: UOp, x: UOp, c: int) -> bool:
     return bool(inner and u.src[1].arg == c * x.src[1].arg)
 
 
-def _merged(terms: dict[UOp, int], gone: tuple[UOp, UOp], x: UOp, k: int) -> tuple[dict[UOp, int], int]:
+def _merged_terms(terms: dict[UOp, int], gone: tuple[UOp, UOp], x: UOp, k: int) -> tuple[dict[UOp, int], int]:
     rest = {atom: count for atom, count in terms.items() if atom not in gone}
     inner, offset = linear(x)
     for atom, count in inner.items():

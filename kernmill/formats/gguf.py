@@ -191,7 +191,7 @@ class Metadata(Mapping[str, Any]):
         if spot is None or spot.count is None or spot.type is not ValueType.STRING:
             return None
         raw, parts = self._data[spot.start : spot.stop], list[bytes]()
-        for places, end in _places(raw, 0, spot.count):
+        for places, end in _string_offsets(raw, 0, spot.count):
             together = _together(raw[places[0] : end], places)
             if together is None:
                 ends = [*map(int, places), end][1:]
@@ -217,7 +217,7 @@ class Metadata(Mapping[str, Any]):
 
     def _texts(self, key: str, spot: _Spot) -> list[str]:
         raw, texts = self._data[spot.start : spot.stop], list[str]()
-        for places, end in _places(raw, 0, 1 if spot.count is None else spot.count):
+        for places, end in _string_offsets(raw, 0, 1 if spot.count is None else spot.count):
             together = None if spot.count is None else _split(raw[places[0] : end], places)
             if together is not None:
                 texts += together
@@ -235,7 +235,7 @@ class Metadata(Mapping[str, Any]):
 
 
 # --- texts: a vocabulary has hundred thousands, and one by one they take longer than all else ------------------------
-def _places(data: memoryview, at: int, count: int) -> Iterator[tuple[Sequence[int], int]]:
+def _string_offsets(data: memoryview, at: int, count: int) -> Iterator[tuple[Sequence[int], int]]:
     """Yield the offsets of strings and their lengths, some thousand at a time, and the end of the last one. It stops
     before a string that extends beyond the data."""
     few = _FEW
@@ -346,7 +346,7 @@ def read(path: str | os.PathLike[str]) -> GGUFFile:
     if count < 0:
         raise FormatError(f"{where}: metadata 'split.count' is {count}, which is not a number of files. "
                           "Convert the file again.")  # fmt: skip
-    return first if count <= 1 else _joined(first, count)
+    return first if count <= 1 else _all_parts(first, count)
 
 
 def parse(data: memoryview, where: str = "GGUF") -> GGUFFile:
@@ -437,7 +437,7 @@ class _Cursor:
     def texts(self, count: int, what: str) -> None:
         """Go over texts."""
         found = 0
-        for places, end in _places(self.data, self.at, count):
+        for places, end in _string_offsets(self.data, self.at, count):
             found, self.at = found + len(places), end
         if found < count:
             self.last = self.at
@@ -555,7 +555,7 @@ def _known_type(cursor: _Cursor, number: int, what: str) -> TensorType:
 
 
 # --- split files -----------------------------------------------------------------------------------------------------
-def _joined(first: GGUFFile, count: int) -> GGUFFile:
+def _all_parts(first: GGUFFile, count: int) -> GGUFFile:
     """Merge all parts of a split file into one; the first has the metadata."""
     where, number = first.where, first.metadata.read("split.no", int)
     name = _SPLIT.search(where)

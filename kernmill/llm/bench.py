@@ -155,7 +155,7 @@ def _markdown(tests: Iterator[Test]) -> Iterator[str]:
             yield _DASHES
         name = f"pp{test.n_prompt}" if test.n_prompt else f"tg{test.n_gen}"
         rate = f"{test.avg_ts:.2f} ± {test.stddev_ts:.2f}"
-        yield _row((test.model_type, _size(test.model_size), _count(test.model_n_params), test.backends,
+        yield _row((test.model_type, _size(test.model_size), _shown_count(test.model_n_params), test.backends,
                     str(test.n_threads or "-"), name, rate))  # fmt: skip
 
 
@@ -168,7 +168,7 @@ def _size(size_bytes: int) -> str:
     return f"{size_bytes / 2**30:.2f} GiB" if size_bytes >= 2**30 else f"{size_bytes / 2**20:.2f} MiB"
 
 
-def _count(number: int) -> str:
+def _shown_count(number: int) -> str:
     return f"{number / 1e9:.2f} B" if number >= 1e9 else f"{number / 1e6:.2f} M"
 
 

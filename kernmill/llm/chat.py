@@ -104,7 +104,7 @@ class ChatTemplate:
         given = {"messages": messages, "add_generation_prompt": add_generation_prompt, "tools": tools}
         try:
             with steps():
-                return _joined(self._template.generate(**self._tokens, **given, **values))
+                return _joined_text(self._template.generate(**self._tokens, **given, **values))
         except TemplateRefusal as refusal:
             raise SettingError(f"chat: the model's template objects: {escaped(str(refusal))}") from None
         except FormatError:
@@ -135,7 +135,7 @@ def _names(metadata: Mapping[str, Any]) -> list[str]:
     return sorted(key for key in metadata if key.startswith("tokenizer.chat_template"))
 
 
-def _joined(parts: Iterable[str]) -> str:
+def _joined_text(parts: Iterable[str]) -> str:
     kept: list[str] = []
     length = 0
     for part in parts:

@@ -88,7 +88,7 @@ class Vocabulary:
                 break
             best = max(pairs, key=lambda pair: (pairs[pair], pair))
             self.tokens.append("".join(best))
-            cut = {word: _merged(parts, "".join(best)) for word, parts in cut.items()}
+            cut = {word: _merge_pair(parts, "".join(best)) for word, parts in cut.items()}
         self.encode_word = cache(self._encode_word)
 
     @cached_property
@@ -103,7 +103,7 @@ class Vocabulary:
     def _encode_word(self, word: str) -> tuple[int, ...]:
         parts = list(word)
         while made := [p for pair in pairwise(parts) if (p := "".join(pair)) in self.ids]:
-            parts = _merged(parts, min(made, key=self.ids.__getitem__))
+            parts = _merge_pair(parts, min(made, key=self.ids.__getitem__))
         return tuple(i for part in parts for i in self._ids_of(part))
 
     def _ids_of(self, part: str) -> list[int]:
@@ -136,7 +136,7 @@ def _words(text: str) -> list[str]:
     return [SPACE + word for word in text.split(" ")] if text else []
 
 
-def _merged(parts: Sequence[str], piece: str) -> list[str]:
+def _merge_pair(parts: Sequence[str], piece: str) -> list[str]:
     """Merge neighbors that form the piece, from left to right."""
     result: list[str] = []
     is_joined = False

@@ -196,13 +196,13 @@ class Convolution(Matrices):
 
         `return_indices` gives its index in the flattened spatial axes as well, for `max_unpool2d`.
         """
-        pool = Pooling(self.node_shape, kernel_size, stride, padding, dilation, ceil_mode)
+        pool = PoolWindow(self.node_shape, kernel_size, stride, padding, dilation, ceil_mode)
         low = -math.inf if self.dtype.is_float else int(self.dtype.min)
         seen = self.pad(pool.around(pool.pads, pool.rests), value=low)._windows(pool.kernel, pool.steps, pool.gaps)
         largest = seen.max(tuple(range(-pool.rank, 0)))
         return (largest, self._spatial_index(seen, pool)) if return_indices else largest
 
-    def _spatial_index(self, seen: Self, pool: Pooling) -> Self:
+    def _spatial_index(self, seen: Self, pool: PoolWindow) -> Self:
         """The index of the first largest value of each window in the flattened spatial axes."""
         local = seen.flatten(-pool.rank).argmax(-1)
         found = local._filled(0)
@@ -242,7 +242,7 @@ class Convolution(Matrices):
         count_include_pad: bool = True,
     ) -> Self:
         """The mean of each window; padding counts as zeros, unless `count_include_pad` is False."""
-        pool = Pooling(self.node_shape, kernel_size, stride, padding, 1, ceil_mode)
+        pool = PoolWindow(self.node_shape, kernel_size, stride, padding, 1, ceil_mode)
         axes = tuple(range(-pool.rank, 0))
         seen = self.pad(pool.around(pool.pads, pool.rests))._windows(pool.kernel, pool.steps, pool.gaps)
         if count_include_pad and not any(pool.rests):
@@ -455,7 +455,7 @@ def spatial_padding(
     return [(0, 0)] * (axes - rank) + around
 
 
-class Pooling:
+class PoolWindow:
     """The numbers of a pooling call, one per pooled axis."""
 
     def __init__(

@@ -107,12 +107,12 @@ class Recurrent(Module):
         found = []
         for now in reversed(given) if is_reverse else given:
             # stored: the next step would recompute it for each of its elements
-            states = tuple(s.contiguous() for s in self._place(now, states[0].linear(weight, bias), states))
+            states = tuple(s.contiguous() for s in self._next_states(now, states[0].linear(weight, bias), states))
             found.append(states[0])
         return stack(found[::-1] if is_reverse else found), states
 
     @staticmethod
-    def _place(now: Tensor, before: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def _next_states(now: Tensor, before: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Return the states after a step: `now` is the input's part of the gates, `before` that of the last state."""
         raise NotImplementedError
 
@@ -133,7 +133,7 @@ class RNN(Recurrent):
     """h = tanh(W x + b + V h + c)."""
 
     @staticmethod
-    def _place(now: Tensor, before: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def _next_states(now: Tensor, before: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return ((now + before).tanh(),)
 
 
@@ -156,7 +156,7 @@ class LSTM(Recurrent):
         return values, (hidden, cell)
 
     @staticmethod
-    def _place(now: Tensor, before: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def _next_states(now: Tensor, before: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         enter, keep, new, show = (now + before).chunk(4, -1)
         cell = keep.sigmoid() * states[1] + enter.sigmoid() * new.tanh()
         return show.sigmoid() * cell.tanh(), cell
@@ -172,7 +172,7 @@ class GRU(Recurrent):
     gates = 3
 
     @staticmethod
-    def _place(now: Tensor, before: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def _next_states(now: Tensor, before: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         reset, update, new = now.chunk(3, -1)
         old_reset, old_update, old = before.chunk(3, -1)
         keep = (update + old_update).sigmoid()
@@ -213,7 +213,7 @@ class RNNCell(Module):
             raise ShapeError(f"{name}: hx must be {wanted} of shape {show_shape(shape)}.")
         now = x.linear(tensors["weight_ih"], tensors["bias_ih"])
         before = states[0].linear(tensors["weight_hh"], tensors["bias_hh"])
-        return self.layer._place(now, before, tuple(states))
+        return self.layer._next_states(now, before, tuple(states))
 
     def forward(self, x: Tensor, hx: Tensor | None = None) -> Tensor:
         """The state after the step, of shape (batch, hidden_size); hx is zero where it is not given."""

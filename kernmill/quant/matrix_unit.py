@@ -86,8 +86,8 @@ def float_linear(x: Tensor, weight: Tensor) -> Tensor | None:
     else:  # upper by upper, lower by upper, upper by lower
         upper, lower = _halves(rows, unit)
         finite = where(upper.float().abs().lt(math.inf), upper, upper._filled(0.0))  # an infinity counts once
-        left = _rows(_steps(unit, upper, lower, finite), unit)
-        right = _steps(unit, *_halves(weight.float(), unit)).contiguous()
+        left = _rows(_concatenated_steps(unit, upper, lower, finite), unit)
+        right = _concatenated_steps(unit, *_halves(weight.float(), unit)).contiguous()
         right = right.unflatten(1, (-1, 2, unit.k)).repeat_interleave(2, 2)[:, :, :3].flatten(1)
     result = (left @ right.cast(unit.c).T)[: rows.shape[0]]
     return (result if scale is None else result * scale).reshape(*x.shape[:-1], weight.shape[0])
@@ -100,7 +100,7 @@ def _halves(x: Tensor, unit: Unit) -> tuple[Tensor, Tensor]:
     return upper, where(rest.abs().lt(math.inf), rest, rest._filled(0.0)).cast(unit.a)
 
 
-def _steps(unit: Unit, *parts: Tensor) -> Tensor:
+def _concatenated_steps(unit: Unit, *parts: Tensor) -> Tensor:
     """Concatenate parts of rows [rows, n], step by step of the unit: [rows, steps * parts * unit.k]."""
     return stack([part.unflatten(-1, (-1, unit.k)) for part in parts], axis=2).flatten(1)
 
