@@ -161,7 +161,7 @@ def _cut(choice: PlacementChoice, device: list[str], one: str, other: str) -> li
     return device
 
 
-def _decide(choice: Choice, device: list[str], n: int, pair: tuple[str, str], free: set[int]) -> bool:
+def _decide(choice: PlacementChoice, device: list[str], n: int, pair: tuple[str, str], free: set[int]) -> bool:
     """Choose one of two devices for a unit if that is right whatever happens to the others: if it gains more than all
     copies that depend on others may cost. Most units read a large weight that is on a device, and are such."""
     (one, other), table, unit = pair, choice.table, choice.units[n]

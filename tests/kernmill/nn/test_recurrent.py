@@ -114,16 +114,16 @@ def test_a_captured_step_trains() -> None:
 
 
 def test_faults_say_what_is_wanted() -> None:
-    with pytest.raises(ShapeError, match=r"LSTM: x of shape \(2, 3, 4\): give \(places, batch, 5\)"):
+    with pytest.raises(ShapeError, match=r"LSTM: x of shape \(2, 3, 4\): give \(positions, batch, 5\)"):
         nn.LSTM(5, 2)(Tensor.zeros(2, 3, 4))
     with pytest.raises(ShapeError, match=r"GRU: a state of shape \(1, 2, 2\). Give one of \(1, 3, 2\)."):
         nn.GRU(4, 2)(Tensor.zeros(2, 3, 4), Tensor.zeros(1, 2, 2))
     for hidden in (Tensor.zeros(1, 3, 2), (Tensor.zeros(1, 3, 2),)):
-        with pytest.raises(ShapeError, match=r"LSTM: hx is to be 2 tensors, such as \(h, c\). Give them as a tuple."):
+        with pytest.raises(ShapeError, match=r"LSTM: hx must be 2 tensors, such as \(h, c\). Give them as a tuple."):
             nn.LSTM(4, 2)(Tensor.zeros(2, 3, 4), hidden)
     with pytest.raises(DTypeError, match=r"GRU.forward: hx is .*, of type tuple. Give a Tensor or None"):
         nn.GRU(4, 2)(Tensor.zeros(2, 3, 4), (Tensor.zeros(1, 3, 2),))
-    with pytest.raises(SettingError, match=r"RNN: dropout=2 is no probability"):
+    with pytest.raises(SettingError, match=r"RNN: dropout=2: must be a number from 0 to 1"):
         nn.RNN(4, 2, dropout=2)
     with pytest.raises(ShapeError, match=r"GRU: hidden_size=0: must be an integer >= 1."):
         nn.GRU(4, 0)
