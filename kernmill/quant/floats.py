@@ -108,7 +108,7 @@ class FloatMatrix:
             )
         tiles, rows, _ = x.shape
         _, words, _, word = self.data.shape
-        picked = self.data.unflatten(0, (self.shape[0], -1))[ids].unsqueeze(1).float()
+        picked = self.data.unflatten(0, (self.shape[0], -1))[ids].contiguous().unsqueeze(1).float()
         sums = (x.reshape(tiles, rows, 1, words, 1, word) * picked).sum((-3, -1))
         return sums.reshape(tiles, rows, self.shape[1])
 

@@ -147,7 +147,9 @@ class QuantizedTensor:
             return self.type.codes(self.data if index is None else self.data[index])
         kind = self.form
         sizes = kind.layout
-        blocks = self.data if matrices is None else self.data.unflatten(0, (self.shape[0], -1))[matrices]
+        blocks = self.data
+        if matrices is not None:  # copied: a product that looks up the matrix at each load took four times as long
+            blocks = blocks.unflatten(0, (self.shape[0], -1))[matrices].contiguous()
         if self.interleave > SIDE:
             blocks = blocks.unflatten(-1, (self.interleave // SIDE, -1)).transpose(-3, -2)
         parts = blocks.split([size * SIDE for size in sizes.values()], axis=-1)

@@ -102,7 +102,7 @@ def apart(x: Tensor, choice: Choice, count: int, expert: Callable[[Tensor, Tenso
         made = expert(rows.unsqueeze(1), choice.ids.flatten()).squeeze(1)
     else:
         tiles = _Tiles.of(choice.ids.flatten(), count, tile)
-        made = expert(rows[tiles.pairs].contiguous(), tiles.experts).flatten(0, 1)[tiles.positions]
+        made = expert(rows[tiles.pairs].contiguous(), tiles.experts).contiguous().flatten(0, 1)[tiles.positions]
     return (made.reshape(tokens, used, -1) * choice.weights.unsqueeze(-1)).sum(1)
 
 
