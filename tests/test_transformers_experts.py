@@ -56,6 +56,16 @@ CASES = {
                        {"num_local_experts": COUNT, "embedding_multiplier": 3.0, "attention_multiplier": 0.3},
                        {"embedding_scale": 3.0, "attention.scale": 0.3}, is_permuted=True),
     "dots1": Case("dots1", "Dots1", ONE_GROUP | SCALED, SCALED_KEYS | FIRST_DENSE),
+    "deepseek2": Case(
+        "deepseek2", "DeepseekV3",
+        ONE_GROUP | SCALED | {"n_group": 2, "q_lora_rank": 10, "kv_lora_rank": 8, "qk_nope_head_dim": 6,
+                              "qk_rope_head_dim": 4, "v_head_dim": 5, "num_key_value_heads": HEADS, "head_dim": 4},
+        SCALED_KEYS | FIRST_DENSE | {"expert_group_count": 2, "expert_group_used_count": 1, "attention.q_lora_rank": 10,
+                                     "attention.kv_lora_rank": 8, "attention.key_length": 12,
+                                     "attention.value_length": 8,
+                                     "attention.key_length_mla": 10, "attention.value_length_mla": 5,
+                                     "attention.head_count_kv": 1, "rope.dimension_count": 4},
+    ),
     "glm4moe": Case("glm4moe", "Glm4Moe", HALF | ONE_GROUP | SCALED | {"attention_bias": True},
                     SCALED_KEYS | FIRST_DENSE | {"rope.dimension_count": 4},
                     {"post_attention_layernorm": "post_attention_norm"}),
@@ -76,6 +86,8 @@ NAMES = {
        for name in ("gate", "up", "down")},
     **dict.fromkeys(("mlp.gate", "mlp.router", "block_sparse_moe.router"), "ffn_gate_inp"),
     "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
+    "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_a_layernorm": "attn_kv_a_norm",
 }  # fmt: skip
 _OF_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+?)(?:\.(weight|bias))?")
 
@@ -121,6 +133,9 @@ def convert(model: Any, case: Case) -> dict[str, Array]:
         n, part, end = match.groups()
         if ".experts." in part:
             parts = of_experts(part, array, case)
+        elif "kv_b_proj" in part:  # keys and values of each head
+            rows = array.reshape(HEADS, 11, -1)
+            parts = {"attn_k_b.weight": rows[:, :6].swapaxes(1, 2), "attn_v_b.weight": rows[:, 6:]}
         elif "e_score_correction_bias" in part:
             parts = {"exp_probs_b.bias": array.reshape(-1)}
         else:

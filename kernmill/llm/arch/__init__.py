@@ -8,6 +8,7 @@ from .chatglm import ChatGLM
 from .cohere2 import Cohere2
 from .command_r import CommandR
 from .config import Config
+from .deepseek2 import DeepSeek2
 from .dots1 import Dots1
 from .ernie4_5 import Ernie45
 from .ernie4_5_moe import Ernie45Moe
@@ -56,6 +57,7 @@ ARCHITECTURES: dict[str, type[Architecture]] = {  # general.architecture of a GG
     "chatglm": ChatGLM,
     "cohere2": Cohere2,
     "command-r": CommandR,
+    "deepseek2": DeepSeek2,
     "dots1": Dots1,
     "ernie4_5": Ernie45,
     "ernie4_5-moe": Ernie45Moe,

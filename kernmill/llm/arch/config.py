@@ -67,6 +67,20 @@ class Experts:
 
 
 @dataclass(frozen=True)
+class Latent:
+    """Latent attention: one vector of `rank` values for the keys and values of all heads.
+
+    `key_width` and `value_width` are those of a head, 0 where the file does not say; `query_rank` 0: one matrix.
+    """
+
+    rank: int
+    query_rank: int
+    key_width: int
+    value_width: int
+    yarn_multiplier: float  # of the growth of scores with the logarithm of the factor
+
+
+@dataclass(frozen=True)
 class Config:
     """The configuration of a model. Sizes are numbers of entries; `window` 0 means that all layers attend to
     everything.
@@ -97,6 +111,7 @@ class Config:
     is_parallel: bool = True  # use_parallel_residual
     is_rotated: bool = True  # rope.scaling.finetuned
     experts: Experts = Experts()
+    latent: Latent | None = None
     homes: tuple[str, ...] = ()  # of a model over several devices: those of the layers, then that of the output
     cache_homes: tuple[str, ...] = ()  # those of the layers' keys and values
 
@@ -151,6 +166,7 @@ class Config:
             is_parallel=keys.flag("use_parallel_residual", True),
             is_rotated=keys.flag("rope.scaling.finetuned", True),
             experts=_experts(keys),
+            latent=_latent(keys),
         )
 
 
@@ -311,6 +327,19 @@ def _rope(keys: _Keys, head_width: int) -> Rope:
         attention_factor=keys.number("rope.scaling.attn_factor", 1.0, within=_GROWTH),
         beta_fast=keys.number("rope.scaling.yarn_beta_fast", 32.0, within=(0, 1e6)),
         beta_slow=keys.number("rope.scaling.yarn_beta_slow", 1.0, within=(0, 1e6)),
+    )
+
+
+def _latent(keys: _Keys) -> Latent | None:
+    rank = keys.size("attention.kv_lora_rank", 0, least=0)
+    if not rank:
+        return None
+    return Latent(
+        rank=rank,
+        query_rank=keys.size("attention.q_lora_rank", 0, least=0),
+        key_width=keys.size("attention.key_length_mla", 0, least=0),
+        value_width=keys.size("attention.value_length_mla", keys.size("attention.key_length_mla", 0, least=0), least=0),
+        yarn_multiplier=keys.number("rope.scaling.yarn_log_multiplier", 0.0, within=(0, 100)),
     )
 
 

@@ -48,9 +48,16 @@ def test_loops_over_keys_end_with_the_mask(tiny: Any, window: int, block: int) -
     np.testing.assert_allclose(made.model(100, block).logits(ids).numpy(), expected, rtol=5e-4, atol=5e-5)
 
 
+LATENT = {
+    "attention__kv_lora_rank": 8, "attention__key_length": 10, "attention__value_length": 8,
+    "attention__head_count_kv": 1, "attention__key_length_mla": 6, "rope__dimension_count": 2,
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("name", sorted(ARCHITECTURES))
 def test_a_missing_tensor_is_named(tiny: Any, name: str) -> None:
     keys = {"expert_count": 4, "expert_used_count": 2} if ARCHITECTURES[name].mixes == "always" else {}
+    keys |= LATENT if name == "deepseek2" else {}
     made = tiny.make(name, {"output_norm.weight": ()}, {}, **keys)
     with pytest.raises(FormatError) as caught:
         made.model()
