@@ -131,7 +131,7 @@ class _Far:
         """The name of FAR:index, which is opened with these options."""
         from kernmill.runtime import get_device
 
-        given = ",".join(f"{key}={value}" for key, value in options.items())
+        given = "&".join(f"{key}={value}" for key, value in options.items())
         return get_device(f"FAR:{index}?{given}" if given else f"FAR:{index}").name
 
 

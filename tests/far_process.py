@@ -1,5 +1,6 @@
 """The process of a FAR device (tests/far_device.py): memory, kernels, and a queue for them beside the copies."""
 
+import contextlib
 import ctypes
 import os
 import pickle
@@ -22,11 +23,8 @@ class Machine:
         threading.Thread(target=self.work, daemon=True).start()
 
     def alloc(self, size):
-        at = self.begin
-        for begin, end in sorted(self.used.items()):
-            if at + size <= begin:
-                break
-            at = end + -end % self.align
+        ends = [self.begin, *(end + -end % self.align for end in self.used.values())]
+        at = min(at for at in ends if not any(begin < at + size and at < end for begin, end in self.used.items()))
         if size > self.options.get("most", size) or at + size > self.begin + self.size:
             raise MemoryError
         self.used[at] = at + max(1, size)
@@ -55,8 +53,8 @@ class Machine:
         return ctypes.string_at(self.inside(address, size), size)
 
     def load(self, name, source):
-        target = llvm.Target.from_default_triple()
-        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(source), target.create_target_machine())
+        target = llvm.Target.from_default_triple().create_target_machine()
+        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(source), target)
         engine.finalize_object()
         entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
         self.entries.append((entry(engine.get_function_address(name)), engine))
@@ -67,8 +65,7 @@ class Machine:
         return self.queue.put(calls) if self.options.get("queueing") else [self.launch(*call) for call in calls]
 
     def launch(self, program, buffers, variables, threads):
-        words = [*(address for address, _ in buffers), *variables]
-        start = time.perf_counter_ns()
+        words, start = [*(address for address, _ in buffers), *variables], time.perf_counter_ns()
         time.sleep(self.options.get("sleep_ns", 0) / 1e9)
         self.entries[program][0]((ctypes.c_int64 * len(words))(*words), 0, threads)
         return time.perf_counter_ns() - start
@@ -90,10 +87,15 @@ def answer(machine, verb, *given):
         return False, error
 
 
+def messages():
+    with contextlib.suppress(EOFError):  # the other end is gone
+        while True:
+            yield pickle.load(sys.stdin.buffer)
+
+
 if __name__ == "__main__":
     machine = Machine(pickle.load(sys.stdin.buffer))
-    for count in range(1, 1 << 62):
-        message = pickle.load(sys.stdin.buffer)
+    for count, message in enumerate(messages(), 1):
         if count == machine.options.get("die_at"):
             os._exit(1)
         sys.stdout.buffer.write(pickle.dumps(answer(machine, *message)))

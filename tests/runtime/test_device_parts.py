@@ -172,7 +172,7 @@ def test_there_is_a_broken_device_for_each_part() -> None:
 def test_only_this_part_finds_it(far: Far, part: str) -> None:
     cls, message = BROKEN[part]
     name = far.announce("BROKEN", cls)
-    name = get_device("BROKEN?queueing=1,sleep_ns=20000" if part == "events" else "BROKEN?mib=16").name
+    name = get_device("BROKEN?queueing=1&sleep_ns=20000" if part == "events" else "BROKEN?mib=16").name
     found = device_parts.failures(name)
     assert list(found) == [part]
     assert re.search(message, found[part])

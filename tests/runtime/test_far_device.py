@@ -482,6 +482,6 @@ def test_options_of_a_device(far: Far) -> None:
         DeviceError, match=r"'FAR:3': it has no option colour\. It has without: ops and dtypes left out"
     ):
         get_device("FAR:3?colour=blue")
-    with pytest.raises(DeviceError, match=r"options are written FAR:1\?key=value,key=value, each key once"):
+    with pytest.raises(DeviceError, match=r"options are written FAR:1\?key=value&key=value, each key once"):
         get_device("FAR:1?mib")
     assert name == "FAR"
