@@ -48,8 +48,9 @@ class Variable:
                 f"Variable: {shown[0]} from {shown[1]} to {shown[2]}. Give a name of letters and digits, and bounds "
                 "0 <= least <= greatest < 2**31."
             )
-        self.name, self.least, self.greatest = name, int(least), int(greatest)
-        self.uop = UOp(Ops.VARIABLE, dtypes.index, (), (name, self.least, self.greatest))
+        least, greatest = int(least), int(greatest)  # NumPy's too
+        self.name, self.least, self.greatest = name, least, greatest
+        self.uop = UOp(Ops.VARIABLE, dtypes.index, (), (name, least, greatest))
 
     def bind(self, value: int) -> Bound:
         """The variable with a value, as an argument of a captured function.

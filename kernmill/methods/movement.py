@@ -70,7 +70,13 @@ class Movement(Arithmetic):
     # --- axes
     def _axis(self, axis: int, call: str, extra: int = 0) -> int:
         """An axis number counted from the front; `extra` allows a new axis at the end."""
-        if not (isinstance(axis, UOp) or hasattr(axis, "__index__")):
+        axis = as_node(axis)
+        if isinstance(axis, UOp):
+            raise ShapeError(
+                f"{call}: axis {shown(axis)!r}: this symbolic size changes per call of the captured function. "
+                "Pass an int, which is captured once for each value."
+            )
+        if not hasattr(axis, "__index__"):
             raise ShapeError(f"{call}: axis {axis!r}: a {type(axis).__name__} is not an integer. Give an integer.")
         rank = self.ndim + extra
         if not -max(rank, 1) <= axis < max(rank, 1):

@@ -158,12 +158,12 @@ def test_sizes_that_do_not_fit() -> None:
         (lambda x, n: x[:, -n:], "some values of the variables are out of bounds"),  # -0 is the front
         (lambda x, n: Tensor.arange(n, 3), "arange: from n to 3 by 1: .* is negative for some values"),
         (lambda x, n: x[:, :n].chunk(2, 1)[0], "chunk: the symbolic size n may not divide evenly"),
-        (lambda x, n: x[:, :n].roll(3, 1), "roll: by 3 along an axis of size n, which may be less"),
+        (lambda x, n: x[:, :n].roll(3, 1), "roll: shift 3 may exceed the symbolic size n"),
         (
             lambda x, n: x[:, :n].split(4, 1)[0],
             "split: the number of pieces of size 4 in the symbolic size n is not fixed",
         ),
-        (lambda x, n: x[:, : n + 1].unfold(1, 2, 1), "the window spans 2 places"),
+        (lambda x, n: x[:, : n + 1].unfold(1, 2, 1), "the window spans 2 elements"),
         (lambda x, n: Tensor.linspace(0, 1, n), "n as an int: this symbolic size changes per call"),
         (lambda x, n: Tensor.rand(n), r"random tensor of shape \(n,\): sizes must be integers"),
     ):
@@ -270,7 +270,7 @@ def test_dtype_and_shape_still_tell_captures_apart() -> None:
     [
         (lambda: Variable("n", 0, 9).bind(10), r"n.bind: 10 is outside 0 to 9\."),
         (lambda: Variable("n", 0, 9).bind(-1), r"n.bind: -1 is outside 0 to 9\."),
-        (lambda: Variable("n", 0, 9).bind(3.7), r"n.bind: 3\.7 is no whole number\."),  # type: ignore[arg-type]
+        (lambda: Variable("n", 0, 9).bind(3.7), r"n.bind: 3\.7 is not an integer\."),  # type: ignore[arg-type]
         (lambda: Variable("n", 5, 4), r"Variable: 'n' from 5 to 4\."),
         (lambda: Variable("", 0, 4), r"Variable: '' from 0 to 4\."),
         (lambda: Variable("n", 0, 1 << 31), r"'n' from 0 to 2147483648\. .* bounds 0 <= least <= greatest < 2\*\*31\."),

@@ -121,7 +121,7 @@ def test_a_tensor_that_is_put_where_jit_does_not_look(caplog: pytest.LogCaptureF
     with caplog.at_level(logging.WARNING, logger="kernmill"):
         for value in range(3):
             keep(Tensor([1.0, value]))
-    assert [r.getMessage() for r in caplog.records if "does not look into" in r.getMessage()]
+    assert [r.getMessage() for r in caplog.records if "jit does not inspect" in r.getMessage()]
 
 
 def put_in(d: dict[Any, Any], x: Tensor) -> Tensor:

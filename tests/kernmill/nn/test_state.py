@@ -76,7 +76,7 @@ def test_a_bool_is_0_or_1(tmp_path: Path) -> None:
 
 
 def test_saving_with_the_path_last_says_the_order(tmp_path: Path) -> None:
-    with pytest.raises(DTypeError, match=r"save: str in place of tensors\. Write save\(path, state\)"):
+    with pytest.raises(DTypeError, match=r"save: str instead of tensors\. Write save\(path, state\)"):
         nn.state.save(nn.Linear(2, 2).state_dict(), str(tmp_path / "w.safetensors"))  # type: ignore[arg-type]
 
 
