@@ -24,6 +24,14 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "kernmill/__main__.py": "one line that calls the command line",
     "kernmill/llm/arch/": "every architecture is compared with NumPy by tests/kernmill/llm/arch/test_dense.py",
     "kernmill/views.py": "tests/fuzz/test_views.py compares random programs with NumPy and PyTorch",
+    "kernmill/commands/device_parts.py": "tests/runtime/test_device_parts.py breaks a device for each of them",
+    "kernmill/commands/explain.py": "tests/runtime/test_placement_report.py runs the command",
+    "kernmill/commands/program.py": "tests/kernmill/commands/test_tuning.py and the command explain run programs",
+    "compiler/choose_devices.py": "tests/compiler/test_place.py compares with all placements",
+    "compiler/placement_units.py": "tests/compiler/test_place.py looks at the units through what is placed",
+    "ir/device_spec.py": "data; tests/compiler/test_place.py and tests/runtime/test_device_rates.py use it",
+    "runtime/holders.py": "tests/runtime/test_far_device.py reads what an error names",
+    "runtime/opening.py": "tests/runtime/test_far_device.py and test_device_list.py open devices",
     "runtime/pool_system.py": "tests/runtime/test_pool.py and test_interrupts.py run the pool's code",
 }
 
@@ -36,6 +44,13 @@ TOPICS: dict[str, str] = {  # tests of more than one source
     "kernmill/methods/test_zeros.py": "the sign of zero of every elementwise function",
     "kernmill/methods/test_options.py": "options of other libraries' functions",
     "compiler/test_linear_time.py": "work in proportion to the length of a graph, through all passes",
+    "kernmill/test_user_programs.py": "programs as a new user writes them",
+    "kernmill/llm/test_devices.py": "models over several devices",
+    "kernmill/quant/test_stacks.py": "matrices of experts",
+    "kernmill/captures/test_float_arguments.py": "floats as arguments of a replay",
+    "runtime/test_device_parts.py": "each part of the conformance, with a device that only it catches",
+    "runtime/test_device_list.py": "DEVICE as a list",
+    "runtime/test_far_device.py": "faults that authors of devices met",
     "runtime/test_interrupts.py": "Ctrl-C in every way to run kernels",
 }
 
