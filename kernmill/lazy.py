@@ -1,8 +1,8 @@
-"""class Lazy: what every family of Tensor methods stands on: one UOp, its device, whether it leads to a gradient.
+"""class Lazy: the base of every family of Tensor methods: one UOp, its device, whether it requires a gradient.
 
 Promotion, as in PyTorch (`kernmill.ir.promote`), with Python numbers weak:
 
-    tensor with tensor      the smallest type that holds both; a float beats an int of any width;
+    tensor with tensor      the smallest type that can represent both; a float beats an int of any width;
                             float16 with bfloat16 is float32; int64 with uint64 is int64 (NumPy: float64)
     int32 with 1            int32; with 1.5: float32 (NumPy: float64)
     float16 with 1 or 1.5   float16
@@ -10,7 +10,7 @@ Promotion, as in PyTorch (`kernmill.ir.promote`), with Python numbers weak:
     uint8 with 300          DTypeError, as NumPy 2 (PyTorch wraps); a comparison with 300 is answered exactly
     0-d tensors             count as any other tensor, as in NumPy 2 (PyTorch lets the others decide)
 
-True division and functions such as exp take ints to float32.
+True division and functions such as exp convert ints to float32.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _training: contextvars.ContextVar[bool] = contextvars.ContextVar("training", def
 
 @contextlib.contextmanager
 def no_grad() -> Generator[None]:
-    """Results made in this block, or in a function it decorates, lead to no gradient."""
+    """Disable gradients: results made in this block, or in a function it decorates, do not require one."""
     token = _grad_enabled.set(False)
     try:
         yield
@@ -83,8 +83,9 @@ def no_grad() -> Generator[None]:
 
 @contextlib.contextmanager
 def train(mode: bool = True) -> Generator[None]:
-    """In this block layers that were told neither by `train()` nor by `eval()` train: dropout drops, batch norm
-    measures its batch. That is so outside of blocks as well; in `with train(False):` they behave as in use."""
+    """Set the default mode of layers in this block: in `with train(False):` layers on which neither `train()` nor
+    `eval()` was called are in eval mode. Otherwise they train: dropout drops, batch norm uses the statistics of
+    its batch."""
     token = _training.set(mode)
     try:
         yield
@@ -92,22 +93,22 @@ def train(mode: bool = True) -> Generator[None]:
         _training.reset(token)
 
 
-grad_state, training_state = _grad_enabled.get, _training.get  # the same as functions of C, for what runs at each call
+grad_state, training_state = _grad_enabled.get, _training.get  # the bound methods, for checks at each call
 
 
 def is_grad_enabled() -> bool:
-    """Whether results are recorded for gradients here."""
+    """Return True if results are recorded for gradients here."""
     return _grad_enabled.get()
 
 
 def is_training() -> bool:
-    """Whether layers train here: yes, but in `with train(False):`."""
+    """Return True if layers train here: always, except in `with train(False):`."""
     return _training.get()
 
 
-_canonical = functools.cache(canonical_name)  # a part of a device's name is looked for among all that are there
+_canonical = functools.cache(canonical_name)  # resolving part of a device's name searches all available ones
 
-_DEVICES: Mapping[str, str] = {  # theirs: what is written here
+_DEVICES: Mapping[str, str] = {  # another library's name: the replacement here
     "CPU": "the CPU device is named LLVM: write 'LLVM', or omit the device.",
     "OPENCL": "the OpenCL device is named CL: write 'CL'.",
     **dict.fromkeys(("CUDA", "GPU", "HIP", "MPS", "XPU"), "GPUs are used through OpenCL, device CL: write 'CL'."),
@@ -116,10 +117,10 @@ _DEVICES: Mapping[str, str] = {  # theirs: what is written here
 
 
 def device_name(name: str | None) -> str:
-    """A device name as it is stored, in its one form (`canonical_name`); None gives the default device.
+    """Return the canonical device name (`canonical_name`); None gives the default device.
 
     Raises:
-        DeviceError: a name that means no device, that other libraries give to one, or that of a dtype.
+        DeviceError: an unknown name, another library's device name, or the name of a dtype.
     """
     if name is None:
         return default_device()
@@ -134,7 +135,7 @@ _BEYOND = 1 << 1024  # no float is as large
 
 
 def fits(dtype: DType, value: object) -> bool:
-    """Whether a number lies in the range of a dtype: floats take every float, and ints up to the largest one."""
+    """True if a number is in the range of a dtype: floats take every float, and ints up to the largest one."""
     if dtype.is_int:
         return not isinstance(value, (int, float)) or bool(dtype.min <= value <= dtype.max)
     return not isinstance(value, int) or -_BEYOND < value < _BEYOND
@@ -150,7 +151,7 @@ def weak(dtype: DType, value: float) -> DType:
 
 
 def accumulator(dtype: DType) -> DType:
-    """The dtype that sums are made in: float32 for half types, else the dtype itself."""
+    """Return the dtype of the accumulator of sums: float32 for half types, else the dtype itself."""
     return dtypes.float32 if dtype.is_float and dtype.bits < 32 else dtype
 
 
@@ -168,12 +169,12 @@ def keep_track(tensor: Lazy) -> None:
 
 
 def tracked_tensors() -> list[tuple[weakref.ref[Lazy], Lazy]]:
-    """Every tensor there is, with a reference that stays the same."""
+    """Return every live tensor, with its weak reference."""
     return [(ref, tensor) for ref in list(_alive) if (tensor := ref()) is not None]
 
 
 def expressions() -> list[UOp]:
-    """The nodes of all tensors that are alive: what an assignment must leave readable. Stale views have none."""
+    """Return the nodes of all live tensors: an assignment must keep them readable. Stale views have none."""
     return [node for _, tensor in tracked_tensors() if (node := tensor.__dict__.get("uop")) is not None]
 
 
@@ -183,10 +184,10 @@ def changes() -> int:
 
 
 _DETACH = Ops.DETACH  # to find it in the enum takes longer than to compare it
-_ALONE = 2  # references to a node that a tensor alone holds: the tensor's, and that of the call that counts
+_ALONE = 2  # references to a node of one tensor only: the tensor's, and that of the counting call
 _numbers = itertools.count(1)  # no number comes twice, also where threads change tensors at once
 _changes = 0
-_putting = process_lock()  # what a collection deletes may put something, too
+_putting = process_lock()  # finalizers of a garbage collection may put, too
 
 
 class Lazy(AnyTensor):
@@ -195,11 +196,11 @@ class Lazy(AnyTensor):
     uop: UOp
     _requires_grad: bool
     grad: Self | None
-    _device: str | None  # None: made of constants only, at home everywhere
+    _device: str | None  # None: constants only, valid on every device
     _link: Any = None  # views.py: of a view, or of a tensor that has views
     _pin: UOp | None = None  # of a tensor that has views: its node
-    _owner: Lazy | None = None  # of a view whose node is to be made anew
-    _is_named = False  # whether a user has it: then its node is its own
+    _owner: Lazy | None = None  # of a view whose node must be rebuilt
+    _is_named = False  # True if a user has a reference: then its node is not shared
     _former: weakref.ref[UOp] | None = None  # the node that a realized tensor had: expressions of it may be alive
 
     @classmethod
@@ -212,7 +213,7 @@ class Lazy(AnyTensor):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether this tensor is a leaf that backward() gives a gradient to, or was computed from one. Setting it is
+        """True if this tensor is a leaf that backward() gives a gradient to, or was computed from one. Setting it is
         `requires_grad_`."""
         return self._requires_grad
 
@@ -238,9 +239,9 @@ class Lazy(AnyTensor):
         raise NotImplementedError
 
     def _put(self, node: UOp, instead_of: UOp | None = None) -> bool:
-        """Give this box another node, which the counter tells all who rely on the old one.
+        """Replace the node of this tensor, and count the change for code that caches the old one.
 
-        With `instead_of` only if that is still its node, as it may not be where threads share tensors; whether it was.
+        With `instead_of` only if that is still its node, since threads may share tensors; return True if it was.
         """
         global _changes
         with _putting:
@@ -263,7 +264,7 @@ class Lazy(AnyTensor):
         self._is_named = True
         if self.uop.dtype.is_float:
             is_constant = not grad_state()
-            # plans hold nodes of constants: whether another one is alive must not decide what the graph looks like
+            # plans have nodes of constants: the graph must not depend on which other constants are alive
             is_fresh = self._device is not None or self.uop.op is _DETACH
             if is_fresh and getrefcount(self.uop) == _ALONE:
                 self.uop.own = 2 if is_constant else 1
@@ -271,7 +272,7 @@ class Lazy(AnyTensor):
                 self.uop = apart(self.uop, is_constant)
         return self
 
-    # --- what it is
+    # --- properties
     @property
     def shape(self) -> tuple[int, ...]:
         """Size of each axis; one that is known at each call only is a SymbolicSize."""
@@ -294,7 +295,7 @@ class Lazy(AnyTensor):
 
     @property
     def device(self) -> str:
-        """Where the data lies, or will lie: constants go to the default device."""
+        """The device of the data, now or when realized: constants go to the default device."""
         return self._device or device_name(None)
 
     # --- making results
@@ -322,7 +323,7 @@ class Lazy(AnyTensor):
         return self._make(uop, device, requires_grad)
 
     def _tensor(self, value: Operand) -> Self:
-        """An operand as a tensor; Python numbers take this tensor's dtype where it holds them."""
+        """Return an operand as a tensor; Python numbers take this tensor's dtype if it can represent them."""
         if isinstance(value, Lazy):
             return value  # type: ignore[return-value]
         if isinstance(value, (bool, int, float)):
@@ -330,7 +331,7 @@ class Lazy(AnyTensor):
         if isinstance(value, (UOp, SymbolicSize)):
             return self._make(as_node(value).cast(weak(self.dtype, 1)))
         if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
-            return self._from_host(value, self._device)  # the host's data lie on no device yet
+            return self._from_host(value, self._device)  # host data are not on a device yet
         raise DTypeError(
             f"{type(self).__name__} with {type(value).__name__}: operands are tensors, Python numbers and NumPy arrays."
             " Wrap it in Tensor(..)."
@@ -338,7 +339,7 @@ class Lazy(AnyTensor):
 
     @staticmethod
     def _are_tensors(values: Sequence[object], call: str, instead: str) -> None:
-        """Raises DTypeError where a method was called as a function is: with a list, or a text first."""
+        """Raise DTypeError if a method was called like a function: with a list, or a string first."""
         for value in values:
             if not isinstance(value, Lazy):
                 raise DTypeError(f"Tensor.{call}: {type(value).__name__} is not a tensor. Write kernmill.{instead}.")
@@ -387,7 +388,7 @@ class Lazy(AnyTensor):
         )
 
     def _own_box(self) -> Self:
-        """The same values in a tensor of its own: what a method gives is none of those it was given."""
+        """Return the same values in a new tensor: a method never returns one of its arguments."""
         return self._result(self.uop)
 
     def _apply(self, op: Op, *others: Self) -> Self:
@@ -421,10 +422,11 @@ class Lazy(AnyTensor):
         return self if self.uop.dtype.is_float else self._as(dtypes.default_float)
 
     def cast(self, dtype: DTypeLike) -> Self:
-        """The values in another dtype: floats truncate to ints, ints wrap, floats round to nearest even.
+        """Convert the values to another dtype: floats truncate to ints, ints wrap, floats round to nearest even.
 
-        A float that the int dtype cannot hold, but int32 (int64 for ints of 64 bits), wraps: -1.0 in uint32 is
-        2**32 - 1. What neither holds, and nan, give the least value of that one, wrapped, on x86 and on PYTHON.
+        A float out of range of the int dtype, but in range of int32 (int64 for ints of 64 bits), wraps: -1.0 in uint32
+        is 2**32 - 1. A float out of range of both, and nan, give the least value of that one, wrapped, on x86 and on
+        PYTHON.
         """
         return self._as(as_dtype(dtype))
 
@@ -440,7 +442,7 @@ class Lazy(AnyTensor):
 
 
 def constant(node: UOp) -> UOp:
-    """What leads to a gradient as something that does not: what was computed in no_grad(), what backward() gave."""
+    """Return a node without gradient for one with it: for results of no_grad() and gradients of backward()."""
     return UOp(Ops.DETACH, node.dtype, (node,)) if node.dtype.is_float else node
 
 
@@ -505,7 +507,7 @@ def _traced(method: Method) -> Method:
         current_origin.line = user_line()
         for value in (*args, *kwargs.values()) if kwargs else args:
             if isinstance(value, float):
-                if not _is_ours(sys._getframe(1).f_code.co_filename):  # numbers of our own methods stay what they are
+                if not _is_ours(sys._getframe(1).f_code.co_filename):  # numbers of our own methods are unchanged
                     current_origin.given = (*args, *kwargs.values())
                 break
         try:
@@ -547,11 +549,11 @@ def trace_origins(cls: Class) -> Class:
             inner = getattr(member, "__func__", member)
             if not callable(inner) or isinstance(inner, type) or hasattr(inner, "is_traced"):
                 continue
-            if hasattr(inner, "__code__"):  # what Python says of wrong arguments names the class that users know
+            if hasattr(inner, "__code__"):  # Python's errors for wrong arguments use the class that users know
                 inner.__qualname__ = f"{cls.__name__}.{inner.__name__}"
                 inner.__module__ = cls.__module__  # where pickle finds it: Tensor.relu is a layer of models
             wrapped = _traced(inner)
-            wrapped.__qualname__ = f"{cls.__name__}.{name}"  # an alias is one of its own, and not what it calls
+            wrapped.__qualname__ = f"{cls.__name__}.{name}"  # an alias has its own name
             if isinstance(member, (classmethod, staticmethod)):
                 setattr(base, name, type(member)(wrapped))
             elif isinstance(member, type(trace_origins)):

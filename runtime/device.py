@@ -77,7 +77,7 @@ __all__ = [
 
 
 class Properties(NamedTuple):
-    """Limits and capabilities. Units: bytes; 0 for what cannot be known."""
+    """Limits and capabilities. Units: bytes; 0 if unknown."""
 
     total_bytes: int = 0
     free_bytes: int = 0
@@ -85,7 +85,7 @@ class Properties(NamedTuple):
     max_mapped_bytes: int = 1 << 62  # all buffers together
     alignment: int = 64  # of a buffer's address; a power of two
     is_async: bool = False  # `run` may return before the work is done
-    slice_alignment: int = 1  # of a part of a buffer that a kernel gets as a buffer; a power of two
+    slice_alignment: int = 1  # of a slice of a buffer that is passed as a buffer; a power of two
     orders_copies: bool = False  # its copies wait by themselves for the kernels that use the same memory
     is_host_visible: bool = True  # the host can address its memory
     wraps_host_memory: bool = True  # a kernel may work on memory that the host allocated
@@ -94,11 +94,11 @@ class Properties(NamedTuple):
 
 
 class BufferType(NamedTuple):
-    """One way a device keeps tensors. That the host can see the memory and that its layout is plain are two facts."""
+    """A storage layout of tensors on a device. Visibility to the host and row-major layout are independent."""
 
     name: str = "plain"
     is_host_visible: bool = True
-    is_plain_layout: bool = True  # row-major, as every kernel expects that was not told otherwise
+    is_plain_layout: bool = True  # row-major, as kernels expect by default
 
     def size_bytes(self, dtype: DType, shape: Sequence[int]) -> int:
         """(default: the plain layout's) Bytes that a tensor takes in this type."""
@@ -111,9 +111,9 @@ class GroupTooLarge(CompileError):
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class Program:
-    """A loaded kernel. `threads` is the size of its outermost parallel loop, `work_ns` a guess of one thread's time;
-    `smaller` makes the same kernel with smaller groups of work-items, for a device that refuses to launch this one;
-    `touched` says of each buffer which part of it an iteration touches (compiler/locality.py)."""
+    """A loaded kernel. `threads` is the size of its outermost parallel loop, `work_ns` the estimated time of one
+    thread; `smaller` makes the same kernel with smaller work-groups, for a device that rejects this one;
+    `touched` describes the slices of each buffer that an iteration accesses (compiler/locality.py)."""
 
     name: str
     handle: Any
@@ -132,8 +132,8 @@ class Call(NamedTuple):
     threads: int = 1
 
     def chunk(self, least_ns: float, shared_ns: float, most: int) -> int:
-        """Iterations of the parallel loop that are handed out together: of `least_ns`, so that there are at most `most`
-        such chunks; all of them where the whole takes less than `shared_ns`."""
+        """Return the iterations of the parallel loop per chunk: at least `least_ns` of work, at most `most` chunks;
+        all iterations if the whole takes less than `shared_ns`."""
         if self.threads <= 1 or self.program.work_ns < shared_ns:
             return max(1, self.threads)
         return max(1 + int(least_ns * self.threads / self.program.work_ns), -(-self.threads // most))
@@ -153,9 +153,9 @@ class Batch:
         self.calls = list(calls)
 
     def binder(self, entry: int, slot: int) -> Callable[[Buffer], object]:
-        """A function that puts another buffer into slot `slot` of call `entry`, for all runs to come.
+        """Return a function that binds another buffer to slot `slot` of call `entry`, for all later runs.
 
-        The memory is that of whoever runs the batch: only its address is kept here.
+        The caller keeps the memory alive: only its address is stored here.
         """
         standing, found = self.calls[entry].buffers[slot], self.place(entry, slot)
 
@@ -168,7 +168,7 @@ class Batch:
         return bind
 
     def place(self, entry: int, slot: int) -> tuple[Any, int] | None:
-        """(default: None) What `binder` writes to, where that is an address in an array: the array and the place."""
+        """(default: None) The array and the index that `binder` writes an address to, if it does."""
         return None
 
     def setter(self, places: Sequence[tuple[int, int]]) -> Callable[[int], object]:
@@ -194,14 +194,14 @@ class Event:
         self.device = device
 
     def record(self) -> None:
-        """(default: nothing) Mark what was submitted so far."""
+        """(default: nothing) Mark the work submitted so far."""
 
     def wait(self) -> None:
         """(default: synchronize) Return when everything before the mark is done."""
         self.device.synchronize()
 
     def wait_on(self, device: Device) -> None:
-        """(default: the host waits) What is submitted to that device from now on comes after the mark."""
+        """(default: the host waits) Make later work of that device wait for the mark."""
         self.wait()
 
 
@@ -209,7 +209,7 @@ class Device(ABC):
     """One device. `must`: renderer, compile, load, run. Everything else has a default that is right for host memory."""
 
     CONTRACT: int | None = None  # the version of the contract that it was written for
-    OPTIONS: Mapping[str, str] = {}  # what `NAME?key=value` may say, with the meaning of each key
+    OPTIONS: Mapping[str, str] = {}  # options of `NAME?key=value`, with the meaning of each key
     kind: str = "cpu"  # cpu, gpu, igpu or accel
     description: str = ""
 
@@ -224,11 +224,11 @@ class Device(ABC):
     @cached_property
     @abstractmethod
     def renderer(self) -> Renderer:
-        """Turns linear UOps into this device's language; its `target` says what the code may use."""
+        """The renderer from linear UOps to this device's language; its `target` has the features for generated code."""
 
     @abstractmethod
     def compile(self, name: str, source: str) -> bytes:
-        """Source to a binary that may be stored. Raises CompileError with the log beside the source line."""
+        """Compile source to a binary that may be stored. Raises CompileError with the log next to the source line."""
 
     @abstractmethod
     def load(self, name: str, binary: bytes) -> Program:
@@ -240,12 +240,12 @@ class Device(ABC):
 
     # --- may
     def prepare(self, calls: Sequence[Call]) -> Batch:
-        """(default: a list that is submitted anew each time) Calls in the form that is fastest to repeat."""
+        """(default: a list that is submitted each time) Return calls in the format that is fastest to repeat."""
         return Batch(self, calls)
 
     @property
     def target(self) -> Target:
-        """(default: the renderer's) What the compiler may use."""
+        """(default: the renderer's) The features for the compiler."""
         return self.renderer.target
 
     @classmethod
@@ -255,7 +255,7 @@ class Device(ABC):
 
     @classmethod
     def index_of(cls, text: str) -> int | None:
-        """(default: none has a name of its own) The index of the device that `NAME:text` means."""
+        """(default: there are no such names) Return the index of the device that `NAME:text` means."""
         return None
 
     def details(self) -> list[str]:
@@ -268,13 +268,13 @@ class Device(ABC):
 
     @cached_property
     def limits(self) -> Properties:
-        """`props` of the first time: for what stays as it is, since free memory takes a while to find."""
+        """The first `props`, for constant values: free memory takes a while to find."""
         found = asked(self.name, "props", self.props)
         check_limits(self.name, found, has_memory=type(self).copy_in is not Device.copy_in)
         return found
 
     def buffer_types(self) -> tuple[BufferType, ...]:
-        """(default: the plain one) How tensors may lie in this device's memory; the first is what it prefers."""
+        """(default: row-major) The layouts of tensors in this device's memory; the preferred one is first."""
         return (BufferType(is_host_visible=self.limits.is_host_visible),)
 
     def allocate(self, size_bytes: int) -> Any:
@@ -288,7 +288,7 @@ class Device(ABC):
 
     @cached_property
     def allocator(self) -> HostAllocator:
-        """(default: what `allocate` makes, kept for reuse; the host's memory) Where the runtime takes blocks from."""
+        """(default: a pool over `allocate`; the host's memory) The allocator of the runtime's blocks."""
         if type(self).allocate is Device.allocate:
             return _host_allocator()
         make, limits = self._new_block, self.limits
@@ -361,7 +361,7 @@ class Device(ABC):
             self.synchronize()
 
     def assembly(self, source: str) -> str:
-        """(default: none) What the machine executes, as text."""
+        """(default: none) Return the machine code as text."""
         return ""
 
     def expect_many(self) -> None:
@@ -369,23 +369,23 @@ class Device(ABC):
         return
 
     def compile_later(self, name: str, source: str) -> Callable[[], bytes]:
-        """(default: `compile`, when called for) Begin a compilation, and return what waits for it."""
+        """(default: `compile`, at the call) Start a compilation, and return a function that waits for it."""
         return lambda: self.compile(name, source)
 
     def supports(self, op: Op, node: UOp) -> bool | str:
-        """(default: what the target can express) True, or why this op cannot be computed here with the node's dtypes.
-        Asked by op and dtypes alone: its shape may be that of another one."""
+        """(default: the features of the target) Return True, or why this op cannot be computed here with the node's
+        dtypes. The result may depend on op and dtypes only, not on the shape."""
         return True
 
     def cache_tag(self) -> str:
-        """(default: the target's name) What a stored binary depends on besides its source."""
+        """(default: the target's name) Return what a stored binary depends on in addition to its source."""
         return self.target.name
 
     @property
     def tag(self) -> str:
-        """What a stored binary depends on in addition to its source and kernmill.
+        """The key of everything that a stored binary depends on in addition to its source and kernmill.
 
-        That is `cache_tag`, all of the Target, and the files of a device and a renderer from elsewhere.
+        That is `cache_tag`, all of the Target, and the files of a device and a renderer from other packages.
         """
         if not self._tag:  # no cached property: its lock, in Python 3.11, outlives a fork
             files = own_files((type(self), type(self.renderer)))
@@ -396,7 +396,7 @@ class Device(ABC):
         """(default: nothing is pending) Return when all work is done."""
 
     def close(self) -> None:  # noqa: B027 - as above
-        """(default: nothing) Release what it holds of the machine. Nothing else is called afterwards."""
+        """(default: nothing) Release resources of the machine. No other method is called afterwards."""
 
     def event(self) -> Event:
         """(default: an event that synchronizes fully) A new event."""
@@ -416,7 +416,7 @@ def failure(device: Device, error: Exception, what: str) -> Exception:
 
 
 def _lose(device: Device, text: str) -> None:
-    """Mark a device and its buffers, and forget its plans and programs; others go on."""
+    """Mark a device and its buffers as lost, and forget its plans and programs; others continue."""
     device.lost = (
         f"{text} The device is lost, and so are its tensors: make them again, and call reset() of captured functions. "
         f"{device.name} is opened again when it is next used; other devices go on."
@@ -455,7 +455,7 @@ class GuardedBatch(Batch):
 
 
 def is_ours(device: Device) -> bool:
-    """Whether the device is part of kernmill, so that what it raises needs no sentence around it."""
+    """True if the device is part of kernmill, so that its errors need no message around them."""
     return type(device).__module__.startswith("kernmill.")
 
 
@@ -477,7 +477,7 @@ def read_buffer(device: Device, buffer: Buffer) -> Any:
 
 
 def loaded(device: Device, name: str, binary: bytes) -> Program:
-    """`load`; a device that is gone is a DeviceError, what is wrong with the binary is whatever `load` raises."""
+    """Call `load`; a lost device is a DeviceError, an invalid binary is whatever `load` raises."""
     try:
         return device.load(name, binary)
     except (OSError, EOFError) as error:
@@ -485,15 +485,15 @@ def loaded(device: Device, name: str, binary: bytes) -> Program:
 
 
 def batch_of(device: Device, calls: Sequence[Call]) -> Batch:
-    """What the runtime repeats: `prepare`, with the errors of a device from elsewhere made ours."""
+    """Call `prepare`, with errors of other packages' devices converted to ours."""
     return device.prepare(calls) if is_ours(device) else GuardedBatch(device, calls)
 
 
 _lock = process_lock()
-_lost: dict[str, str] = {}  # what the tensors of a device that is lost say
+_lost: dict[str, str] = {}  # error messages of tensors on a lost device
 _open: dict[tuple[str, Any], Device] = {}  # by name and TARGET
 forgetting: list[Callable[[], object]] = []  # called when a device is forgotten
-_options: dict[str, Mapping[str, str]] = {}  # by name: what follows the ? in one
+_options: dict[str, Mapping[str, str]] = {}  # by name: the options after the ?
 
 
 @cache
@@ -502,7 +502,7 @@ def _host_allocator() -> HostAllocator:
 
 
 def device_names() -> dict[str, str]:
-    """Every device that is there, by name: where its class comes from. Found anew at each call."""
+    """Return every available device by name, with the module of its class. Searched at each call."""
     found = {
         file[4:-3].upper(): f"kernmill.runtime.{file[:-3]}"
         for file in sorted(os.listdir(os.path.dirname(__file__)))
@@ -516,7 +516,7 @@ def device_names() -> dict[str, str]:
 
 
 def _named_by_variable(given: str) -> str:
-    """The value of DEVICE: what it says itself, else `MYDEV` where the environment has MYDEV=1 for a device MYDEV.
+    """Return the value of DEVICE: its own, or `MYDEV` if the environment has MYDEV=1 for a device MYDEV.
 
     Raises:
         SettingError: two devices are named.
@@ -535,8 +535,9 @@ second_spelling["DEVICE"] = _named_by_variable
 
 
 def canonical_name(name: str) -> str:
-    """`llvm:0` -> `LLVM`, `cl:nvidia` -> `CL:1`, `far:1?key=value` -> `FAR:1`, which is opened with these options.
-    Raises DeviceError for a name that means no device, and for other options than those of an open device."""
+    """Return the canonical name: `llvm:0` -> `LLVM`, `cl:nvidia` -> `CL:1`, `far:1?key=value` -> `FAR:1`, which is
+    opened with these options. Raises DeviceError for an unknown name, and for other options than those of an open
+    device."""
     if "?" in name:
         name, _, text = name.partition("?")
         found = canonical_name(name)
@@ -596,10 +597,10 @@ def default_device() -> str:
 
 
 def get_device(name: str | None = None) -> Device:
-    """The device of that name, opened at the first call; None: the first of the setting DEVICE.
+    """Return the device of that name, opened at the first call; None: the first of the setting DEVICE.
 
     Raises:
-        DeviceError: no such device, or it cannot be opened; the message lists those that can.
+        DeviceError: unknown device, or it cannot be opened; the message lists those that can.
     """
     name, level = name if name is not None else str(setting("DEVICE")), setting("TARGET")
     device = _open.get((name, level))

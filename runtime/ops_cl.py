@@ -37,7 +37,7 @@ from .matrix_unit_trial import matrix_unit_trial
 __all__ = ["ClDevice"]
 
 _GROUP_REFUSED = (-5, -54, -55)  # CL_OUT_OF_RESOURCES, CL_INVALID_WORK_GROUP_SIZE, CL_INVALID_WORK_ITEM_SIZE
-_CHUNK_NS = 20_000.0  # less work than this is not worth a work-item of its own
+_CHUNK_NS = 20_000.0  # less work than this is not worth a separate work-item
 _MOST_ITEMS = 64  # work-items of a kernel on a CPU
 _MOST_GROUP = 256  # items of a group on a GPU; larger ones leave too few registers for each
 
@@ -46,8 +46,8 @@ _sessions: dict[int, _Session] = {}
 
 
 class _Session(NamedTuple):
-    """What one device has once, also where it is opened again for another TARGET: whoever launches waits for all that
-    was copied, and whoever copies for all that was launched."""
+    """The state of one device, kept if it is opened again for another TARGET: launches wait for all earlier copies,
+    and copies for all earlier launches."""
 
     context: Any
     queue: Any
@@ -56,8 +56,8 @@ class _Session(NamedTuple):
 
 
 def _session(cl: Any, facts: ClFacts, index: int, name: str) -> _Session:
-    """Devices of one driver share a context where they have memory of their own, which is then copied without the
-    host."""
+    """Return the state of a device. Devices of one driver share a context if they have separate memory, which is
+    then copied without the host."""
     if index not in _sessions:
         handle = found_devices()[index]
         key = index if facts.is_host_memory else (facts.platform, facts.kind)
@@ -88,7 +88,7 @@ class ClDevice(Device):
             raise DeviceError(f"{name}: {self.facts.name} cannot be opened ({error}). Choose another.") from error
         self.borrowed: WeakTable[Buffer, Any] = WeakTable()
 
-    # --- what it is
+    # --- properties
     @classmethod
     def devices(cls) -> list[int]:
         """All that the drivers offer."""
@@ -122,12 +122,12 @@ class ClDevice(Device):
 
     @cached_property
     def renderer(self) -> Renderer:
-        """OpenCL C for what the device has."""
+        """OpenCL C for the device's features."""
         return OpenCLRenderer(cl_target(self.facts, str(setting("TARGET")), self.unit[0]))
 
     @cached_property
     def unit(self) -> tuple[tuple[Unit, ...], str]:
-        """What a matrix unit multiplies, and a sentence about it; TARGET=mma relies on one without a trial."""
+        """The supported matrix units, and a message; TARGET=mma relies on one without a self-test."""
         if setting("TARGET") == "mma":
             return MMA_UNITS, "matrix unit: not tried (TARGET=mma)"
         may_have = "cl_nv_device_attribute_query" in self.facts.extensions and self.facts.step_items == MMA_ITEMS
@@ -153,7 +153,7 @@ class ClDevice(Device):
 
     @cached_property
     def build_options(self) -> tuple[str, ...]:
-        """Build options, the first that work: everything exact that can be asked for.
+        """The build options, the first that work, with all exactness options that the driver supports.
 
         PoCL before 7 reads clang's header for every kernel, four fifths of the time of a build; -D_OPENCL_H_ leaves it
         out, and with LEAN the source declares what it calls.
@@ -161,7 +161,7 @@ class ClDevice(Device):
         exact = "-w"  # clang would count its warnings on the user's stderr
         if self.facts.divides_correctly:
             exact += " -cl-fp32-correctly-rounded-divide-sqrt"
-        if self.facts.is_checker:  # of the code as it is written; it misreads what LLVM makes of masks
+        if self.facts.is_checker:  # it checks unoptimized code: it misreads masks after LLVM's optimization
             return (f"{exact} -cl-opt-disable",)
         return (f"{exact} -D_OPENCL_H_ -DLEAN", exact) if self.facts.is_pocl else (exact,)
 
@@ -182,8 +182,9 @@ class ClDevice(Device):
         return build_program(self.cl, self.context, self.handle, source, self.build_options, name)
 
     def _binary(self, program: Any) -> bytes:
-        """Its binary for this device; nothing from a driver without binaries, which builds from source each time, nor
-        from PoCL, which compiles for groups of any size to answer, then anew for ours, and has a cache of its own."""
+        """Return its binary for this device. Empty for a driver without binaries, which builds from source each
+        time. Empty for PoCL too: it would compile for any group size, then again for ours, and it has a separate
+        cache."""
         if self.facts.is_pocl:
             return b""
         try:
@@ -228,7 +229,7 @@ class ClDevice(Device):
             )
 
     def copy_in(self, target: Buffer, source: memoryview) -> None:
-        """Bytes of the host into a buffer, beside the kernels that run."""
+        """Copy bytes of the host into a buffer, in parallel with running kernels."""
         if self.facts.is_host_memory:
             super().copy_in(target, source)
             return
@@ -251,7 +252,7 @@ class ClDevice(Device):
         """A view also of memory that the host shares while it is mapped."""
         if not self.facts.is_unified or self.facts.is_host_memory or not buffer.numel:
             return super().host_array(buffer)
-        if buffer.is_exported:  # mapped, and while a view lives nobody writes there
+        if buffer.is_exported:  # mapped, and not written while a view is alive
             return buffer.host_array()
         memory, offset = self.place(buffer)
         with self.told():
@@ -270,7 +271,7 @@ class ClDevice(Device):
         (into, at), (out_of, start) = self.place(target), device.place(source)
         size = source.dtype.size_bytes
         one, other = sorted((self, device), key=lambda d: d.index)
-        with one.lock, other.lock, self.enqueuing() as events:  # both: neither says in between what comes last
+        with one.lock, other.lock, self.enqueuing() as events:  # both: no other event of either may come between
             events.append(self.cl.enqueue_copy(
                 self.queue, into, out_of, byte_count=source.nbytes, src_offset=start * size, dst_offset=at * size,
                 wait_for=device.memory.pending() or None,
@@ -280,7 +281,7 @@ class ClDevice(Device):
             device.memory.waits += events
 
     def place(self, buffer: Buffer) -> tuple[Any, int]:
-        """The driver's memory that a buffer lies in, and how many values lie before it."""
+        """Return the driver's memory of a buffer, and the number of values before it."""
         block = buffer.block
         if isinstance(block, ClBlock):
             block.is_fresh = False
@@ -310,14 +311,14 @@ class ClDevice(Device):
 
     @contextmanager
     def enqueuing(self) -> Generator[list[Any]]:
-        """What is put into the queue, after what was copied before; its events go into the list, at least the last."""
+        """Enqueue work after all earlier copies; its events are appended to the list, at least the last."""
         refuse_after_fork(self.name)
         events: list[Any] = []
         with self.told(), self.lock:
             self.memory.begin()
             try:
                 yield events
-            finally:  # what comes after waits for those that were enqueued before one failed, too
+            finally:  # later work also waits for what was enqueued before an error
                 self.memory.joined(events)
 
     def launch(self, call: Call) -> Any:
@@ -365,7 +366,7 @@ class ClDevice(Device):
 
 
 class _Launch:
-    """A kernel object and what its arguments are: only those that change are set."""
+    """A kernel object and its current arguments: only changed ones are set."""
 
     def __init__(self, kernel: _Kernel) -> None:
         self.device = kernel.device
@@ -464,12 +465,12 @@ class _Prepared(Batch):
                 if is_timed or not events:
                     events.append(event)
                 else:
-                    events[0] = event  # the others go at once: a hundred that are kept cost more
+                    events[0] = event  # the others are released at once: keeping a hundred costs more
         return device.finish(events, is_timed=is_timed)
 
 
 def cl_target(facts: ClFacts, shape: str = "", units: tuple[Unit, ...] = ()) -> Target:
-    """What generated code may use on the device; `shape`: gpu, mma or cpu, where it is not the device's own."""
+    """Return the features for generated code on the device; `shape`: gpu, mma or cpu, if it is not the device's own."""
     is_cpu = (shape if shape in ("gpu", "cpu", "mma") else facts.kind) == "cpu"
     lanes = min(16, facts.float_lanes) if is_cpu and facts.float_lanes > 1 else 4
     has = {dtypes.float64: facts.has_float64, dtypes.float16: facts.has_float16}

@@ -49,7 +49,7 @@ class LlvmDevice(Device):
             return self._renderer
 
     def details(self) -> list[str]:
-        """The matrix unit, if there is anything to say about one."""
+        """Return a message about the matrix unit, if there is one."""
         return [text] if (text := matrix_unit(self.host)[1]) else []
 
     def props(self) -> Properties:
@@ -66,7 +66,7 @@ class LlvmDevice(Device):
         return compile_ir(source, self.host)
 
     def expect_many(self) -> None:
-        """Start the other process, which takes a while, with what every launch needs."""
+        """Start the compiling process, which takes a while, with the code that every launch needs."""
         if compiler_process() is not None:
             expect_pool()
 
@@ -92,8 +92,8 @@ class LlvmDevice(Device):
 
 
 class _LaunchBatch(Batch):
-    """The native launch table, kept; and a shorter one, in which chains of launches are one entry, over its arguments.
-    To know how long each launch takes is to run them one after the other."""
+    """The cached native launch table; and a shorter one, with chains of launches as one entry, over its arguments.
+    To time each launch they run one after another."""
 
     def __init__(self, device: LlvmDevice, calls: Sequence[Call]) -> None:
         super().__init__(device, calls)
@@ -123,7 +123,7 @@ class _LaunchBatch(Batch):
             times = pool.run_timed(self.table)
         else:
             pool.run(self.short)
-        if len(_refused) > before:  # whose kernel it was is not known: every batch that ran meanwhile is told
+        if len(_refused) > before:  # the kernel is unknown: every batch that ran meanwhile gets the error
             raise OutOfMemoryError(
                 f"{self.device.name}: out of memory: a kernel needs {_refused[-1]:,} bytes per thread. Free some "
                 "tensors, or lower THREADS."
@@ -137,12 +137,12 @@ _EXTERNS = {"km_no_memory": ctypes.cast(_tell, ctypes.c_void_p).value or 0}
 
 
 def compute_dtypes(has_half: bool) -> frozenset[DType]:
-    """What is added and multiplied as it is: bfloat16 never, float16 where there are instructions for it."""
+    """Return the dtypes with native arithmetic: never bfloat16, float16 if there are instructions for it."""
     return frozenset(dtypes.data) - ({dtypes.bfloat16} if has_half else {dtypes.bfloat16, dtypes.float16})
 
 
 def has_vnni(host: Host) -> bool:
-    """Whether one instruction makes the dot products of bytes: AVX512-VNNI, AVX-VNNI."""
+    """True if one instruction computes dot products of bytes: AVX512-VNNI, AVX-VNNI."""
     return host.has("avx512vnni") and host.has("avx512vl") if host.has("avx512f") else host.has("avxvnni")
 
 
@@ -157,7 +157,7 @@ def dot_types(host: Host) -> frozenset[tuple[DType, DType]]:
 
 
 def host_target(host: Host, units: tuple[Unit, ...] = ()) -> Target:
-    """What generated code may use on this CPU, with these products of a matrix unit."""
+    """Return the features for generated code on this CPU, with these matrix units."""
     wide, is_amd = host.has("avx512f"), host.has("sse4a")  # which AMD's CPUs alone have
     vector = 64 if wide else 32 if host.has("avx2") or host.has("avx") else 16
     ops = LLVM_OPS | ({Ops.SCALE} if wide else set())

@@ -118,7 +118,8 @@ def _bitcast(a: DType, b: DType) -> Callable[[Any], Any]:
 
 @cache
 def _names() -> dict[str, Any]:
-    """What a rendered kernel may call: rounders, conversions of bits, and the meanings of the op table."""
+    """Return the functions that a rendered kernel may call: rounders, conversions of bits, and the meanings of the
+    op table."""
     table: dict[str, Any] = {rounder_name(d): _rounder(d) for d in dtypes.data}
     table["index"] = int
     table["together"] = together
