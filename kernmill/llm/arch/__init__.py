@@ -29,6 +29,7 @@ from .hunyuan_dense import HunyuanDense
 from .hunyuan_moe import HunyuanMoe
 from .internlm2 import InternLM2
 from .llama import Llama
+from .llama4 import Llama4
 from .minimax_m2 import MiniMaxM2
 from .nemotron import Nemotron
 from .olmo2 import Olmo2
@@ -78,6 +79,7 @@ ARCHITECTURES: dict[str, type[Architecture]] = {  # general.architecture of a GG
     "hunyuan-moe": HunyuanMoe,
     "internlm2": InternLM2,
     "llama": Llama,
+    "llama4": Llama4,
     "minimax-m2": MiniMaxM2,
     "nemotron": Nemotron,
     "olmo2": Olmo2,

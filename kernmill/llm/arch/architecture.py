@@ -392,14 +392,11 @@ class Architecture:
 
     def attention(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
         """Attend to the tokens before each token; several query heads share a key head."""
-        c, (cosine, sine, mask) = self.config, around
+        c, mask = self.config, around[2]
         q, k, v = self.queries_keys_values(n, x)
         q, k = self._heads(n, q, "attn_q_norm", c.head_width), self._heads(n, k, "attn_k_norm", c.head_width)
         v = v.unflatten(-1, (-1, c.value_width)).transpose(1, 2)
-        if self.is_rotated[n]:
-            q, k = (rotate(part, cosine, sine, by_halves=self.by_halves) for part in (q, k))
-        if self.norms_rotated:
-            q, k = self.normed(n, q, "attn_q_norm"), self.normed(n, k, "attn_k_norm")
+        q, k = self._positioned(n, q, k, places, around)
         has_many = x.shape[1] > 1
         q, k, v = (part.contiguous() if has_many else part for part in (q, k, v))  # attention is a separate kernel
         keys, values = (part.unsqueeze(2) for part in cache.write(n, places, k, v))
@@ -417,6 +414,14 @@ class Architecture:
             mixed = (scores.softmax(-1) if sinks is None else self._with_sinks(scores, sinks)).matmul(values)
         mixed = mixed.flatten(1, 2).transpose(1, 2).flatten(2).contiguous()  # concatenate the heads
         return self.product(n, mixed, "attn_output")
+
+    def _positioned(self, n: int, q: Tensor, k: Tensor, places: Places, around: Around) -> tuple[Tensor, Tensor]:
+        """Rotate the heads of queries and keys by their positions, and norm them where that comes after."""
+        if self.is_rotated[n]:
+            q, k = (rotate(part, *around[:2], by_halves=self.by_halves) for part in (q, k))
+        if self.norms_rotated:
+            q, k = self.normed(n, q, "attn_q_norm"), self.normed(n, k, "attn_k_norm")
+        return q, k
 
     def _with_sinks(self, scores: Tensor, sinks: Tensor) -> Tensor:
         """Softmax of scores and one more, of the sink of a head, that has no value.

@@ -49,6 +49,8 @@ class Mixed(Row):
     groups: tuple[int, int] = (1, 1)
     dense: frozenset[int] = frozenset()
     clamped: bool = False
+    weighs_input: bool = False
+    used: int = USED
     more: Shapes = field(default_factory=dict)  # tensors of layers with experts
 
 
@@ -142,10 +144,13 @@ class PlainMixed(Plain):
             logits = self.product(one, f"{b}ffn_gate_inp")
             scores = 1 / (1 + np.exp(-logits)) if row.gating == "sigmoid" else np.exp(logits) / np.exp(logits).sum()
             by = scores + self.w.get(f"{b}exp_probs_b.bias", 0.0)
-            experts = np.argsort(-by, kind="stable")[:USED]
+            experts = np.argsort(-by, kind="stable")[: row.used]
             weights = scores[experts]
             weights = weights / weights.sum() if row.normed else weights
             for e, weight in zip(experts, weights * row.scale, strict=True):
+                if row.weighs_input:
+                    out[t] += self.expert(one * weight, b, e)
+                    continue
                 out[t] += weight * self.expert(one, b, e)
             if f"{b}ffn_up_shexp.weight" in self.w:
                 gate, up = (self.product(one, f"{b}ffn_{name}_shexp") for name in ("gate", "up"))
@@ -350,7 +355,7 @@ def test_a_dense_architecture_has_no_experts(tiny: Any) -> None:
 
 
 def test_every_architecture_with_experts_is_compared() -> None:
-    """What is derived from llama may have experts as it does; deepseek2 has a file of its own."""
-    assert {"deepseek2", *MIXTURES} == {"llama"} | {
+    """What is derived from llama may have experts as it does; deepseek2 and llama4 have files of their own."""
+    assert {"deepseek2", "llama4", *MIXTURES} == {"llama"} | {
         name for name, kind in ARCHITECTURES.items() if kind.mixes == "always"
     }
