@@ -216,7 +216,7 @@ class Model:
             model = cls.of(file.metadata, weight, split=split, **options)
             for each in arenas.values():
                 each.close()
-            _check_all_used(file, used, model.config.name)
+            _check_all_used(file, used, model.config)
             return model
 
     def __reduce__(self) -> NoReturn:
@@ -615,25 +615,33 @@ def config_in(file: gguf.GGUFFile) -> Config:
     if f"blk.0.{first}" not in file.entries:
         raise FormatError(f"the file has no tensor blk.0.{first}, which a {config.name} model needs.")
     layers = max(int(m[1]) + 1 for name in file.entries if (m := _OF_LAYER.fullmatch(name)))
-    if layers != config.layers:
+    counted = config.layers + config.ahead_layers
+    if layers != counted:
         raise FormatError(
-            f"{config.name}.block_count is {config.layers}, and blk.{layers - 1} is the last layer with tensors. "
+            f"{config.name}.block_count is {counted}, and blk.{layers - 1} is the last layer with tensors. "
             "The file's metadata and tensors are inconsistent."
         )
     kind.check(config, {name: entry.shape for name, entry in file.entries.items()})
     return config
 
 
-def _check_all_used(file: gguf.GGUFFile, used: set[str], name: str) -> None:
+def _check_all_used(file: gguf.GGUFFile, used: set[str], config: Config) -> None:
     """Check that no tensor is ignored, which would silently change the output. Exceptions: only one kind of rope
-    factors is read, and tensors for images or ranking are not needed for text."""
-    fine = ("v.", "mm.", "cls.", *(("rope_factors_",) if any(u.startswith("rope_factors_") for u in used) else ()))
+    factors is read, and tensors for images, ranking or further tokens are not needed for text."""
+    ahead = [f"blk.{config.layers + n}." for n in range(config.ahead_layers)]
+    fine = (
+        "v.",
+        "mm.",
+        "cls.",
+        *ahead,
+        *(("rope_factors_",) if any(u.startswith("rope_factors_") for u in used) else ()),
+    )
     left = [entry for entry in file.entries if entry not in used and not entry.startswith(fine)]
     if left:
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""
         raise FormatError(
-            f"tensor {escaped(left[0])}{more} is not part of {name}; the output would be wrong. Use a file of the "
-            "standard architecture."
+            f"tensor {escaped(left[0])}{more} is not part of {config.name}; the output would be wrong. Use a file of "
+            "the standard architecture."
         )
 
 

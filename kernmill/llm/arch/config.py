@@ -112,6 +112,7 @@ class Config:
     is_rotated: bool = True  # rope.scaling.finetuned
     experts: Experts = Experts()
     latent: Latent | None = None
+    ahead_layers: int = 0  # the last ones of a file, which predict further tokens and are not computed
     homes: tuple[str, ...] = ()  # of a model over several devices: those of the layers, then that of the output
     cache_homes: tuple[str, ...] = ()  # those of the layers' keys and values
 
@@ -146,7 +147,8 @@ class Config:
             name=keys.name,
             context=keys.size("context_length"),
             width=width,
-            layers=keys.size("block_count"),
+            layers=keys.layers(),
+            ahead_layers=keys.size("nextn_predict_layers", 0, least=0),
             feed_forward=keys.feed_forward(),
             heads=heads,
             kv_heads=kv_heads,
@@ -238,6 +240,13 @@ class _Keys:
         if self.get("attention.layer_norm_rms_epsilon") is not None or self.get(key) is None:
             key = "attention.layer_norm_rms_epsilon"
         return self.number(key, within=(0, 1))
+
+    def layers(self) -> int:
+        """The layers of the model, without those that predict further tokens."""
+        count, ahead = self.size("block_count"), self.size("nextn_predict_layers", 0, least=0)
+        if ahead >= count:
+            raise FormatError(f"{self.name}.nextn_predict_layers is {ahead}: must be less than the {count} layers.")
+        return count - ahead
 
     def feed_forward(self) -> int:
         """The width of the feed-forward part; of a model that has nothing but experts theirs."""

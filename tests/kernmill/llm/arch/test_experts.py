@@ -240,6 +240,22 @@ def test_a_file_is_the_model(tiny: Any, tmp_path: Path) -> None:
     np.testing.assert_allclose(found.next_logits(tiny.IDS[:3]), expected[2], rtol=2e-4, atol=3e-5)
 
 
+def test_layers_that_predict_further_tokens_are_not_computed(tiny: Any, tmp_path: Path) -> None:
+    """GLM 4.5 counts such a layer in block_count: it was computed as the last layer of the text."""
+    model = made(tiny, "glm4moe")
+    expected = PlainMixed(model, MIXTURES["glm4moe"]).logits(tiny.IDS)
+    ahead = {key.replace("blk.1.", "blk.2."): w for key, w in model.weights.items() if key.startswith("blk.1.")}
+    ahead["blk.2.nextn.eh_proj.weight"] = np.ones((W, 2 * W))
+    tensors = {key: Tensor(w.astype(np.float32)) for key, w in (model.weights | ahead).items()}
+    metadata = model.metadata | {"glm4moe.block_count": 3, "glm4moe.nextn_predict_layers": 1}
+    save(tmp_path / "a.gguf", tensors, metadata)
+    found = Model.from_gguf(tmp_path / "a.gguf", capacity=16, block=8)
+    np.testing.assert_allclose(found.next_logits(tiny.IDS[:3]), expected[2], rtol=2e-4, atol=3e-5)
+    with pytest.raises(FormatError) as caught:
+        Model.of(metadata | {"glm4moe.nextn_predict_layers": 3}, tensors.get)
+    assert str(caught.value) == "glm4moe.nextn_predict_layers is 3: must be less than the 3 layers."
+
+
 @pytest.mark.parametrize("kind", ["Q8_0", "MXFP4", "F16"])
 def test_stacks_of_blocks_and_halves(tiny: Any, tmp_path: Path, kind: str) -> None:
     """A file with experts of 64 rows, interleaved as they are loaded, against its values in NumPy."""
