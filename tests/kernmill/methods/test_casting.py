@@ -62,7 +62,7 @@ def test_a_device_that_is_not_there_is_told_at_once() -> None:
             Tensor([1.0]).to(name)
         with pytest.raises(DeviceError, match=re.escape(sentence)):
             Tensor([1.0], device=name)
-    with pytest.raises(DeviceError, match="device 'NOWHERE': there is no such device"):
+    with pytest.raises(DeviceError, match="device 'NOWHERE': not found"):
         Tensor([1.0]).to("nowhere")
 
 

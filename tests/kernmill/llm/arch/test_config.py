@@ -88,7 +88,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
         {"rope__scaling__type": "su"},
         "llama.rope.scaling.type is 'su': not one of none, linear, yarn, longrope.",
     ),
-    ({"expert_count": -8}, "llama.expert_count is -8, not a whole number from 0 to 2147483647."),
+    ({"expert_count": -8}, "llama.expert_count is -8, not an integer from 0 to 2147483647."),
     ({"attention__head_count_kv": []}, "llama.attention.head_count_kv has 0 entries for 2 layers."),
     ({"attention__head_count_kv": [2] * 3}, "llama.attention.head_count_kv has 3 entries for 2 layers."),
     ({"block_count": [2, 2]}, "llama.block_count is [2, 2], not an integer from 1 to 2147483647."),
