@@ -32,7 +32,10 @@ def test_features_agree_with_llvm() -> None:
     theirs: dict[str, bool] = dict(binding.get_host_cpu_features())
     ours = {feature[1:]: feature[0] == "+" for feature in host.this_host().features}
     differ = {name for name in ours if not name.startswith("amx") and theirs.get(name) != ours[name]}
-    assert not differ
+    flags = host.read_cpuinfo(Path("/proc/cpuinfo").read_text(encoding="utf-8"))[1]
+    hidden = {feature for flag, feature in host.X86_FEATURES.items() if flag not in flags}
+    assert differ <= hidden  # by the system, though the CPU has them: rdseed of some Zen 5
+    assert not any(ours[name] for name in differ)
 
 
 @is_linux_x86

@@ -153,7 +153,7 @@ define void @empty(ptr %args, i64 %begin, i64 %end) nounwind {
 
 
 @functools.cache
-def kernels() -> elf.Module:
+def kernels() -> elf.ElfModule:
     data = llvm_codegen.compile_ir(KERNELS, host.this_host())
     return loader.load_object(data, ["bump", "count", "sum", "straggle", "late", "hold", "empty"])
 
