@@ -159,6 +159,9 @@ def _unusable(
     and for failures in a function of the user's or while kernels were made or run. Also None if Python already named
     a missing or unknown argument."""
     place, ours = error.__traceback__, function.__module__.partition(".")[0]
+    if place is None:
+        return None
+    frame, at, package = place.tb_frame, place.tb_lasti, ""
     while place is not None:
         frame, at = place.tb_frame, place.tb_lasti
         module = frame.f_globals.get("__name__", "")

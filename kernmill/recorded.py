@@ -74,7 +74,7 @@ def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if current_origin.given:
+        if current_origin.given or not args:
             return method(*args, **kwargs)
         nodes: list[UOp] = []
         key: list[Any] = [method, grad_state(), dtypes.default_float, dtypes.default_int]
@@ -110,9 +110,10 @@ def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
             node = UOp(step.op, step.dtype, tuple([nodes[number] for number in step.sources]), step.arg)
             node._shape = step.shape
             nodes.append(node)
+        made = nodes[-1]
         if table.known is not None:
-            KNOWN[node] = nodes[table.known[0]], table.known[1]
-        return args[0]._make(node, table.device, table.requires_grad)
+            KNOWN[made] = nodes[table.known[0]], table.known[1]
+        return args[0]._make(made, table.device, table.requires_grad)
 
     return call
 
@@ -129,13 +130,16 @@ def _read(result: Any, operands: list[UOp], first: Any) -> _Table | None:
         is_leaf = node.storage is not None or node.op in _UNREPEATABLE or (node.op is Ops.DETACH and node.arg)
         if is_leaf or node.own or not {int}.issuperset(map(type, node.shape)):
             return None
-        known = KNOWN.get(node)
-        if known is not None and (node is not result.uop or known[0] not in position or _has_closure(known[1])):
+        if KNOWN.get(node) is not None and node is not result.uop:
             return None
         position[node] = len(position)
         steps.append(_Step(node.op, node.dtype, node.arg, node.shape, tuple([position[s] for s in node.src])))
-    rule = None if known is None else (position[known[0]], known[1])
-    return _Table(steps, result._device, result._requires_grad, rule)
+    known = KNOWN.get(result.uop)
+    if known is None:
+        return _Table(steps, result._device, result._requires_grad, None)
+    if known[0] not in position or _has_closure(known[1]):
+        return None
+    return _Table(steps, result._device, result._requires_grad, (position[known[0]], known[1]))
 
 
 def _has_closure(rule: Any) -> bool:

@@ -284,7 +284,7 @@ def _generalized(
         return None
     by_name = {str(node.arg[0]): vectors.index(vector) for vector, node in variables.items()}
     derived = [(i, _rule(show_size(s))) for i, s in enumerate(sizes) if isinstance(s, UOp)]
-    fixed = {i: int(s) for i, s in enumerate(sizes) if not isinstance(s, UOp)}
+    fixed = {i: int(s) for i, s in enumerate(sizes) if isinstance(s, int)}
     return General(plan, fixed, by_name, derived, constants, counts)
 
 

@@ -34,16 +34,16 @@ def planned(
     limits = {name: get_device(name).limits for name in names}
     alignments = {name: limit.alignment for name, limit in limits.items()}
     slices = {name: limit.slice_alignment for name, limit in limits.items()}
+    text = ""
     for _ in range(_ROUNDS):
         plan = plan_kernels(roots, devices, in_place, default, table, price, slices)
         memory = plan_memory(plan, alignments)
         if table is None or not (full := _full(plan, memory, table)):
             return plan, memory
         for name in full:
-            spec = table.spec(name)
-            price[name] = 8 * price.get(name, 1 / spec.bytes_per_ns)
-    assert table is not None
-    raise OutOfMemoryError(_too_large(plan, memory, table))
+            price[name] = 8 * price.get(name, 1 / table.spec(name).bytes_per_ns)
+        text = _too_large(plan, memory, table)
+    raise OutOfMemoryError(text)
 
 
 def _needed(plan: GraphPlan, memory: MemoryPlan, name: str) -> int:

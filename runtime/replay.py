@@ -330,6 +330,7 @@ def copy_between(target: Buffer, source: Buffer, *, is_timed: bool = False) -> N
     if not source.numel:
         return
     device, other = get_device(target.device), get_device(source.device)
+    start = 0
     try:
         if is_timed:
             other.synchronize()

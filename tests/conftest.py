@@ -41,6 +41,10 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["CACHE_DIR"] = tempfile.mkdtemp(prefix="kernmill-test-cache-")
         config.add_cleanup(partial(shutil.rmtree, os.environ["CACHE_DIR"], ignore_errors=True))
     os.environ["POCL_CACHE_DIR"] = os.path.join(os.environ["CACHE_DIR"], f"pocl{worker}")
+    hypothesis = importlib.import_module("hypothesis")  # no test depends on how busy the machine is
+    too_slow = [hypothesis.HealthCheck.too_slow]
+    hypothesis.settings.register_profile("any machine", deadline=None, suppress_health_check=too_slow)
+    hypothesis.settings.load_profile("any machine")
     if config.getoption("--record-kernels"):
         importlib.import_module("tests.kernel_records").start_recording(Path(config.getoption("--record-kernels")))
 

@@ -487,7 +487,7 @@ def arena_for(file: gguf.GGUFFile) -> WeightArena:
     return arenas_for(file, lambda _: default_device())[default_device()]
 
 
-def arenas_for(file: gguf.File, device_of: Callable[[str], str]) -> dict[str, WeightArena]:
+def arenas_for(file: gguf.GGUFFile, device_of: Callable[[str], str]) -> dict[str, WeightArena]:
     """Allocate memory for the interleaved matrices of a file on each device."""
     sizes: dict[str, list[int]] = {}
     for name, entry in file.entries.items():
@@ -497,7 +497,7 @@ def arenas_for(file: gguf.File, device_of: Callable[[str], str]) -> dict[str, We
     return {device: WeightArena(device, own) for device, own in sizes.items()}
 
 
-def _split_of(file: gguf.File, wanted: SplitOptions | None, options: Mapping[str, Any]) -> Split | None:
+def _split_of(file: gguf.GGUFFile, wanted: SplitOptions | None, options: Mapping[str, Any]) -> Split | None:
     """The split of a model over the devices of the setting DEVICE; None: it names one."""
     if len(device_list()) == 1:
         return None

@@ -68,6 +68,12 @@ class Learner:
     def __init__(self, metadata: Mapping[str, Any], vocabulary: int, length: int, seed: int = 1) -> None:
         if seed < 0:
             raise SettingError(f"Learner: seed={seed}: must be an integer >= 0.")
+        name = str(metadata.get("general.architecture"))
+        if name in ARCHITECTURES and ARCHITECTURES[name].mixes == "always":
+            raise SettingError(
+                f"Learner: {name} models have experts, which are not trained here. Choose an architecture without "
+                "experts, such as llama."
+            )
         self.metadata, self.length = dict(metadata), length
         config, chance = config_of(metadata), np.random.default_rng(seed)
         self.weights: dict[str, Tensor] = {}

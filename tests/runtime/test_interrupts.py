@@ -79,7 +79,7 @@ def loop():
 interrupted(loop)
 """,
     "handler": """
-b = Tensor.rand(2000, 2000).realize()
+b = Tensor.rand(3000, 3000).realize()
 wanted = (b @ b @ b).numpy()
 seen, busy = [], []
 def handler(*_):

@@ -58,7 +58,7 @@ class Llama4(Architecture):
         q, k = super()._positioned(n, q, k, places, around)
         if not self.is_rotated[n]:
             return q * places.rows(self._growth, q.shape[2]).unflatten(-1, (1, -1, 1)), k
-        return (q, k) if self.config.experts.count == _NORMLESS else (self._unit(q), self._unit(k))
+        return (q, k) if self.config.experts.count == _NORMLESS else (self._unit_norm(q), self._unit_norm(k))
 
-    def _unit(self, x: Tensor) -> Tensor:
+    def _unit_norm(self, x: Tensor) -> Tensor:
         return x * (x.square().mean(-1, keepdim=True) + self.config.epsilon).rsqrt()

@@ -441,7 +441,7 @@ def test_merges_of_a_large_vocabulary_in_any_order(gguf: Callable[[str], Any]) -
     metadata = dict(gguf("llama_vocab/ggml-vocab-gpt-2.gguf").metadata)
     lines = list(metadata["tokenizer.ggml.merges"])
     Tokenizer(metadata | {"tokenizer.ggml.merges": lines[::-1]})
-    with pytest.raises(FormatError, match=r"and 'zzz' is no token"):
+    with pytest.raises(FormatError, match=r"and 'zzz' is not a token"):
         Tokenizer(metadata | {"tokenizer.ggml.merges": ["zzz qqqqq", *lines[::-1]]})
 
 

@@ -32,7 +32,17 @@ def test_the_file_computes_what_was_learned(tmp_path: Path) -> None:
     np.testing.assert_allclose(model.logits(ids).numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", sorted(ARCHITECTURES))
+DENSE = sorted(name for name, kind in ARCHITECTURES.items() if kind.mixes != "always")
+
+
+@pytest.mark.parametrize("name", sorted(ARCHITECTURES.keys() - set(DENSE)))
+def test_experts_are_not_trained(name: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        Learner({"general.architecture": name}, 9, 5)
+    assert f"Learner: {name} models have experts, which are not trained here." in str(caught.value)
+
+
+@pytest.mark.parametrize("name", DENSE)
 def test_every_architecture_learns(name: str) -> None:
     """A slope along the gradient is what the gradient says."""
     metadata = {key.replace("llama", name): value for key, value in SIZES.items()} | {"general.architecture": name}

@@ -71,7 +71,8 @@ def test_phases_of_conv_transpose2d_are_torchs(target: str, kernel: tuple[int, i
     x, w = values(2, 4, 7, 19), values(4, 3, *kernel, seed=1)
     wanted = torch.nn.functional.conv_transpose2d(torch.tensor(x), torch.tensor(w), **options).numpy()
     with Context(TARGET=target):
-        close(Tensor(x).conv_transpose2d(Tensor(w), **options), wanted)
+        few = 5e-7 * float(np.abs(wanted).max())  # an element may be a small difference of large terms
+        close(Tensor(x).conv_transpose2d(Tensor(w), **options), wanted, atol=few)
 
 
 def transposed(x: Array, w: Array, stride: int, padding: int, more: int, dilation: int) -> Array:
