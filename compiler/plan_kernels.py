@@ -160,10 +160,11 @@ class _Builder:
             else:
                 sources = (device for s in node.src if (device := self.device_of[s]))
                 self.device_of[node] = self.placed.get(node) or next(sources, None)
+        results = {_base(root) for root in self.roots}  # those of constants are on the default device
         for node in reversed(order):  # a value computed from constants is computed on the device that reads it
             device = None if node.op is Ops.COPY else self.device_of[node]
             for s in node.src if device is not None else ():
-                self.device_of[s] = self.device_of[s] or device
+                self.device_of[s] = self.device_of[s] or (None if s in results else device)
 
     def _new(self, node: UOp, count: int, device: str, slot: int | None = None) -> int:
         size = as_size(numel(node.shape))

@@ -446,6 +446,23 @@ def constant(node: UOp) -> UOp:
     return UOp(Ops.DETACH, node.dtype, (node,)) if node.dtype.is_float else node
 
 
+def is_shared(node: UOp) -> bool:
+    """True if the expression consists of constants only: then all tensors of the same value share the node."""
+    for s in node.src:
+        if s.storage is not None:
+            return False
+    seen, stack = {node}, [node]
+    while stack:  # until the first leaf that is data: called for every tensor that a large graph writes
+        u = stack.pop()
+        if u.storage is not None or u.op in (Ops.BUFFER, Ops.DETACH):
+            return False
+        for s in u.src[::-1]:  # the first one first: data, nearly always
+            if s not in seen:
+                seen.add(s)
+                stack.append(s)
+    return True
+
+
 def _is_weak(value: object) -> bool:
     return isinstance(value, (bool, int, float, UOp, SymbolicSize))
 

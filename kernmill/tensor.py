@@ -35,7 +35,18 @@ from kernmill.runtime import buffer_node, download, realize
 
 from .autograd import filled, history_lost, is_stop, leads_not, leaf_written, stepped
 from .autograd import gradient as gradient_of
-from .lazy import Lazy, constant, expressions, fits, given_const, grad_state, keep_track, no_grad, trace_origins
+from .lazy import (
+    Lazy,
+    constant,
+    expressions,
+    fits,
+    given_const,
+    grad_state,
+    is_shared,
+    keep_track,
+    no_grad,
+    trace_origins,
+)
 from .methods.casting import Casting
 from .methods.creation import DLPACK_BFLOAT, DLPACK_UINT, host_array, recode
 from .methods.movement import expand_whole
@@ -382,7 +393,11 @@ def _realize(lazy: list[tuple[Any, UOp]]) -> None:
                 f"realize: a tensor with the symbolic shape {show_shape(node.shape)} cannot be stored. Reduce it, "
                 "or write it into a slice of a larger tensor."
             )
-    constant = [(t, node) for t, node in lazy if _is_shared(node)]
+    constant = [(t, node) for t, node in lazy if is_shared(node)]
+    if 0 < len(constant) < len(lazy) and len({t._device for t, _ in lazy} - {None}) > 1:  # two devices may read them
+        shared = {node for _, node in constant}
+        _realize(constant)
+        lazy, constant = [(t, node) for t, node in lazy if node not in shared], []
     origin, current_origin.line = current_origin.line, None
     try:
         realize([node for _, node in lazy], expressions, given_values())
@@ -400,23 +415,6 @@ def _realize(lazy: list[tuple[Any, UOp]]) -> None:
 def _register(leaf: Conversions) -> None:
     with _lock:
         _leaves[leaf.uop] = weakref.ref(leaf)
-
-
-def _is_shared(node: UOp) -> bool:
-    """True if the expression consists of constants only: then all tensors of the same value share the node."""
-    for s in node.src:
-        if s.storage is not None:
-            return False
-    seen, stack = {node}, [node]
-    while stack:  # until the first leaf that is data: called for every tensor that a large graph writes
-        u = stack.pop()
-        if u.storage is not None or u.op in (Ops.BUFFER, Ops.DETACH):
-            return False
-        for s in u.src[::-1]:  # the first one first: data, nearly always
-            if s not in seen:
-                seen.add(s)
-                stack.append(s)
-    return True
 
 
 def _stored(node: UOp) -> UOp | None:

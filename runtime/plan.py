@@ -161,10 +161,17 @@ def _with_programs(graph: GraphPlan, memory: MemoryPlan, entries: int) -> Plan:
     return Plan(graph, memory, steps, bounds, written, [], cost)
 
 
+def _share_memory(name: str, other: str) -> bool:
+    """True if kernels of each device may use the memory of the other."""
+    group = get_device(name).limits.group
+    return bool(group) and group == get_device(other).limits.group
+
+
 def _check_devices(kernel: Kernel, graph: GraphPlan) -> None:
     """Raise InternalError for a kernel with memory of another device, which would be an address of nothing there."""
     for number in kernel.buffers:
-        if (device := graph.buffers[number].device) != kernel.device:
+        device = graph.buffers[number].device
+        if device != kernel.device and not _share_memory(device, kernel.device):
             line = f" ({kernel.origin})" if kernel.origin else ""
             raise InternalError(
                 f"kernel {kernel.name}{line} on {kernel.device} reads or writes memory of {device}. A COPY is missing "

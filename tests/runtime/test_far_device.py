@@ -485,3 +485,13 @@ def test_options_of_a_device(far: Far) -> None:
     with pytest.raises(DeviceError, match=r"options are written FAR:1\?key=value&key=value, each key once"):
         get_device("FAR:1?mib")
     assert name == "FAR"
+
+
+def test_a_constant_that_two_devices_read_is_realized_with_both(far: Any) -> None:
+    """Its one buffer was on one device, and a kernel of the other read it: InternalError."""
+    name, zeros = far(), Tensor.zeros(2, 3)
+    x, y = Tensor([[1.0, 2, 3]]).realize(), Tensor([[4.0, 5, 6]], device=name).realize()
+    here, there = x + zeros, y + zeros
+    Tensor.realize(zeros, here, there)
+    assert (here.tolist(), there.tolist()) == ([[1, 2, 3]] * 2, [[4, 5, 6]] * 2)
+    assert zeros.tolist() == [[0, 0, 0]] * 2
