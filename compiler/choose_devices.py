@@ -44,7 +44,7 @@ class PlacementChoice:
         for spec in self.table.specs:
             if unit.pinned not in (None, spec.name) or (unit.pinned is None and not spec.computes):
                 continue
-            if unit.pinned is None and any(refusal(spec.refused, node) for node in unit.nodes):
+            if unit.pinned is None and spec.refused and any(refusal(spec.refused, node) for node in unit.nodes):
                 continue
             time = spec.kernel_ns(max(unit.work, 0.0), unit.products, unit.size_bytes)
             found[spec.name] = time + price.get(spec.name, 0.0) * unit.size_bytes
@@ -242,7 +242,7 @@ def reason(choice: PlacementChoice, unit: PlacementUnit) -> str:
         return unit.why
     costs = choice.cost[unit.number]
     for spec in choice.table.specs:
-        found = next((why for node in unit.nodes if (why := refusal(spec.refused, node))), "")
+        found = next((why for node in unit.nodes if (why := refusal(spec.refused, node))), "") if spec.refused else ""
         if spec.computes and found and len(costs) == 1:
             return f"{spec.name} cannot: {found}"
     others = [(choice.moved_ns(unit, name), name) for name in costs.keys() - {own}]

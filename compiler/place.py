@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kernmill.ir import CompileError, DeviceTable, Ops, PlacedUnit, Placement, UOp, with_sources
+from kernmill.ir import CompileError, DeviceTable, Ops, PlacedUnit, Placement, UOp, dtypes, with_sources
 
 from .choose_devices import PlacementChoice, choose_devices, on_one_device, reason, refusal, total_ns
 from .placement_units import PlacementUnit, Value, find_units, is_view, size_bytes
@@ -63,10 +63,10 @@ def _impossible(unit: PlacementUnit, table: DeviceTable) -> CompileError:
         reasons = {s.name: refusal(s.refused, node) for s in table.specs if s.computes}
         if all(reasons.values()):
             why = "; ".join(f"{name}: {text}" for name, text in reasons.items())
-            dtypes = ", ".join(s.dtype.name for s in node.src)
+            operands = ", ".join(s.dtype.name for s in node.src)
             line = f" ({node.origin})" if node.origin else ""
             return CompileError(
-                f"{node.op.name.lower()} of {dtypes}{line}: no device of DEVICE={','.join(table.names)} computes it "
+                f"{node.op.name.lower()} of {operands}{line}: no device of DEVICE={','.join(table.names)} computes it "
                 f"({why}). Add a device to the list, or use another dtype."
             )
     names = ",".join(table.names)
@@ -82,10 +82,9 @@ class _Rewriter:
         self.hints: dict[UOp, str] = {}
 
     def run(self, roots: Sequence[UOp]) -> list[UOp]:
-        for root in roots:
-            for node in root.toposort():
-                if node in self.unit_of and (node, self.home(node)) not in self.at:
-                    self.compute(node)
+        for node in UOp(Ops.SINK, dtypes.void, tuple(roots)).toposort():
+            if node in self.unit_of:
+                self.compute(node)
         return [self.read(root, self.home(base) if (base := _base(root)) in self.unit_of else "") for root in roots]
 
     def home(self, node: UOp) -> str:
