@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from kernmill.ir import CompileError, DeviceTable, Ops, PlacedUnit, Placement, UOp, dtypes, with_sources
 
 from .choose_devices import PlacementChoice, choose_devices, on_one_device, reason, refusal, total_ns
-from .placement_units import PlacementUnit, Value, find_units, is_view, size_bytes
+from .placement_units import PlacementUnit, Value, base_of, find_units, is_view, size_bytes
 
 __all__ = ["Placed", "place_graph"]
 
@@ -85,7 +85,7 @@ class _Rewriter:
         for node in UOp(Ops.SINK, dtypes.void, tuple(roots)).toposort():
             if node in self.unit_of:
                 self.compute(node)
-        return [self.read(root, self.home(base) if (base := _base(root)) in self.unit_of else "") for root in roots]
+        return [self.read(root, self.home(base) if (base := base_of(root)) in self.unit_of else "") for root in roots]
 
     def home(self, node: UOp) -> str:
         """The device of a node that computes."""
@@ -95,7 +95,7 @@ class _Rewriter:
         """The node on its own device."""
         home = self.home(node)
         if node.op is Ops.COPY:
-            new = self.read(node.src[0], home) if _base(node.src[0]) in self.unit_of else node
+            new = self.read(node.src[0], home) if base_of(node.src[0]) in self.unit_of else node
         else:
             new = with_sources(node, tuple([self.read(source, home) for source in node.src]))
             self.hints[new] = home
@@ -133,9 +133,3 @@ class _Rewriter:
         for node in path[-2::-1]:
             new = self.at[node, device] = with_sources(node, (new,))
         return new
-
-
-def _base(node: UOp) -> UOp:
-    while is_view(node):
-        node = node.src[0]
-    return node

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from kernmill.ir import OpGroup, Ops, UOp, dtypes, numel, static
 
-__all__ = ["PlacementUnit", "Value", "find_units", "is_view", "size_bytes"]
+__all__ = ["PlacementUnit", "Value", "base_of", "find_units", "is_view", "size_bytes"]
 
 _SOURCES = frozenset({Ops.CONST, Ops.IOTA, Ops.VARIABLE})
 _STORED = frozenset({Ops.REDUCE, Ops.ASSIGN, Ops.COPY, Ops.CONTIGUOUS, Ops.TAKE})
@@ -111,7 +111,7 @@ def _heads(order: Sequence[UOp], roots: Sequence[UOp], free: set[UOp]) -> dict[U
     """For each node the head of its unit: itself if it is stored, or the head of all that read it."""
     heads: dict[UOp, UOp] = {}
     readers: dict[UOp, set[UOp]] = {}  # of a node: the heads of what reads it, also through views
-    stored = {_base(root) for root in roots}
+    stored = {base_of(root) for root in roots}
     for node in reversed(order):
         if node in free:
             continue
@@ -126,7 +126,8 @@ def _heads(order: Sequence[UOp], roots: Sequence[UOp], free: set[UOp]) -> dict[U
     return heads
 
 
-def _base(node: UOp) -> UOp:
+def base_of(node: UOp) -> UOp:
+    """Return the node that views show."""
     while is_view(node):
         node = node.src[0]
     return node
@@ -139,7 +140,7 @@ def _pin(unit: PlacementUnit, devices: Sequence[str]) -> None:
         unit.pinned, unit.why = devices[int(head.arg[0])], "its memory is there"
     elif head.op is Ops.COPY:
         unit.pinned, unit.why = str(head.arg), "pinned by .to"
-    elif head.op is Ops.ASSIGN and (old := _base(head.src[0])).op is Ops.PARAM:
+    elif head.op is Ops.ASSIGN and (old := base_of(head.src[0])).op is Ops.PARAM:
         unit.pinned, unit.why = devices[int(old.arg[0])], "it writes to memory there"
 
 

@@ -32,15 +32,15 @@ from kernmill.ir import (
 )
 
 from . import later
-from .allocator import Lease
 from .buffer import Buffer
 from .build import build_all
 from .compile_cache import cache_key, default_cache
 from .device import Call, Device, device_list, get_device
+from .execute import allocate_buffer
 from .replay import copy_between
 from .schedules import stamp
 
-__all__ = ["device_table", "measured_device", "measured_link", "new_buffer"]
+__all__ = ["device_table", "measured_device", "measured_link", "median_ns"]
 
 _ENOUGH_NS = 1_000_000  # of a small kernel: longer ones are of a device that is slow
 _FEW = 1 << 10  # elements of a small kernel
@@ -139,7 +139,7 @@ def _time(device: Device, work: tuple[UOp, list[int]]) -> float:
     graph, _ = later.planning.planned((root,), (device.name,) * len(sizes), frozenset(), device.name)
     kernels = [item for item in graph.items if isinstance(item, Kernel)]
     programs = build_all([(device, kernel) for kernel in kernels])
-    buffers = [new_buffer(device, wanted.dtype, wanted.numel) for wanted in graph.buffers]
+    buffers = [allocate_buffer(device.name, wanted.dtype, wanted.numel) for wanted in graph.buffers]
     for buffer in buffers:
         device.copy_in(buffer, memoryview(bytes(buffer.nbytes)))
     calls = [
@@ -151,10 +151,11 @@ def _time(device: Device, work: tuple[UOp, list[int]]) -> float:
         device.run(calls)
         device.synchronize()
 
-    return _median(run)
+    return median_ns(run)
 
 
-def _median(run: Callable[[], object]) -> float:
+def median_ns(run: Callable[[], object]) -> float:
+    """Return the median wall time of a few runs, in nanoseconds; the first one does not count."""
     times = []
     for _ in range(_RUNS + 1):
         start = time.perf_counter_ns()
@@ -163,12 +164,6 @@ def _median(run: Callable[[], object]) -> float:
         if times[-1] > 100 * _ENOUGH_NS:
             break
     return statistics.median(times[1:] or times)
-
-
-def new_buffer(device: Device, dtype: DType, count: int) -> Buffer:
-    """Memory for `count` values on a device."""
-    block = device.allocate(max(1, count * dtype.size_bytes))
-    return Buffer(device.name, dtype, count, Lease(block, device.free), block.address)
 
 
 # --- links -----------------------------------------------------------------------------------------------------------
@@ -181,14 +176,14 @@ def measured_link(source: Device, target: Device) -> Link:
 def _measure_link(source: Device, target: Device) -> list[float]:
     times, large = [], max(2 * _SMALL, min(_LARGE, _room(source), _room(target)))
     for size in (_SMALL, large):
-        pair = new_buffer(target, dtypes.uint8, size), new_buffer(source, dtypes.uint8, size)
+        pair = allocate_buffer(target.name, dtypes.uint8, size), allocate_buffer(source.name, dtypes.uint8, size)
         source.copy_in(pair[1], memoryview(bytes(size)))
 
         def run(pair: tuple[Buffer, Buffer] = pair) -> None:
             copy_between(*pair)
             target.synchronize()
 
-        times.append(_median(run))
+        times.append(median_ns(run))
     rate = (large - _SMALL) / max(1.0, times[1] - times[0])
     return [max(1.0, times[0] - _SMALL / rate), rate]
 

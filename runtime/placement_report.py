@@ -5,8 +5,6 @@ A split is a run of kernels of one device between copies. Tests: tests/runtime/t
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -16,12 +14,11 @@ from kernmill.ir import Copy, DeviceTable, GraphPlan, Kernel, Placement, show_ns
 from .buffer import Buffer
 from .build import build_all
 from .device import Call, get_device
-from .device_rates import new_buffer
+from .device_rates import median_ns
+from .execute import allocate_buffer
 from .replay import copy_between
 
 __all__ = ["PlacementSplit", "measure", "placement_lines", "splits_of"]
-
-_RUNS = 5
 
 
 @dataclass(slots=True)
@@ -65,7 +62,7 @@ def splits_of(plan: GraphPlan, table: DeviceTable) -> list[PlacementSplit]:
 def measure(plan: GraphPlan, splits: Sequence[PlacementSplit]) -> tuple[float, float]:
     """Run the items of a plan on new buffers. Returns nanoseconds of kernels and of copies; each split gets its
     own `measured_ns`. Variables are at their least."""
-    buffers = [new_buffer(get_device(b.device), b.dtype, b.numel) for b in plan.buffers]
+    buffers = [allocate_buffer(b.device, b.dtype, b.numel) for b in plan.buffers]
     for buffer in buffers:
         get_device(buffer.device).copy_in(buffer, memoryview(bytes(buffer.nbytes)))
     in_kernels = 0.0
@@ -83,13 +80,12 @@ def _time_kernels(split: PlacementSplit, buffers: Sequence[Buffer]) -> float:
         Call(program, tuple([buffers[n] for n in kernel.buffers]), _least(kernel), program.threads)
         for kernel, program in zip(split.kernels, programs, strict=True)
     ]
-    times = []
-    for _ in range(_RUNS if calls else 0):
-        start = time.perf_counter_ns()
+
+    def run() -> None:
         device.run(calls)
         device.synchronize()
-        times.append(time.perf_counter_ns() - start)
-    return statistics.median(times) if times else 0.0
+
+    return median_ns(run) if calls else 0.0
 
 
 def _least(kernel: Kernel) -> tuple[int, ...]:
@@ -97,13 +93,11 @@ def _least(kernel: Kernel) -> tuple[int, ...]:
 
 
 def _time_copy(target: Buffer, source: Buffer) -> float:
-    times = []
-    for _ in range(_RUNS):
-        start = time.perf_counter_ns()
+    def run() -> None:
         copy_between(target, source)
         get_device(target.device).synchronize()
-        times.append(time.perf_counter_ns() - start)
-    return statistics.median(times)
+
+    return median_ns(run)
 
 
 def placement_lines(

@@ -13,7 +13,6 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("kernmill", "compiler", "ir", "renderers", "runtime")
 MOST_FILES = 3
 SHARED: dict[str, int] = {
-    "_base": 4,
     "_checked": 7,
     "_memory": 5,
     "_product": 5,

@@ -76,8 +76,7 @@ def _size(node: Any) -> int:
 
 
 def _limited(tree: Any, nodes: Any, visitor: Any, own: str) -> Any:
-    """Rewrite a template to call the functions that take steps. Templates cannot assign the names of these
-    functions."""
+    """Rewrite a template to call functions that take steps; templates cannot assign the names of these."""
 
     def calling(name: str, node: Any, *given: Any) -> Any:
         return nodes.Call(nodes.ExtensionAttribute(own, name), list(given), [], None, None, lineno=node.lineno)
