@@ -11,11 +11,17 @@ from dataclasses import dataclass
 
 from kernmill.ir import Ops, Stage, Target, UOp, dtypes, simplify, verify
 
-from .convert_packed import convert_packed
-from .distribute_work_items import distribute_work_items, place_barriers
-from .expand_loops import expand_loops
-from .linearize import linearize, loop_depths
+from .kernel.distribute_work_items import distribute_work_items, place_barriers
+from .kernel.expand_loops import expand_loops
+from .kernel.linearize import linearize, loop_depths
+from .kernel.merge_loops import merge_loops
+from .kernel.partition_loops import partition_loops
+from .kernel.peel_loops import peel_loops
+from .kernel.shuffle_lanes import shuffle_lanes
+from .kernel.trim_loops import trim_loops
+from .kernel.vectorize import vectorize
 from .lower.combine_loads import combine_loads
+from .lower.convert_packed import convert_packed
 from .lower.decompose import decompose
 from .lower.find_dots import find_dots
 from .lower.find_mmas import find_mmas
@@ -25,13 +31,7 @@ from .lower.lower_index import lower_index
 from .lower.lower_reduces import lower_reduces, nest_sums
 from .lower.multiply_in_place import multiply_in_place
 from .lower.scalarize_gathers import scalarize_gathers
-from .merge_loops import merge_loops
 from .optimize import Action, apply_actions, choose
-from .partition_loops import partition_loops
-from .peel_loops import peel_loops
-from .shuffle_lanes import shuffle_lanes
-from .trim_loops import trim_loops
-from .vectorize import vectorize
 
 __all__ = ["PIPELINE", "Pass", "lower", "optimize_loops"]
 

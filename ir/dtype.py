@@ -10,7 +10,7 @@ import math
 import struct
 from typing import Final, Literal, TypeAlias
 
-from .errors import DTypeError
+from .process.errors import DTypeError
 
 __all__ = ["DType", "DTypeLike", "as_dtype", "dtypes", "named_dtype", "promote", "round_float"]
 

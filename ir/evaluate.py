@@ -13,9 +13,9 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from .dtype import DType, dtypes
-from .errors import InternalError
-from .lazy_exports import LazyModule
 from .ops import Op, Ops
+from .process.errors import InternalError
+from .process.lazy_exports import LazyModule
 from .shape import static
 from .uop import UOp
 

@@ -10,8 +10,8 @@ from math import prod
 
 from .algebra import ordered_products, polynomial, simplify
 from .dtype import DType, dtypes
-from .errors import DeviceError, DTypeError, ShapeError
 from .ops import Op, Ops
+from .process.errors import DeviceError, DTypeError, ShapeError
 from .shape import Shape, Size, broadcast_shapes, numel, show_shape, show_size
 from .uop import UOp, index_const
 

@@ -17,8 +17,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
-from .errors import InternalError
 from .ops import Op, OpGroup, Ops
+from .process.errors import InternalError
 from .uop import UOp, const
 
 __all__ = ["Pat", "Rule", "RuleSet", "const_var", "node", "var"]

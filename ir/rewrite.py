@@ -7,8 +7,8 @@ names of the rules that kept firing.
 
 from __future__ import annotations
 
-from .errors import InternalError
 from .pattern import RuleSet
+from .process.errors import InternalError
 from .uop import MISSING, UOp, current_origin, with_sources
 
 __all__ = ["rewrite"]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, TypeAlias
 
-from .errors import ShapeError
 from .ops import Ops
+from .process.errors import ShapeError
 
 if TYPE_CHECKING:
     from .uop import UOp

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .dtype import named_dtype
-from .errors import FormatError
 from .ops import Op, Ops
+from .process.errors import FormatError
 from .uop import UOp
 
 __all__ = ["parse_uops", "print_uop", "print_uops", "uops_in"]

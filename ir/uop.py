@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from .bounds import Bounds, bounds_of
-from .digest import blake2b
 from .dtype import DType, dtypes
-from .errors import InternalError
 from .ops import AxisKind, Op, OpGroup, Ops
+from .process.digest import blake2b
+from .process.errors import InternalError
+from .process.weak import Ref, dead, note_dead, sweep, sweep_lock
 from .shape import Shape
 from .shape_rules import shape_of
 from .values import Given, to_dtype
-from .weak import Ref, dead, note_dead, sweep, sweep_lock
 
 __all__ = [
     "UOp", "apart", "arg_text", "closed_ranges", "const", "current_origin", "index_const", "is_in_order", "make_range",

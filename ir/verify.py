@@ -14,8 +14,8 @@ from enum import StrEnum
 from typing import Final, TypeAlias
 
 from .dtype import dtypes
-from .errors import InternalError
 from .ops import AxisKind, Op, OpGroup, Ops
+from .process.errors import InternalError
 from .shape import numel
 from .target import DOT_SUMS
 from .text import print_uop

@@ -1,10 +1,10 @@
 """Chains: tile-wise fused launches, all of them on one tile of their data, then all of them on the next.
 
-A kernel states what iteration t of its T accesses (compiler/locality.py): the t-th of T equal slices of a buffer, or
-any element. Consecutive launches can run tile by tile if every buffer that one writes is used by the others only in the
-same tile. Aliased buffers must coincide. A tile has as many slices as the cache has room for in all these buffers, so
-that a launch finds there what the one before it wrote; threads divide the slices once for the whole chain. Why:
-docs/topics/threads.md.
+A kernel states what iteration t of its T accesses (compiler/kernel/locality.py): the t-th of T equal slices of a
+buffer, or any element. Consecutive launches can run tile by tile if every buffer that one writes is used by the others
+only in the same tile. Aliased buffers must coincide. A tile has as many slices as the cache has room for in all these
+buffers, so that a launch finds there what the one before it wrote; threads divide the slices once for the whole chain.
+Why: docs/topics/threads.md.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from math import gcd
 from typing import Any
 
-from .buffer import Buffer
 from .device import Call, Program
+from .memory.buffer import Buffer
 
 __all__ = ["Chain", "can_chain", "find_chains"]
 

@@ -38,8 +38,8 @@ from kernmill.ir import (
 )
 from kernmill.renderers import Renderer
 
-from .allocator import CachingAllocator, HostAllocator
-from .buffer import Buffer
+from .memory.allocator import CachingAllocator, HostAllocator
+from .memory.buffer import Buffer
 from .opening import (
     asked,
     check_class,
@@ -113,7 +113,7 @@ class GroupTooLarge(CompileError):
 class Program:
     """A loaded kernel. `threads` is the size of its outermost parallel loop, `work_ns` the estimated time of one
     thread; `smaller` makes the same kernel with smaller work-groups, for a device that rejects this one;
-    `touched` describes the slices of each buffer that an iteration accesses (compiler/locality.py)."""
+    `touched` describes the slices of each buffer that an iteration accesses (compiler/kernel/locality.py)."""
 
     name: str
     handle: Any

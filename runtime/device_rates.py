@@ -32,13 +32,13 @@ from kernmill.ir import (
 )
 
 from . import later
-from .buffer import Buffer
-from .build import build_all
-from .compile_cache import cache_key, default_cache
 from .device import Call, Device, device_list, get_device
 from .execute import allocate_buffer
+from .memory.buffer import Buffer
+from .programs.build import build_all
+from .programs.compile_cache import cache_key, default_cache
+from .programs.schedules import stamp
 from .replay import copy_between
-from .schedules import stamp
 
 __all__ = ["device_table", "measured_device", "measured_link", "median_ns"]
 

@@ -29,8 +29,6 @@ from kernmill.ir import (
 )
 
 from . import later
-from .allocator import Lease
-from .buffer import Arena, Buffer, buffer_node
 from .device import (
     Call,
     canonical_name,
@@ -41,12 +39,14 @@ from .device import (
     read_buffer,
     write_buffer,
 )
-from .families import find_plan, wants_exact
-from .graph_key import STALE, GraphWalk
-from .plan import Plan, plans, runs_unseen, settings_key
-from .prepared import Prepared, prepare
+from .memory.allocator import Lease
+from .memory.buffer import Arena, Buffer, buffer_node
+from .plans.families import find_plan, wants_exact
+from .plans.graph_key import STALE, GraphWalk
+from .plans.plan import Plan, plans, runs_unseen, settings_key
+from .plans.prepared import Prepared, prepare
+from .plans.views import part_of, views
 from .replay import check_values, copy_between, current_recording, download_scalar, is_to_be_recorded
-from .views import part_of, views
 from .watch import is_watched, wants_report
 
 __all__ = ["STALE", "allocate_buffer", "download", "launched_ns", "realize", "take_over", "upload"]

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 from kernmill.ir import lazy_exports
 
 if TYPE_CHECKING:
-    from . import check as check
-    from . import compiling as compiling
     from . import device_rates as device_rates
     from . import placement_report as placement_report
-    from . import planning as planning
     from . import profile as profile
-    from . import tune as tune
+    from .plans import planning as planning
+    from .programs import check as check
+    from .programs import compiling as compiling
+    from .programs import tune as tune
 
 __getattr__ = lazy_exports(
-    __name__.rpartition(".")[0], "check", "compiling", "device_rates", "placement_report", "planning", "profile", "tune"
-)[0]
+    __name__.rpartition(".")[0], "programs.check", "programs.compiling", "device_rates", "placement_report",
+    "plans.planning", "profile", "programs.tune",
+)[0]  # fmt: skip

@@ -26,13 +26,13 @@ from kernmill.ir import (
 )
 from kernmill.renderers import MMA_ITEMS, MMA_UNITS, OPENCL_OPS, OpenCLRenderer, Renderer
 
-from .allocator import SMALLER, Block, HostAllocator
-from .buffer import Buffer
-from .cl_driver import ClFacts, facts_of, found_devices, open_binding, refuse_after_fork, refuse_unusable
-from .cl_memory import NO_ROOM, ClAllocator, ClBlock, ClHostAllocator, host_memory
-from .cl_program import build_program, pack_program, quietly, unpack_program
 from .device import Batch, Call, Device, GroupTooLarge, Program, Properties
-from .matrix_unit_trial import matrix_unit_trial
+from .memory.allocator import SMALLER, Block, HostAllocator
+from .memory.buffer import Buffer
+from .opencl.cl_driver import ClFacts, facts_of, found_devices, open_binding, refuse_after_fork, refuse_unusable
+from .opencl.cl_memory import NO_ROOM, ClAllocator, ClBlock, ClHostAllocator, host_memory
+from .opencl.cl_program import build_program, pack_program, quietly, unpack_program
+from .programs.matrix_unit_trial import matrix_unit_trial
 
 __all__ = ["ClDevice"]
 

@@ -10,14 +10,14 @@ from typing import Any
 from kernmill.ir import DType, Ops, OutOfMemoryError, Target, Unit, dtypes, np, process_lock
 from kernmill.renderers import LLVM_OPS, LLVMRenderer, Renderer
 
-from .allocator import available_memory, total_memory
-from .amx_trial import matrix_unit
 from .chains import find_chains
+from .cpu.amx_trial import matrix_unit
+from .cpu.host import Host, this_host
+from .cpu.llvm_codegen import assembly, compile_ir, compile_ir_later, compiler_process, llvm_version
+from .cpu.loader import load_object
+from .cpu.pool import Launch, LaunchTable, default_pool, expect_pool
 from .device import Batch, Call, Device, Program, Properties
-from .host import Host, this_host
-from .llvm_codegen import assembly, compile_ir, compile_ir_later, compiler_process, llvm_version
-from .loader import load_object
-from .pool import Launch, LaunchTable, default_pool, expect_pool
+from .memory.allocator import available_memory, total_memory
 
 __all__ = ["LlvmDevice"]
 

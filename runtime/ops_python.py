@@ -12,8 +12,8 @@ from typing import Any
 from kernmill.ir import DType, InternalError, Ops, Target, bits_of, dtypes, float_to_int, from_bits, setting, to_dtype
 from kernmill.renderers import AMX_UNITS, MMA_UNITS, PYTHON_OPS, PythonRenderer, Renderer, function_name, rounder_name
 
-from .buffer import Buffer
 from .device import Call, Device, Program
+from .memory.buffer import Buffer
 
 __all__ = ["PythonDevice"]
 

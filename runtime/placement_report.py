@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from kernmill.compiler import estimate
 from kernmill.ir import Copy, DeviceTable, GraphPlan, Kernel, Placement, show_ns
 
-from .buffer import Buffer
-from .build import build_all
 from .device import Call, get_device
 from .device_rates import median_ns
 from .execute import allocate_buffer
+from .memory.buffer import Buffer
+from .programs.build import build_all
 from .replay import copy_between
 
 __all__ = ["PlacementSplit", "measure", "placement_lines", "splits_of"]

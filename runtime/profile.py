@@ -14,12 +14,12 @@ from kernmill.compiler import Estimate, estimate, show_schedule
 from kernmill.ir import Kernel, MemoryPlan, SettingError, UOp, debug, print_uops, setting
 
 from . import watch
-from .compiling import describe, given_actions, render, schedule_of
-from .schedules import symbol
+from .programs.compiling import describe, given_actions, render, schedule_of
+from .programs.schedules import symbol
 
 if TYPE_CHECKING:
-    from .buffer import Buffer
     from .device import Device
+    from .memory.buffer import Buffer
 
 __all__ = ["KernelTotal", "report", "report_copy", "report_memory", "totals"]
 

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, TypeAlias
 from kernmill.ir import IndexRangeError, Kernel, KernmillError, ShapeError
 
 from . import later
-from .buffer import Buffer
 from .device import Batch, Call, Device, batch_of, failure, get_device, read_buffer
+from .memory.buffer import Buffer
 from .scratch import scratch_of
 from .watch import wants_report
 

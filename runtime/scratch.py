@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from kernmill.ir import dtypes
 
-from .allocator import Lease
-from .buffer import Arena, Buffer
 from .device import Batch, Device, get_device
+from .memory.allocator import Lease
+from .memory.buffer import Arena, Buffer
 
 __all__ = ["Scratch", "scratch_of"]
 

@@ -17,12 +17,12 @@ from collections.abc import Callable, Sequence
 
 from kernmill.ir import DType, KernmillError, dtypes
 
-from .allocator import ALIGNMENT_BYTES, LARGE_PAGES, HostAllocator, Lease, round_up
-from .buffer import Buffer
+from .cpu.elf import libc
+from .cpu.pool import expect_pool, touch
 from .device import get_device
-from .elf import libc
 from .execute import allocate_buffer
-from .pool import expect_pool, touch
+from .memory.allocator import ALIGNMENT_BYTES, LARGE_PAGES, HostAllocator, Lease, round_up
+from .memory.buffer import Buffer
 
 __all__ = ["WeightArena", "wait_for_large_pages"]
 

@@ -14,7 +14,7 @@ import pytest
 DAILY_CASES: dict[str, int] = {
     "compiler/optimize/test_dots.py::test_values_are_exact": 48,
     "compiler/test_linear_time.py::test_twice_the_steps_take_at_most_twice_the_work": 4,
-    "compiler/test_partition_loops.py::test_the_results_are_the_same": 54,
+    "compiler/kernel/test_partition_loops.py::test_the_results_are_the_same": 54,
     "devices/test_byte_dots.py::test_products_with_points": 16,
     "devices/test_byte_dots.py::test_quantized_products": 60,
     "devices/test_pair_dots.py::test_products": 32,

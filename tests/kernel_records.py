@@ -33,7 +33,7 @@ from kernmill.runtime import Call, allocate_buffer, build, get_device
 LIMIT_BYTES = 1 << 18  # of all buffers of a kernel
 LIMIT_STEPS = 1 << 16  # nodes, each as often as its loops go round: the checker does less than a million a second
 ALIKE = 2  # kernels of the same ops
-_texts = importlib.import_module("kernmill.runtime.kernel_text")
+_texts = importlib.import_module("kernmill.runtime.programs.kernel_text")
 SHAPES = ("cpu", "gpu", "small")
 # Constants of compiler/optimize/gpu.py for groups that suit tensors of some hundred elements.
 SMALL_GROUPS = {"_SHORT": 3, "_TILES": ((4, 2), (2, 2)), "_TURNED": (4, 2), "_SIDE": 4, "_GROUPS": 4}
@@ -99,7 +99,7 @@ def _bytes(buffer: Any) -> Any:
 def exact_memory() -> Iterator[None]:
     """Buffers of the driver, and not a byte larger than asked for."""
     ops_cl: Any = importlib.import_module("kernmill.runtime.ops_cl")
-    memory: Any = importlib.import_module("kernmill.runtime.cl_memory")
+    memory: Any = importlib.import_module("kernmill.runtime.opencl.cl_memory")
     facts, bucket = ops_cl.facts_of, memory.ClAllocator.bucket_bytes
     ops_cl.facts_of = lambda handle: replace(facts(handle), is_unified=False)
     memory.ClAllocator.bucket_bytes = lambda _, size: size

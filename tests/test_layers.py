@@ -192,7 +192,9 @@ def violations(found: Import, file: str) -> Iterator[str]:
 
 def compiler_from_devices(imports: dict[str, list[Import]]) -> Iterator[str]:
     """A device file may not reach the compiler, not even by way of its neighbours in runtime/."""
-    runtime = {file[8:-3]: found for file, found in imports.items() if file.startswith("runtime/")}
+    inside = [file for file in imports if file.startswith("runtime/") and not file.endswith("__init__.py")]
+    paths = {Path(file).stem: file for file in inside}  # names are unique in all rooms
+    runtime = {name: imports[file] for name, file in paths.items()}
     for device in (name for name in runtime if name.startswith("ops_")):
         seen, todo = {device}, [(device, device)]
         while todo:

@@ -27,12 +27,12 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "kernmill/commands/device_parts.py": "tests/runtime/test_device_parts.py breaks a device for each of them",
     "kernmill/commands/explain.py": "tests/runtime/test_placement_report.py runs the command",
     "kernmill/commands/program.py": "tests/kernmill/commands/test_tuning.py and the command explain run programs",
-    "compiler/choose_devices.py": "tests/compiler/test_place.py compares with all placements",
-    "compiler/placement_units.py": "tests/compiler/test_place.py looks at the units through what is placed",
-    "ir/device_spec.py": "data; tests/compiler/test_place.py and tests/runtime/test_device_rates.py use it",
-    "runtime/holders.py": "tests/runtime/test_far_device.py reads what an error names",
+    "compiler/graph/choose_devices.py": "tests/compiler/graph/test_place.py compares with all placements",
+    "compiler/graph/placement_units.py": "tests/compiler/graph/test_place.py looks at the units through what is placed",
+    "ir/device_spec.py": "data; tests/compiler/graph/test_place.py and tests/runtime/test_device_rates.py use it",
+    "runtime/memory/holders.py": "tests/runtime/test_far_device.py reads what an error names",
     "runtime/opening.py": "tests/runtime/test_far_device.py and test_device_list.py open devices",
-    "runtime/pool_system.py": "tests/runtime/test_pool.py and test_interrupts.py run the pool's code",
+    "runtime/cpu/pool_system.py": "tests/runtime/cpu/test_pool.py and test_interrupts.py run the pool's code",
 }
 
 TOPICS: dict[str, str] = {  # tests of more than one source

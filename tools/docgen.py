@@ -48,7 +48,7 @@ def settings() -> str:
     )
     levels = "## DEBUG\n\nEach level prints what the lower ones print, and more.\n"
     parts = [intro, table(("name", "default", "meaning", "valid"), rows), levels]
-    return page("Settings", "ir/settings.py", *parts, table(("level", "prints"), ir.DEBUG_LEVELS))
+    return page("Settings", "ir/process/settings.py", *parts, table(("level", "prints"), ir.DEBUG_LEVELS))
 
 
 def facts(op: ir.Op) -> str:

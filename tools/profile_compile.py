@@ -88,12 +88,12 @@ class Phases:
 def watch(phases: Phases) -> None:
     """Put the phases into the compiler."""
     phases.wrap("kernmill.runtime.execute", {"plan_of": "look up the plan", "run_batch": "run"})
-    phases.wrap("kernmill.runtime.plan", {
+    phases.wrap("kernmill.runtime.plans.plan", {
         "closed": "close the graph", "build_all": "look up", "_read": "read plan", "_written": "write plan",
     })  # fmt: skip
-    phases.wrap("kernmill.runtime.planning", {"plan_kernels": "plan kernels", "plan_memory": "plan memory"})
-    phases.wrap("kernmill.compiler.plan_kernels", {"fuse": "fuse"})
-    phases.wrap("kernmill.runtime.compiling", {
+    phases.wrap("kernmill.runtime.plans.planning", {"plan_kernels": "plan kernels", "plan_memory": "plan memory"})
+    phases.wrap("kernmill.compiler.graph.plan_kernels", {"fuse": "fuse"})
+    phases.wrap("kernmill.runtime.programs.compiling", {
         "lower": "lower", "estimate": "estimate", "signature": "render",
     })  # fmt: skip
     phases.wrap("kernmill.compiler.pipeline", {
@@ -105,11 +105,11 @@ def watch(phases: Phases) -> None:
     )
     device = importlib.import_module("kernmill.runtime").get_device("LLVM")
     device.renderer.render = phases.timed("render", device.renderer.render)
-    phases.wrap("kernmill.runtime.llvm_codegen", {"compile_ir": "LLVM"})  # of compile_later
+    phases.wrap("kernmill.runtime.cpu.llvm_codegen", {"compile_ir": "LLVM"})  # of compile_later
     device.compile = phases.timed("LLVM", device.compile)
     device.compile_later = phases.timed("LLVM", device.compile_later)
     device.load = phases.timed("load", device.load)
-    cache: Any = sys.modules["kernmill.runtime.compile_cache"].CompileCache
+    cache: Any = sys.modules["kernmill.runtime.programs.compile_cache"].CompileCache
     cache.get, cache.put = phases.timed("disk", cache.get), phases.timed("disk", cache.put)
 
 

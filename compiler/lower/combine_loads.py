@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from kernmill.ir import Ops, Target, UOp, dtypes, rebuilt, simplify
 
-from ..shuffle_lanes import merged, side_by_side
+from ..kernel.shuffle_lanes import merged, side_by_side
 
 __all__ = ["combine_loads"]
 

@@ -20,9 +20,9 @@ from collections.abc import Sequence
 
 from kernmill.ir import DOT_SUMS, AxisKind, DType, Ops, Target, UOp, closed_ranges, const, dtypes, memory_of, rebuilt
 
-from ..kernel import step_of
-from ..reduce_loops import separate_loops
-from ..shuffle_lanes import side_by_side
+from ..kernel.facts import step_of
+from ..kernel.reduce_loops import separate_loops
+from ..kernel.shuffle_lanes import side_by_side
 from .lower_reduces import without_mask
 
 __all__ = ["BYTES", "find_dots", "is_multiplied", "moved", "read_by_dots", "terms_of_a_dot"]

@@ -14,7 +14,7 @@ from math import prod
 
 from kernmill.ir import Ops, Target, Unit, UOp, closed_ranges, dtypes, linear, rebuilt, simplify, substitute
 
-from ..distribute_work_items import is_local
+from ..kernel.distribute_work_items import is_local
 
 __all__ = ["find_mmas"]
 

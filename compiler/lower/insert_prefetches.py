@@ -28,8 +28,8 @@ from kernmill.ir import (
     with_sources,
 )  # fmt: skip
 
-from ..kernel import iterations
-from ..linearize import loop_depths
+from ..kernel.facts import iterations
+from ..kernel.linearize import loop_depths
 
 __all__ = ["insert_prefetches"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from kernmill.ir import Ops, Target, UOp, apply_op, const, dtypes, rebuilt, substitute
 
-from ..shuffle_lanes import entry
+from ..kernel.shuffle_lanes import entry
 
 __all__ = ["lookup_in_registers"]
 

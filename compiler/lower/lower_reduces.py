@@ -14,7 +14,7 @@ from math import prod
 
 from kernmill.ir import AxisKind, Op, Ops, Target, UOp, closed_ranges, const, dtypes, with_sources
 
-from ..kernel import conjuncts, masked, neutral_element
+from ..kernel.facts import conjuncts, masked, neutral_element
 
 __all__ = ["lower_reduces", "nest_sums", "without_mask"]
 

@@ -17,8 +17,8 @@ from math import prod
 
 from kernmill.ir import Ops, Target, UOp, closed_ranges, dtypes, rebuilt
 
-from ..kernel import iterations
-from ..reduce_loops import separate_loops
+from ..kernel.facts import iterations
+from ..kernel.reduce_loops import separate_loops
 from .find_dots import terms_of_a_dot
 
 __all__ = ["multiply_in_place"]

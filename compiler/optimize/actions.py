@@ -59,7 +59,7 @@ from kernmill.ir import (
     with_sources,
 )
 
-from ..kernel import gated, loops_of, neutral_element, order_of, reordered, slot_of
+from ..kernel.facts import gated, loops_of, neutral_element, order_of, reordered, slot_of
 from ..lower.find_dots import BYTES
 from ..lower.lower_reduces import without_mask
 from . import proposals as propose

@@ -13,7 +13,7 @@ from math import prod
 
 from kernmill.ir import DType, Ops, Target, UOp, closed_ranges, linear, memory_of
 
-from ..kernel import iterations, loops_of, names_of, order_of
+from ..kernel.facts import iterations, loops_of, names_of, order_of
 
 __all__ = ["Access", "Facts", "Product", "ReductionGroup", "analyze", "divisors", "even_part", "exceeds_caches"]
 

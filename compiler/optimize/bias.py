@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, dtypes, make_range, substitute
 
-from ..kernel import slot_of
+from ..kernel.facts import slot_of
 from ..lower.find_dots import BYTES, moved
 from .staging import staged
 

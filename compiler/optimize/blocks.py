@@ -13,7 +13,7 @@ from math import gcd
 
 from kernmill.ir import LINE_BYTES, Ops, UOp, closed_ranges, dtypes
 
-from ..kernel import names_of
+from ..kernel.facts import names_of
 from ..lower.find_dots import is_multiplied
 from .analysis import Access, Facts, analyze, even_part
 from .schedule import Schedule

@@ -13,7 +13,7 @@ from math import gcd, prod
 
 from kernmill.ir import Ops
 
-from ..kernel import names_of
+from ..kernel.facts import names_of
 from .actions import Action, fits
 from .analysis import Access, Facts, ReductionGroup, exceeds_caches
 from .packing import SMALL_REDUCE, ask_by_tiles, pack

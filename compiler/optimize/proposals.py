@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from kernmill.ir import AxisKind, Ops, Target, UOp, closed_ranges, memory_of
 
-from ..kernel import loops_of, order_of
+from ..kernel.facts import loops_of, order_of
 from ..lower.find_dots import BYTES
 from .analysis import exceeds_caches
 

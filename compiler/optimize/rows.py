@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from kernmill.ir import Ops, UOp, closed_ranges
 
-from ..kernel import names_of
+from ..kernel.facts import names_of
 from .analysis import Access, Facts
 from .schedule import Schedule
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, dtypes, make_range, memory_of, simplify, substitute
 
-from ..kernel import conjuncts, masked, neutral_element, order_of, reordered
+from ..kernel.facts import conjuncts, masked, neutral_element, order_of, reordered
 
 __all__ = ["scattered"]
 

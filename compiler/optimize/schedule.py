@@ -11,7 +11,7 @@ from math import prod
 
 from kernmill.ir import CompileError, UOp
 
-from ..kernel import order_of
+from ..kernel.facts import order_of
 from .actions import CUTS, Action, apply_action
 
 __all__ = ["Schedule"]

@@ -1,4 +1,4 @@
-"""The neighbours of a schedule: schedules that differ by one action. Pure: runtime/tune.py measures them.
+"""The neighbours of a schedule: schedules that differ by one action. Pure: runtime/programs/tune.py measures them.
 
 An action is dropped, given a different amount, or added; later actions are refitted. The candidates of each action are
 in its row in actions.py, so that a new action is searched without a change here. Tests:

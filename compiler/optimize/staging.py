@@ -27,7 +27,7 @@ from kernmill.ir import (
     substitute,
 )
 
-from ..kernel import gated, iterations, step_of
+from ..kernel.facts import gated, iterations, step_of
 
 __all__ = ["BANK_BYTES", "CACHE_ALIAS_BYTES", "in_output", "share_axis", "staged", "unpacked"]
 

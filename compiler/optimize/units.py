@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from kernmill.ir import Ops, Unit, UOp, closed_ranges, linear, memory_of
 
-from ..kernel import names_of
+from ..kernel.facts import names_of
 from .analysis import Access, Facts, Product
 from .packing import blocks, in_blocks
 from .rows import products_across

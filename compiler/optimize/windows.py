@@ -20,7 +20,7 @@ from itertools import chain, product
 
 from kernmill.ir import Ops
 
-from ..kernel import names_of
+from ..kernel.facts import names_of
 from .analysis import Access, Facts, ReductionGroup, analyze, divisors, exceeds_caches
 from .schedule import Schedule
 from .staging import share_axis

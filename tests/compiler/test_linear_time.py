@@ -141,7 +141,7 @@ def test_cat_and_stack_of_many_are_those_of_numpy(count: int, axis: int) -> None
 
 
 def test_a_long_chain_of_equal_steps_has_few_different_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    planning: Any = importlib.import_module("kernmill.runtime.planning")
+    planning: Any = importlib.import_module("kernmill.runtime.plans.planning")
     plans: list[GraphPlan] = []
     plan_kernels = planning.plan_kernels
 

@@ -35,7 +35,7 @@ def test_stages_follow_each_other() -> None:
 @pytest.mark.parametrize("name", [step.name for step in PIPELINE if step.name != "simplify"])  # which is the IR's
 def test_a_pass_its_function_and_its_file_have_one_name(name: str) -> None:
     folder = Path(__file__).resolve().parents[2] / "compiler"
-    (file,) = (path for path in (folder / f"{name}.py", folder / "lower" / f"{name}.py") if path.exists())
+    (file,) = (path for room in ("kernel", "lower") if (path := folder / room / f"{name}.py").exists())
     assert f"\ndef {name}(ast: UOp" in file.read_text(encoding="utf-8")
 
 

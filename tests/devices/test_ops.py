@@ -265,7 +265,7 @@ OTHERS: dict[Op, str] = {
     **dict.fromkeys((Ops.CAST, Ops.BITCAST), "tests/devices/test_casts.py"),
     **dict.fromkeys(SHAPED, "tests/devices/test_shapes.py"),
     **dict.fromkeys(OF_KERNELS, "what kernels are made of: tests/compiler/"),
-    Ops.BARRIER: "work-items wait for each other: tests/compiler/test_distribute_work_items.py",
+    Ops.BARRIER: "work-items wait for each other: tests/compiler/kernel/test_distribute_work_items.py",
     Ops.MMA: "tests/devices/test_tiles.py",
     Ops.PREFETCH: "changes nothing: tests/compiler/lower/test_insert_prefetches.py",
 }  # fmt: skip

@@ -1,7 +1,7 @@
 """Random eager programs whose sizes and numbers change from call to call: every call agrees with NumPy.
 
-After the second call one plan serves the others (runtime/families.py), so a wrong expression of a size, a vector that
-reads behind the end of its memory, or a number that stayed in a kernel would show here.
+After the second call one plan serves the others (runtime/plans/families.py), so a wrong expression of a size, a vector
+that reads behind the end of its memory, or a number that stayed in a kernel would show here.
 """
 
 from __future__ import annotations

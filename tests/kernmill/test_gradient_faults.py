@@ -347,7 +347,7 @@ def test_equal_programs_have_equal_plans() -> None:
     program()
     with collecting_kernels() as first:
         program()
-    plans: Any = importlib.import_module("kernmill.runtime.plan").plans
+    plans: Any = importlib.import_module("kernmill.runtime.plans.plan").plans
     count = len(plans)
     for _ in range(3):
         program()

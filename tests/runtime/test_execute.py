@@ -154,7 +154,7 @@ def test_the_structure_of_a_graph_tells_what_its_closed_graph_tells() -> None:
 
 def over_params(one: Any) -> UOp:
     """The graph of a run with its leaves replaced, and counted."""
-    opened: Any = importlib.import_module("kernmill.runtime.views").opened
+    opened: Any = importlib.import_module("kernmill.runtime.plans.views").opened
     sizes = enumerate([storage.numel for storage in one.storages])
     memory = [(leaf, UOp(Ops.PARAM, leaf.dtype, (), size)) for leaf, size in zip(one.leaves, sizes, strict=True)]
     params = {leaf: opened(leaf, param) for leaf, param in memory}

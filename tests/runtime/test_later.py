@@ -8,5 +8,5 @@ from kernmill.runtime import later
 
 
 def test_what_is_asked_for_is_the_module() -> None:
-    assert later.compiling is sys.modules["kernmill.runtime.compiling"]
+    assert later.compiling is sys.modules["kernmill.runtime.programs.compiling"]
     assert not hasattr(later, "ops_llvm")

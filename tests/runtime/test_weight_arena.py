@@ -75,7 +75,7 @@ class Pages:
         self.now, self.large_s = 0.0, large_s
         self.large = self.all = 0
         self.is_large = False
-        monkeypatch.setattr("kernmill.runtime.allocator.Block.advise", self.advise)
+        monkeypatch.setattr("kernmill.runtime.memory.allocator.Block.advise", self.advise)
         monkeypatch.setattr(module, "touch", self.touch)
         monkeypatch.setattr("time.thread_time", lambda: self.now)
 
@@ -206,7 +206,7 @@ def test_a_system_without_such_pages_gives_plain_memory(monkeypatch: pytest.Monk
 
 
 def test_a_device_with_other_memory_gives_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernmill.runtime.allocator.Block.advise", lambda *_: False)
+    monkeypatch.setattr("kernmill.runtime.memory.allocator.Block.advise", lambda *_: False)
     arena = WeightArena("LLVM")
     buffers = [arena.buffer(dtypes.float32, 10) for _ in range(2)]
     assert all(buffer.whole is buffer for buffer in buffers)
@@ -221,7 +221,7 @@ def advised(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(advice)
         return True
 
-    monkeypatch.setattr("kernmill.runtime.allocator.Block.advise", advise)
+    monkeypatch.setattr("kernmill.runtime.memory.allocator.Block.advise", advise)
     return found
 
 

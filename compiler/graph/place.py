@@ -1,0 +1,135 @@
+"""A device for each node, and copies where a value is read on another one.
+
+When: first, on the closed graph of a DEVICE that is a list; before fusion, so that kernels never cross a border.
+Guarantees: all sources of a node that computes have the node's device, or are free of one; a value is copied at most
+once to each device. With one device the graph stays what it is. Tests: tests/compiler/graph/test_place.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kernmill.ir import CompileError, DeviceTable, Ops, PlacedUnit, Placement, UOp, dtypes, with_sources
+
+from .choose_devices import PlacementChoice, choose_devices, on_one_device, reason, refusal, total_ns
+from .placement_units import PlacementUnit, Value, base_of, find_units, is_view, size_bytes
+
+__all__ = ["Placed", "place_graph"]
+
+
+@dataclass(slots=True)
+class Placed:
+    """A graph with copies, and the devices of the nodes that no memory tells a device."""
+
+    roots: list[UOp]
+    devices: dict[UOp, str] = field(default_factory=dict[UOp, str])
+    placement: Placement | None = None
+
+
+def place_graph(roots: Sequence[UOp], devices: Sequence[str], table: DeviceTable, price: Mapping[str, float]) -> Placed:
+    """Place a closed graph whose PARAM slot i is on devices[i]. `price`: nanoseconds for each byte on a device.
+
+    Raises:
+        CompileError: no device can compute a node.
+    """
+    units, values, unit_of = find_units(roots, devices)
+    choice = PlacementChoice(units, values, table, price)
+    for unit, costs in zip(units, choice.cost, strict=True):
+        if not costs:
+            raise _impossible(unit, table)
+    choose_devices(choice)
+    rewriter = _Rewriter(choice.device, unit_of)
+    placed = rewriter.run(list(roots))
+    return Placed(placed, rewriter.hints, _placement(choice, values))
+
+
+def _placement(choice: PlacementChoice, values: Sequence[Value]) -> Placement:
+    """Return the part of the decision that people read."""
+    rows = [
+        PlacedUnit(
+            unit.head.op.name.lower(), unit.head.origin, choice.device[unit.number], reason(choice, unit),
+            choice.cost[unit.number][choice.device[unit.number]],
+        )
+        for unit in choice.units if not unit.is_leaf
+    ]  # fmt: skip
+    copies = sum(choice.copies_ns(value, choice.device) for value in values)
+    alternatives = {name: total_ns(choice, on_one_device(choice, name)) for name in choice.names}
+    return Placement(rows, total_ns(choice, choice.device), copies, alternatives)
+
+
+def _impossible(unit: PlacementUnit, table: DeviceTable) -> CompileError:
+    for node in unit.nodes:
+        reasons = {s.name: refusal(s.refused, node) for s in table.specs if s.computes}
+        if all(reasons.values()):
+            why = "; ".join(f"{name}: {text}" for name, text in reasons.items())
+            operands = ", ".join(s.dtype.name for s in node.src)
+            line = f" ({node.origin})" if node.origin else ""
+            return CompileError(
+                f"{node.op.name.lower()} of {operands}{line}: no device of DEVICE={','.join(table.names)} computes it "
+                f"({why}). Add a device to the list, or use another dtype."
+            )
+    names = ",".join(table.names)
+    return CompileError(f"DEVICE={names}: no device computes all of {unit.head.origin}. Store a part by .contiguous().")
+
+
+class _Rewriter:
+    """Builds the graph with copies. `at[node, device]` is the node that units on a device read."""
+
+    def __init__(self, device: Sequence[str], unit_of: Mapping[UOp, PlacementUnit]) -> None:
+        self.device, self.unit_of = device, unit_of
+        self.at: dict[tuple[UOp, str], UOp] = {}
+        self.hints: dict[UOp, str] = {}
+
+    def run(self, roots: Sequence[UOp]) -> list[UOp]:
+        for node in UOp(Ops.SINK, dtypes.void, tuple(roots)).toposort():
+            if node in self.unit_of:
+                self.compute(node)
+        return [self.read(root, self.home(base) if (base := base_of(root)) in self.unit_of else "") for root in roots]
+
+    def home(self, node: UOp) -> str:
+        """The device of a node that computes."""
+        return self.device[self.unit_of[node].number]
+
+    def compute(self, node: UOp) -> None:
+        """The node on its own device."""
+        home = self.home(node)
+        if node.op is Ops.COPY:
+            new = self.read(node.src[0], home) if base_of(node.src[0]) in self.unit_of else node
+        else:
+            new = with_sources(node, tuple([self.read(source, home) for source in node.src]))
+            self.hints[new] = home
+        self.at[node, home] = new
+
+    def read(self, node: UOp, device: str) -> UOp:
+        """A node as a unit on `device` reads it: with a copy of the smallest view, where it is on another device."""
+        path = [node]
+        while (path[-1], device) not in self.at and is_view(path[-1]):
+            path.append(path[-1].src[0])
+        base = path[-1]
+        if (base, device) in self.at:
+            new = self.at[base, device]
+        elif base not in self.unit_of:
+            new = base  # made wherever it is read
+        else:
+            home = self.home(base)
+            cut = min(reversed(path), key=size_bytes)
+            new = UOp(Ops.COPY, cut.dtype, (self._view(cut, home),), device)
+            new.origin = new.origin or cut.origin
+            path = path[: path.index(cut) + 1]
+            self.hints[new] = device
+        return self._above(path, new, device)
+
+    def _view(self, node: UOp, home: str) -> UOp:
+        """A view on the device of its base."""
+        path = [node]
+        while (path[-1], home) not in self.at:
+            path.append(path[-1].src[0])
+        return self._above(path, self.at[path[-1], home], home)
+
+    def _above(self, path: Sequence[UOp], new: UOp, device: str) -> UOp:
+        """The views of a path, lowest last, on top of a new lowest node."""
+        self.at[path[-1], device] = new
+        for node in path[-2::-1]:
+            new = self.at[node, device] = with_sources(node, (new,))
+        return new

@@ -1,0 +1,45 @@
+"""A kernel reads a slice of an intermediate as a separate buffer: one kernel serves all positions of a sequence.
+
+When: last. Why there: only now are the reads of each kernel known. A step of a recurrent layer reads the rows of its
+position in the result of one product for all positions. The start of these rows is in an address then, and one kernel
+serves all positions. runtime/plans/views.py does this for data. Guarantees: the same values. Tests:
+tests/compiler/graph/test_read_parts.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kernmill.ir import BufferPlan, Kernel, Ops, UOp, rebuilt, simplify
+
+__all__ = ["reading_parts"]
+
+
+def reading_parts(kernel: Kernel, buffers: list[BufferPlan], alignments: Mapping[str, int]) -> Kernel:
+    """Return the kernel, each of whose slots covers the first to the last value read; `buffers` get those slices."""
+    places: dict[UOp, list[UOp]] = {}
+    for node in kernel.ast.toposort():
+        if node.op is Ops.INDEX and node.src[0].op is Ops.PARAM:
+            places.setdefault(node.src[0], []).append(node.src[1])
+    numbers, parts = [*kernel.buffers], dict[UOp, tuple[int, UOp]]()
+    for param, read in places.items():
+        slot, count = param.arg[:2]
+        number, whole = numbers[slot], buffers[numbers[slot]]
+        first, end = int(min(place.bounds[0] for place in read)), 1 + int(max(place.bounds[1] for place in read))
+        is_aligned = first * whole.dtype.size_bytes % alignments.get(whole.device, 1) == 0
+        if (
+            is_aligned
+            and whole.is_intermediate
+            and number not in kernel.outputs
+            and first >= 0
+            and end <= count > end - first
+        ):
+            buffers.append(BufferPlan(whole.dtype, end - first, whole.device, part=(number, first)))
+            numbers[slot], parts[param] = len(buffers) - 1, (first, param.replace(arg=(slot, end - first)))
+
+    def moved(old: UOp, new: UOp) -> UOp:
+        first, part = parts.get(old.src[0], (0, None)) if old.op is Ops.INDEX else (0, None)
+        return new if part is None else new.replace(src=(part, simplify(new.src[1] - first), *new.src[2:]))
+
+    ast = rebuilt(kernel.ast, moved) if parts else kernel.ast
+    return Kernel.of(ast, tuple(numbers), kernel.outputs, kernel.device, kernel.origin) if parts else kernel

@@ -1,0 +1,1 @@
+"""The loop half: facts about one kernel, and the passes that transform its loops."""

@@ -1,0 +1,161 @@
+"""Distribution over work-items: who runs which iteration, who fills shared memory, and where barriers are needed.
+
+`distribute_work_items`, when: once loops are split and trimmed, before they are unrolled. Every value then depends on
+at most one LOCAL loop, whose variable is the id of the work-item. Output loops become quotients and remainders of it.
+An AFTER that closes LOCAL loops becomes an array that the work-items fill together. Values outside of LOCAL loops are
+computed by every work-item alike; only work-item 0 stores them.
+
+`place_barriers`, when: the list is written. Why there: only the list shows what runs between a store and the load that
+reads it. A loop whose iterations fill an array again synchronizes twice. Tests:
+tests/compiler/kernel/test_distribute_work_items.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import TypeAlias
+
+from kernmill.ir import AxisKind, CompileError, Ops, UOp, closed_ranges, dtypes, make_range, memory_of, substitute
+
+from .facts import gated, order_of, output_loops, reordered, step_of
+
+__all__ = ["distribute_work_items", "fills_shared", "is_local", "place_barriers"]
+
+_COPIED = 8  # unrolled rounds of a copy to shared memory, so that their loads overlap
+
+
+def distribute_work_items(ast: UOp) -> UOp:
+    """Return the kernel with one LOCAL loop around everything that differs between work-items."""
+    order = ast.toposort()
+    fills = [node for node in order if fills_shared(node)]
+    outputs = [loop for loop in output_loops(ast) if is_local(loop)]
+    if not outputs and not fills:
+        return ast
+    count = prod(int(loop.src[0].arg) for loop in outputs)
+    made = [fill for fill in fills if not (outputs and _is_copy(fill))]  # a copy is dealt out to however many there are
+    group = max(count, *(prod(int(r.src[0].arg) for r in closed_ranges(fill) if is_local(r)) for fill in made), 1)
+    item = make_range("item", count if outputs else group, AxisKind.LOCAL)
+    done: dict[UOp, UOp] = _digits(outputs, item)
+    shared = {memory_of(fill) for fill in fills}
+    for node in order:
+        if node in done:
+            continue
+        src = tuple(item if node.op is Ops.LOCAL and s in outputs else done[s] for s in node.src)
+        new = node.replace(src=src)
+        if node.op is Ops.LOCAL:  # separate for two remainders of a work-item id: once for the work-item
+            new = new.replace(src=tuple(dict.fromkeys(src)))
+        if node in shared:
+            new = new.replace(arg=(*node.arg, "shared"))
+        elif node in fills:
+            new = _dealt(new, group, fills.index(node))
+        elif node in ast.src and not any(is_local(r) for r in node.ranges):
+            new = new.replace(src=(gated(src[0], item < 1), *src[1:]))
+        done[node] = new
+    own = {loop.arg[0] for loop in outputs}
+    left = (name for name in order_of(ast) if name not in own)
+    return reordered(done[ast], (*left, "item"))  # what they share is outside
+
+
+def fills_shared(node: UOp) -> bool:
+    """True if the work-items of a group fill an array together here."""
+    return node.op is Ops.AFTER and any(is_local(loop) for loop in closed_ranges(node))
+
+
+def _is_copy(fill: UOp) -> bool:
+    return fill.src[1].src[1].op is Ops.LOAD
+
+
+def is_local(loop: UOp) -> bool:
+    """True if the work-items of a group run a loop."""
+    return bool(loop.arg[1] == AxisKind.LOCAL)
+
+
+def _digits(loops: Sequence[UOp], number: UOp) -> dict[UOp, UOp]:
+    """Return the loops as quotients and remainders of a number, the last one fastest."""
+    table: dict[UOp, UOp] = {}
+    inner = 1
+    for loop in reversed(loops):
+        digit = number // inner if inner > 1 else number
+        inner *= int(loop.src[0].arg)
+        table[loop] = digit if loop is loops[0] else digit % int(loop.src[0].arg)
+    return table
+
+
+def _dealt(node: UOp, group: int, number: int) -> UOp:
+    """Distribute the loops that fill an array over the work-items, so that neighbours read adjacent elements."""
+    closed, effects = closed_ranges(node), node.src[1 : 1 + node.arg]
+    inside = effects[0].src[1].toposort(stop=lambda u: u.op is Ops.AFTER)
+    places = [u.src[0].src[1] for u in inside if u.op is Ops.LOAD]
+    dealt = [loop for loop in closed if loop.arg[1] != AxisKind.VECTOR and loop.src[0].is_const]
+    far = {loop: min((s for p in places if (s := step_of(p, loop))), default=1 << 62) for loop in dealt}
+    dealt.sort(key=lambda loop: -far[loop])
+    total = prod(int(loop.src[0].arg) for loop in dealt)
+    item = make_range(f"item{number}", min(total, group), AxisKind.LOCAL)
+    place, loops, rounds = item, [item], -(-total // group)
+    if rounds > 1:
+        kind = AxisKind.UNROLL if _is_copy(node) and rounds <= _COPIED else AxisKind.REDUCE
+        loops.append(make_range(f"round{number}", rounds, kind))
+        place = loops[1] * group + item
+    is_whole = rounds == 1 or total % group == 0
+    here, there = _digits(dealt, place), _digits(dealt, place if is_whole else place.alu(Ops.MIN, total - 1))
+    limit, new = None if is_whole else place < total, list[UOp]()
+    for store in effects:
+        target = gated(substitute(store.src[0], here), limit)
+        new.append(store.replace(src=(target, substitute(store.src[1], there))))
+    return node.replace(src=(node.src[0], *new, *loops, *(loop for loop in closed if loop not in dealt)))
+
+
+# --- barriers ---------------------------------------------------------------------------------------------------------
+_Touched: TypeAlias = "set[tuple[UOp, bool]]"  # shared arrays; whether they are written
+
+
+def place_barriers(uops: list[UOp]) -> list[UOp]:
+    """Insert a BARRIER wherever a work-item may access what another one wrote, or overwrite what another one reads.
+
+    Raises:
+        CompileError: a barrier would be in code that some work-items skip.
+    """
+    out: list[UOp] = []
+    group = max((int(u.src[0].arg) for u in uops if u.op is Ops.RANGE and is_local(u)), default=0)
+    _walk(uops, group, set(), out)
+    return out
+
+
+def _walk(uops: Sequence[UOp], group: int, before: _Touched, out: list[UOp]) -> None:
+    """Process one block; `before` has the accesses since the last barrier, and is updated."""
+    for part in _top_level(uops):
+        loop, body, mine = part[0], part[1:-1], _touched(part)
+        if mine and any(u.op is Ops.RANGE and is_local(u) for u in body):
+            if loop.src[0].arg != group if is_local(loop) else any(is_local(r) for r in loop.src[0].ranges):
+                raise CompileError(
+                    f"the work-items of a group share memory inside the loop {loop.arg[0]}, which not all run alike"
+                )
+            if loop.arg[1] not in (AxisKind.GLOBAL, AxisKind.LOCAL):  # an iteration comes after another one
+                last = set(before)
+                _walk(body, group, last, [])
+                before |= last
+            out.append(loop)
+            _walk(body, group, before, out)
+            out.append(part[-1])
+            continue
+        if any(one == other and (is_written or writes) for one, is_written in before for other, writes in mine):
+            out.append(UOp(Ops.BARRIER, dtypes.void, (), sum(u.op is Ops.BARRIER for u in out)))
+            before.clear()
+        before |= mine
+        out += part
+
+
+def _top_level(uops: Sequence[UOp]) -> Iterator[Sequence[UOp]]:
+    """Yield each node of a block, a loop with its body as one."""
+    start = depth = 0
+    for at, u in enumerate(uops):
+        depth += (u.op is Ops.RANGE) - (u.op is Ops.END)
+        if not depth:
+            yield uops[start : at + 1]
+            start = at + 1
+
+
+def _touched(uops: Sequence[UOp]) -> _Touched:
+    places = [(memory_of(u.src[0]), u.op is Ops.STORE) for u in uops if u.op in (Ops.LOAD, Ops.STORE)]
+    return {place for place in places if "shared" in place[0].arg}

@@ -1,0 +1,49 @@
+"""The cost of a kernel: floating-point operations and bytes moved, counted on its loops before they are optimized."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from kernmill.ir import Ops, UOp, closed_ranges
+
+from .facts import iterations
+from .linearize import loop_paths
+
+__all__ = ["Estimate", "estimate"]
+
+_OPS_PER_NS = 16.0  # of one thread, a cautious guess: only ratios and orders of magnitude matter
+_BYTES_PER_NS = 12.0
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Units: floating-point operations, bytes, nanoseconds of one thread."""
+
+    flops: int
+    bytes_moved: int
+    work_ns: float
+    additions: float = 0.0  # and what takes as long (Op.cost), without those of products
+    products: float = 0.0  # multiply-adds whose sums are taken
+
+
+def estimate(ast: UOp) -> Estimate:
+    """Counts for one launch; symbolic sizes count at their greatest."""
+    paths = loop_paths(ast)
+    flops = steps = products = 0
+    touched: dict[UOp, int] = {}
+    for node in ast.toposort():
+        times = prod(iterations(loop) for loop in max((paths[r] for r in node.ranges), key=len, default=()))
+        if node.op in (Ops.LOAD, Ops.STORE):
+            param = node.src[0].src[0]
+            if param.op is Ops.PARAM:
+                touched[param] = max(touched.get(param, 0), min(times, int(param.arg[1])))
+        elif node.op is Ops.REDUCE or (node.op.is_elementwise and not node.dtype.is_index):
+            times *= prod(iterations(loop) for loop in closed_ranges(node))
+            flops += times if node.dtype.is_float else 0
+            steps += times * node.op.cost
+            if node.op is Ops.REDUCE and node.arg[0] is Ops.ADD and node.src[0].op is Ops.MUL:
+                products += times
+    bytes_moved = sum(count * param.dtype.size_bytes for param, count in touched.items())
+    additions = max(0.0, steps - products * (Ops.REDUCE.cost + Ops.MUL.cost))
+    return Estimate(flops, bytes_moved, max(steps / _OPS_PER_NS, bytes_moved / _BYTES_PER_NS), additions, products)

@@ -1,0 +1,129 @@
+"""Loops end where their gates are false for all further iterations: nothing is computed outside the triangle of a
+causal mask.
+
+When: first of the list, once loops are split. Why there: a tile ends where its last row does, so its rows must be
+known. A reduction of where(g, value, neutral) needs no iteration in which g is false for all its rows; a row buffer
+needs no element that is never read. Guarantees: the same results; a loop may depend on the loops around it. Tests:
+tests/compiler/kernel/test_trim_loops.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, index_const, linear, simplify, substitute
+
+from .distribute_work_items import fills_shared
+from .facts import combined, conjuncts, iterations, masked
+from .linearize import loop_paths
+
+__all__ = ["asked", "gate_of", "greatest", "trim_loops"]
+
+_LEAST = 16  # iterations, each of its copies one; a shorter loop is not worth a test of its end
+
+
+def trim_loops(ast: UOp) -> UOp:
+    """The kernel with loops that stop early."""
+    order = ast.toposort()
+    if not any(node.op is Ops.REDUCE and gate_of(node) is not None for node in order):
+        return ast
+    paths = loop_paths(ast)
+    together = {r for node in order if fills_shared(node) for r in (*node.ranges, *closed_ranges(node))}
+    limits: dict[UOp, UOp] = {}
+    closers: dict[UOp, list[UOp]] = {}
+    for node in order:
+        for loop in closed_ranges(node):
+            closers.setdefault(loop, []).append(node)
+    seen: set[UOp] = set()
+    for node in reversed(order):  # readers of a row buffer come before its writer
+        seen.add(node)
+        for loop in closed_ranges(node):
+            is_fixed = loop in together or loop.arg[1] != AxisKind.REDUCE or loop.src[0].ranges
+            copies = prod(iterations(r) for r in closed_ranges(node) if r.arg[1] == AxisKind.UNROLL)
+            if is_fixed or iterations(loop) < 2 or iterations(loop) * copies < _LEAST:
+                continue
+            around = set(paths[loop][:-1])
+            if loop in limits or any(later not in seen for later in closers[loop]):
+                continue
+            found = [
+                _sum_limit(c, loop, around) if c.op is Ops.REDUCE else _row_limit(c, loop, around, limits, order)
+                for c in closers[loop]
+            ]
+            ends = [limit for limit in dict.fromkeys(found) if limit is not None]
+            own = {r for closer in closers[loop] for r in closed_ranges(closer)}
+            if None not in found and (len(ends) == 1 or all(own.isdisjoint(end.ranges) for end in ends)):
+                limits[loop] = simplify(combined(Ops.MAX, ends).alu(Ops.MIN, loop.src[0]))
+    table: dict[UOp, UOp] = {}
+    for loop in sorted(limits, key=lambda loop: len(paths[loop])):  # an end may name a loop around, itself trimmed
+        table[loop] = loop.replace(src=(substitute(limits[loop], table),))
+    return simplify(substitute(ast, table))
+
+
+def gate_of(node: UOp) -> UOp | None:
+    """The condition outside which a REDUCE folds nothing but neutral elements."""
+    return masked(node.src[0], node.arg[0])[0] if node.arg[1] == 1 else None
+
+
+def _sum_limit(node: UOp, loop: UOp, around: set[UOp]) -> UOp | None:
+    """Return how many iterations can still have a true gate, as an expression in the loops around."""
+    limits: list[UOp] = []
+    for part in conjuncts(gate_of(node)):
+        step, atoms, offset = asked(part, loop)
+        rest = greatest({atom: -k for atom, k in atoms.items()}, -offset, around, {}) if step > 0 else None
+        if rest is not None:  # step * loop < rest
+            limits.append(simplify((rest + (step - 1)) // step))
+    return combined(Ops.MIN, limits) if limits else None
+
+
+def _row_limit(node: UOp, loop: UOp, around: set[UOp], limits: dict[UOp, UOp], order: list[UOp]) -> UOp | None:
+    """Return how many iterations write elements that are read."""
+    filled = linear(node.src[1].src[0].src[1])[0]
+    step = filled.get(loop, 0)
+    reads = [u.src[1] for u in order if u.op is Ops.INDEX and u.src[0] is node]
+    if node.arg != 1 or step <= 0 or not reads:
+        return None
+    ends: dict[UOp, None] = {}
+    for read in reads:
+        terms, offset = linear(read)
+        # unrolled instances and lanes, the same for both
+        rest = {atom: k for atom, k in terms.items() if filled.get(atom) != k}
+        most = greatest(rest, offset, around, limits) if any(atom in limits for atom in terms) else None
+        if most is None:
+            return None
+        ends[most] = None
+    return simplify(combined(Ops.MAX, ends) // step + 1)
+
+
+def greatest(terms: Mapping[UOp, int], offset: int, around: set[UOp], limits: dict[UOp, UOp]) -> UOp | None:
+    """Return the maximum of a sum, as an expression in the loops around."""
+    total = index_const(offset)
+    for atom, factor in terms.items():
+        if atom.op is Ops.MIN and atom.src[1].is_const:  # past its end an output loop is clamped
+            sign, (inner, shift) = (1 if factor > 0 else -1), linear(atom.src[0])
+            most = greatest({a: sign * k for a, k in inner.items()}, sign * shift, around, limits)
+            if most is None:
+                return None
+            end = index_const(sign * atom.src[1].arg)
+            total = total + most.alu(Ops.MIN if sign > 0 else Ops.MAX, end) * abs(factor)
+        elif atom.op is Ops.VARIABLE or (atom in around and atom not in limits):
+            total = total + atom * factor
+        elif atom in limits and limits[atom].ranges <= around:
+            if factor < 0:
+                return None
+            total = total + (limits[atom] - 1) * factor
+        elif atom.op is Ops.RANGE:
+            low, high = atom.bounds
+            total = total + factor * (high if factor > 0 else low)
+        else:
+            return None
+    return simplify(total)
+
+
+def asked(part: UOp, loop: UOp) -> tuple[int, dict[UOp, int], int]:
+    """Split a comparison of indices: step * loop + the sum of the atoms + offset < 0; a step of 0 for other
+    conditions."""
+    if part.op not in (Ops.LT, Ops.LE, Ops.MIN, Ops.MAX) or not part.src[0].dtype.is_index:
+        return 0, {}, 0
+    terms, offset = linear(part.src[0] - part.src[1])
+    return terms.get(loop, 0), {atom: k for atom, k in terms.items() if atom is not loop}, offset - (part.op is Ops.LE)

@@ -1,0 +1,1 @@
+"""Memory: blocks that are reused, buffers, and who holds them. It knows no device."""

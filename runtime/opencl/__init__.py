@@ -1,0 +1,1 @@
+"""OpenCL: finding drivers, their memory, their programs."""

@@ -1,0 +1,183 @@
+"""One walk over the expressions to compute: their order, their memory, and a key that equal graphs share.
+
+The key (`structure`) holds nothing of one run: leaves are numbered, and so are the floats that the user's program
+gives, which kernels take as arguments. `x * 0.3` and `x * 0.7` have the same key. Numbers that change the code stay in
+the key: 0, 1, -1, infinities, nan, exponents, and divisors that are powers of two. So do numbers of our own methods.
+
+An entry of the structure is one of
+
+    (slot, dtype, shape, numel)        a leaf: memory that is given
+    (CONST, dtype, None)               a number that is given
+    (op, dtype, arg, source, ..)       an op; sources are positions of entries
+    a UOp                              a node without sources, or a part of a leaf (runtime/plans/views.py)
+
+The entries follow the positions of the roots. Tests: tests/runtime/plans/test_graph_key.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, TypeAlias
+
+from kernmill.ir import DType, Given, KernmillError, Ops, UOp, dtypes
+
+from ..device import default_device
+from ..memory.buffer import Buffer
+from .views import opened
+
+__all__ = ["NUMBER_DTYPES", "STALE", "GraphWalk", "Structure", "is_form", "is_number"]
+
+Structure: TypeAlias = "tuple[Any, ...]"
+
+STALE: Any = SimpleNamespace(device="nowhere")
+"""The storage of a node whose memory an assignment has overwritten."""
+
+_CONST, _DETACH, _PARAM = Ops.CONST, Ops.DETACH, Ops.PARAM
+_WITH_CONSTANT = (Ops.POW, Ops.DIV)
+_FORMS = frozenset({0.0, 1.0, -1.0, math.inf, -math.inf})
+_FLOATS = frozenset({dtypes.float16, dtypes.float32, dtypes.float64})
+NUMBER_DTYPES = _FLOATS | {dtype for dtype in dtypes.data if dtype.is_int}
+"""The dtypes of numbers that kernels take as arguments."""
+
+
+def is_form(value: float) -> bool:
+    """True if code that computes with this number is other code than with most numbers."""
+    return value in _FORMS or value != value
+
+
+def is_number(entry: Any) -> bool:
+    """True if an entry of a structure is a number that each run gives."""
+    return type(entry) is tuple and entry[0] is _CONST
+
+
+class GraphWalk:
+    """The graph of some roots above the memory that is given: leaves, and `parts` of them.
+
+    `order` numbers the nodes, sources first. `numbers` are the values of the number entries, in their order, and
+    `known` the inner nodes that an earlier walk has met: they are computed for the second time. `fresh` are leaves of
+    gradients that were not computed yet.
+    With `is_exact` no number becomes an argument.
+
+    Raises:
+        KernmillError: an expression needs the old value of a tensor that was overwritten in place.
+    """
+
+    __slots__ = (
+        "entries",
+        "fixed",
+        "fresh",
+        "is_exact",
+        "known",
+        "leaves",
+        "numbers",
+        "ops",
+        "order",
+        "roots",
+        "storages",
+    )
+
+    def __init__(self, roots: Sequence[UOp], parts: Mapping[UOp, Buffer], *, is_exact: bool) -> None:
+        self.roots, self.is_exact = roots, is_exact
+        self.order: dict[UOp, int] = {}
+        self.leaves: list[UOp] = []
+        self.storages: list[Buffer] = []
+        self.numbers: list[tuple[DType, float]] = []
+        self.entries: list[Any] = []
+        self.known: list[UOp] = []
+        self.fresh: list[UOp] = []
+        self.ops: set[Any] = set()
+        self.fixed = None if is_exact else {_unshaped(root) for root in roots}
+        self._walk(parts)
+
+    def _walk(self, parts: Mapping[UOp, Buffer]) -> None:
+        """Visit every node once. Constants in `fixed` stay in the key; None: all of them."""
+        order, entries, ops, known, fixed = self.order, self.entries, self.ops, self.known, self.fixed
+        stack = list(self.roots)[::-1]
+        while stack:
+            node = stack[-1]
+            if node in order:
+                stack.pop()
+                continue
+            src = node.src
+            if node.storage is not None:
+                entry: Any = self._leaf(node, node.storage)
+            elif not src:
+                entry = node if fixed is None or node.op is not _CONST or node in fixed else self._constant(node)
+            elif node in parts:
+                slot, _, _, numel = self._leaf(node, parts[node])
+                entry = opened(node, UOp(_PARAM, node.dtype, (), (slot, numel)))
+            else:
+                if fixed is not None and node.op in _WITH_CONSTANT:
+                    fixed.update(_kept_constants(node))
+                waiting = [s for s in src if s not in order]
+                if waiting:
+                    stack += waiting[::-1]
+                    continue
+                op = node.op
+                ops.add(op)
+                arg = node.arg
+                if op is _DETACH and arg:
+                    arg = 1  # leaves are counted, as in `closed`
+                    if _unshaped(src[0]).storage is None:
+                        self.fresh.append(node)
+                if len(src) == 1:
+                    entry = op, node.dtype, arg, order[src[0]]
+                else:
+                    entry = (op, node.dtype, arg, *[order[s] for s in src])
+                if node.is_known:
+                    known.append(node)
+                node.is_known = True
+            order[node] = len(entries)
+            entries.append(entry)
+            stack.pop()
+
+    def _leaf(self, node: UOp, storage: Any) -> tuple[Any, ...]:
+        if storage is STALE:
+            raise KernmillError(
+                "this expression needs the old value of a tensor that was overwritten in place. "
+                "Realize the expression before assigning, or keep the old values with .clone()."
+            )
+        self.leaves.append(node)
+        self.storages.append(storage)
+        return len(self.leaves) - 1, node.dtype, node.shape, storage.numel
+
+    def _constant(self, node: UOp) -> Any:
+        value = node.arg
+        if type(value) is not Given or node.dtype not in _FLOATS or is_form(value):
+            return node
+        self.numbers.append((node.dtype, value))
+        return _CONST, node.dtype, None
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Where the leaves are, then the numbers."""
+        found = tuple([storage.device for storage in self.storages])
+        if not self.numbers:
+            return found
+        home = found[0] if found else default_device()
+        return found + (home,) * len(self.numbers)
+
+    @property
+    def structure(self) -> Structure:
+        """The key: the positions of the roots, then the entries."""
+        order = self.order
+        return (*[order[root] for root in self.roots], *self.entries)
+
+
+def _unshaped(node: UOp) -> UOp:
+    """What a root has its values from: a constant that is itself a result is no argument of a kernel."""
+    while node.src and node.op in (Ops.RESHAPE, Ops.DETACH, Ops.CONTIGUOUS):
+        node = node.src[0]
+    return node
+
+
+def _kept_constants(node: UOp) -> Iterable[UOp]:
+    """Exponents, and divisors that are powers of two: the code that computes with them depends on their value."""
+    right = node.src[1]
+    while right.op in (Ops.EXPAND, Ops.RESHAPE):
+        right = right.src[0]
+    if right.op is not _CONST or not right.dtype.is_float or not math.isfinite(right.arg):
+        return ()
+    return (right,) if node.op is Ops.POW or abs(math.frexp(right.arg)[0]) == 0.5 else ()

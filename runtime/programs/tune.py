@@ -1,0 +1,296 @@
+"""Search: try schedules of a kernel on its device, keep the fastest, store it (BEAM=n, `kernmill tune`).
+
+Candidates are built and timed in another process (tune_worker.py): if one crashes or exceeds its time, only that
+process is lost, and restarted. Each is timed alternately with the best so far, so that noise affects both. Its results
+are compared with the heuristic's on the same data; a candidate with different results is reported and never chosen. The
+search keeps the `width` fastest schedules and tries their neighbours, most often the fastest one's, until time is up or
+none is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import queue
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kernmill.compiler import Action, merge_loops, neighbours, optimized, parse_schedule, show_schedule
+from kernmill.ir import SETTINGS, CompileError, InternalError, Kernel, KernmillError, UOp, setting
+
+from ..device import Device
+from .compiling import heuristic_schedule
+from .kernel_text import kernel_to_text
+from .schedules import store_schedule, stored_schedule
+
+__all__ = ["CandidateLost", "Tuned", "Worker", "search", "tune_kernel"]
+
+_CANDIDATE_S: Final = 10.0  # building and timing of one
+_START_S: Final = 120.0  # imports, the data, the reference's first run
+_FARTHER: Final = (6, 3, 1)  # how often 0, 1 or 2 more steps are taken before anything is measured
+_BETTER: Final = 0.98  # a ratio of times above this may be noise
+_WORKER: Final = "from kernmill.runtime.programs.tune_worker import main; main()"
+_HERE: Final = {"BEAM": "0", "OVERRIDE": "", "DEBUG": "0", "DUMP": "", "CHECK": "0"}  # settings of the worker
+
+_log = logging.getLogger("kernmill")
+
+
+@dataclass(slots=True)
+class Tuned:
+    """The result of a search. Units: nanoseconds. `heuristic_ns` is the heuristic's time in the same search."""
+
+    kernel: Kernel
+    schedule: list[Action]
+    time_ns: float
+    heuristic_ns: float
+    tried: int = 0
+    refused: int = 0  # by the compiler
+    lost: int = 0  # crashed or too slow to wait for
+    wrong: list[InternalError] = field(default_factory=list[InternalError])
+
+    @property
+    def speedup(self) -> float:
+        """How much faster than the heuristic's choice."""
+        return self.heuristic_ns / self.time_ns if self.time_ns else 1.0
+
+
+class CandidateLost(KernmillError):
+    """The worker died or did not answer in time."""
+
+
+class Worker:
+    """The other process: started at the first request, ended when it does not answer or its input ends."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self.knows: Kernel | None = None  # the kernel that it has loaded
+        self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def ask(self, request: dict[str, str], limit_s: float) -> dict[str, Any]:
+        """The answer to one request.
+
+        Raises:
+            CandidateLost: no answer within the time; the process is gone.
+        """
+        process = self._process or self._start()
+        try:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+            line = self._answers.get(timeout=limit_s)
+        except queue.Empty:
+            self.close()
+            raise CandidateLost(f"not done in {limit_s:g} s") from None
+        except OSError:  # the other end of the pipe is gone
+            line = ""
+        except BaseException:  # Ctrl-C: an answer that comes later belongs to no question
+            self.close()
+            raise
+        if not line:
+            self.close()
+            raise CandidateLost(f"the process ended ({process.returncode})")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _start(self) -> subprocess.Popen[str]:
+        changed = {name: str(setting(name)) for name, row in SETTINGS.items() if setting(name) != row.default}
+        path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
+        self._process = process = subprocess.Popen(
+            [sys.executable, "-c", _WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            text=True, encoding="utf-8", env={**os.environ, **changed, **_HERE, "PYTHONPATH": path},
+            start_new_session=True,  # Ctrl-C is for us
+        )  # fmt: skip
+        self._answers = answers = queue.SimpleQueue[str]()
+
+        def read() -> None:
+            assert process.stdout is not None
+            with contextlib.suppress(ValueError):  # closed meanwhile
+                for line in process.stdout:
+                    answers.put(line)
+            answers.put("")
+
+        try:
+            threading.Thread(target=read, daemon=True).start()
+        except RuntimeError as error:
+            self.close()
+            raise CandidateLost(f"no thread reads its answers ({error})") from None
+        return process
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            for pipe in (self._process.stdin, self._process.stdout):
+                with contextlib.suppress(OSError):
+                    assert pipe is not None
+                    pipe.close()
+            self._process = self.knows = None
+
+
+_shared: Final = Worker()  # for BEAM=n; it ends with us, when its input does
+
+
+def tune_kernel(device: Device, kernel: Kernel, *, width: int = 4, seconds: float = 10.0,
+                progress: Callable[[Tuned], None] | None = None, worker: Worker | None = None) -> Tuned:  # fmt: skip
+    """Search for a schedule for at most about `seconds`, and store the best one, also after Ctrl-C.
+
+    A given `worker` serves several searches and is closed by the caller.
+
+    Raises:
+        CandidateLost, CompileError: the heuristic's own choice cannot be run in another process.
+    """
+    run = _Search(device, kernel, width, time.monotonic() + seconds)
+    run.worker = worker or run.worker
+    try:
+        run.begin()
+        for _ in run.steps():
+            if progress is not None:
+                progress(run.found)
+        run.confirm()
+    finally:
+        if worker is None:
+            run.worker.close()
+        if run.found.time_ns:
+            found = run.found
+            facts = {"time_ns": round(found.time_ns), "heuristic_ns": round(found.heuristic_ns), "tried": found.tried}
+            store_schedule(device, kernel, show_schedule(found.schedule), facts)
+    return run.found
+
+
+def search(device: Device, kernel: Kernel, width: int, seconds: float) -> str:
+    """BEAM=n while a kernel is built: return the result of `tune_kernel`; the heuristic's schedule if nothing can be
+    tried."""
+    try:
+        return show_schedule(tune_kernel(device, kernel, width=width, seconds=seconds, worker=_shared).schedule)
+    except (CandidateLost, CompileError) as error:
+        _log.warning("BEAM: %s is not searched: %s", kernel.name, error)
+        return show_schedule(heuristic_schedule(device, kernel))
+
+
+@dataclass(slots=True)
+class _Member:
+    """A schedule in the beam, with its neighbours that were not tried yet."""
+
+    schedule: list[Action]
+    time_ns: float
+    left: Iterator[tuple[list[Action], UOp]] | None
+
+
+class _Search:
+    """One search."""
+
+    def __init__(self, device: Device, kernel: Kernel, width: int, deadline: float) -> None:
+        self.device, self.kernel, self.width, self.deadline = device, kernel, max(1, width), deadline
+        self.ast = merge_loops(kernel.ast)
+        self.random = random.Random(kernel.ast.key)
+        self.worker = Worker()
+        self.heuristic = heuristic_schedule(device, kernel)
+        self.found = Tuned(kernel, self.heuristic, 0.0, 0.0)
+        self.members: list[_Member] = []
+        self.seen: set[UOp] = set()
+
+    def begin(self) -> None:
+        """Time the heuristic's choice, and the stored schedule."""
+        self.found.time_ns = self.found.heuristic_ns = self.meet(_START_S)
+        self.consider(self.heuristic, optimized(self.ast, self.heuristic), 1.0)
+        self.found.tried = 1
+        before = stored_schedule(self.device, self.kernel)
+        for schedule in ([] if before is None else [parse_schedule(before)]) + [[]]:
+            done = optimized(self.ast, schedule)
+            if done is not None and done not in self.seen:
+                self.attempt(schedule, done)
+
+    def steps(self) -> Iterator[None]:
+        """Try one neighbour after the other."""
+        while time.monotonic() < self.deadline:
+            open_members = [m for m in self.members if m.left is not None]
+            if not open_members:
+                return
+            (member,) = self.random.choices(open_members, [1 / (1 + rank) for rank in range(len(open_members))])
+            step = next((s for s in member.left or () if s[1] not in self.seen), None)
+            if step is None:
+                member.left = None
+                continue
+            for _ in range(self.random.choices(range(len(_FARTHER)), _FARTHER)[0]):
+                step = next(neighbours(self.ast, step[0], self.device.target, self.random), step)
+            if step[1] not in self.seen:
+                self.attempt(*step)
+                yield
+
+    def meet(self, limit_s: float) -> float:
+        """Tell the worker the kernel and the schedule to beat; the time of that. The reference is the heuristic's."""
+        given = {"kernel": kernel_to_text(self.kernel), "device": self.device.name}
+        given |= {"reference": show_schedule(self.heuristic), "schedule": show_schedule(self.found.schedule)}
+        try:
+            answer = self.worker.ask(given, limit_s)
+        except CandidateLost:  # ended by somebody else, perhaps: a new one may live
+            answer = self.worker.ask(given, limit_s)
+        if "refused" in answer:
+            raise CompileError(f"tune: {self.kernel.name}: {answer['refused']}")
+        self.worker.knows = self.kernel
+        return float(answer["time_ns"])
+
+    def attempt(self, schedule: list[Action], done: UOp) -> None:
+        """Build and time one candidate."""
+        self.seen.add(done)
+        try:
+            if self.worker.knows is not self.kernel:
+                self.meet(_START_S)
+            answer = self.worker.ask({"try": show_schedule(schedule)}, _CANDIDATE_S)
+        except CandidateLost:
+            self.found.lost += 1
+            return
+        if "wrong" in answer:
+            self.found.wrong.append(self.report(schedule, answer["wrong"]))
+        elif "refused" in answer:
+            self.found.refused += 1
+        else:
+            self.found.tried += 1
+            self.consider(schedule, done, float(answer["ratio"]))
+
+    def confirm(self) -> None:
+        """Time the best alternately with the heuristic's again: it must win by more than noise, three rounds of
+        four."""
+        found = self.found
+        if found.schedule == self.heuristic:
+            return
+        with contextlib.suppress(CandidateLost, CompileError, KeyError):  # lost, refused, wrong
+            self.meet(_START_S)
+            answer = self.worker.ask({"try": show_schedule(self.heuristic), "to_the_end": ""}, _START_S)
+            found.heuristic_ns = float(answer["time_ns"])
+            found.time_ns = found.heuristic_ns / float(answer["ratio"])
+            if float(answer["least"]) * _BETTER >= 1:
+                return
+        found.schedule, found.time_ns = self.heuristic, found.heuristic_ns
+
+    def consider(self, schedule: list[Action], done: UOp | None, ratio: float) -> None:
+        """Keep a schedule if it is one of the fastest; `ratio` is its time by the best one's."""
+        time_ns = self.found.time_ns * ratio
+        if done is not None:
+            self.seen.add(done)
+        left = neighbours(self.ast, schedule, self.device.target, self.random)
+        self.members = sorted([*self.members, _Member(schedule, time_ns, left)], key=lambda m: m.time_ns)[: self.width]
+        if ratio < _BETTER:
+            with contextlib.suppress(CandidateLost):
+                self.worker.ask({"keep": ""}, _CANDIDATE_S)
+            self.found.schedule, self.found.time_ns = schedule, time_ns
+
+    def report(self, schedule: list[Action], what: str) -> InternalError:
+        """Report a schedule that changes the results: a bug of the compiler."""
+        text = "; ".join(str(action) for action in schedule)
+        error = InternalError(
+            f"tune: {self.kernel.name} ({self.kernel.ast.key.hex()[:8]}) on {self.device.name} gives different "
+            f"results with the schedule {text!r}: {what}. It is not used. Please report it with the program that "
+            "was tuned."
+        )
+        _log.error("%s", error)
+        return error

@@ -1,0 +1,202 @@
+"""The process in which tune.py has candidates built and timed: one request a line, one answer a line, both JSON.
+
+Whatever a candidate does - never finish, crash, write where it should not - happens here and not in the user's process.
+Requests: {"kernel", "device", "reference", "schedule"} first: two schedules, with the correct results and the time to
+beat; {"try"}: build a candidate, compare its results with the correct ones, time it alternately with the one to beat;
+{"keep"}: the last candidate is now the one to beat.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from kernmill.compiler import parse_schedule
+from kernmill.ir import Kernel, KernmillError, Ops, UOp, dtypes, linear, np
+
+from ..device import Batch, Call, get_device, write_buffer
+from ..execute import allocate_buffer
+from ..memory.buffer import Buffer
+from .check import agree
+from .compiling import compile_with
+from .kernel_text import kernel_from_text
+
+__all__ = ["Bench", "main"]
+
+_SAMPLE_NS: Final = 500_000  # a sample repeats the kernel for so long
+_ROUNDS: Final = 9
+_SURE_ROUNDS: Final = 31  # rounds of a complete timing, as long as there is time
+_FIRST_ROUNDS: Final = 3  # after which a candidate that is clearly slower is left
+_ENOUGH_S: Final = 0.3  # and no more rounds are begun
+_CLEARLY: Final = 1.1
+_HOPELESS: Final = 2  # slower by this in one launch, after one that was not timed
+
+
+class Bench:
+    """A kernel with its own data; a program to beat, and the results that every other must have."""
+
+    def __init__(self, kernel: Kernel, reference: str, schedule: str) -> None:
+        self.kernel = kernel
+        self.outputs = list(dict.fromkeys(int(store.src[0].src[0].arg[0]) for store in kernel.ast.src))
+        self.device = get_device(kernel.device)
+        nodes = kernel.ast.toposort()
+        params = sorted((n for n in nodes if n.op is Ops.PARAM), key=lambda p: int(p.arg[0]))
+        read = {n.src[0].src[0] for n in nodes if n.op is Ops.LOAD}
+        rng = np.random.default_rng(1)
+        self.data: dict[int, Any] = {p.arg[0]: _values(p, _greatest_index(p, nodes), rng) for p in params if p in read}
+        self.buffers = {int(p.arg[0]): allocate_buffer(kernel.device, p.dtype, p.arg[1]) for p in params}
+        self.in_place = [slot for slot in self.outputs if slot in self.data]
+        self.variables = tuple(greatest for _, _, greatest in kernel.variables)
+        for slot in self.data:
+            self.fill(slot, self.data[slot])
+        self.reference: dict[int, Any] = {}
+        self.best = self.candidate = self.call(reference)
+        self.run_checked(self.best)
+        if schedule != reference:
+            self.best = self.candidate = self.call(schedule)
+
+    def fill(self, slot: int, values: Any) -> None:
+        """Bytes into a buffer."""
+        write_buffer(self.device, self.buffers[slot], values.view("uint8").data)
+
+    def results(self, slot: int) -> Any:
+        """A copy of a buffer's values."""
+        return self.device.host_array(self.buffers[slot]).copy()
+
+    def call(self, schedule: str) -> Call:
+        """Return a launch of the kernel with this schedule."""
+        program = compile_with(self.device, self.kernel, parse_schedule(schedule))
+        buffers: tuple[Buffer, ...] = tuple(self.buffers.values())
+        return Call(program, buffers, self.variables, program.threads)
+
+    def run_checked(self, call: Call) -> None:
+        """One launch on fresh data; its results are compared with the reference, or become it.
+
+        Raises:
+            KernmillError: they differ.
+        """
+        for slot in self.outputs:
+            nonsense = self.results(slot).view("uint8")
+            nonsense.fill(0x5A)  # elements that are not written are detected
+            self.fill(slot, self.data.get(slot, nonsense))
+        self.device.run([call])
+        for slot in self.outputs:
+            got = self.results(slot)
+            wanted = self.reference.setdefault(slot, got)
+            if wanted is not got and not agree(got, wanted, self.buffers[slot].dtype.name):
+                differ = (got != wanted).nonzero()[0][:5]
+                raise KernmillError(f"at {differ.tolist()} it has {got[differ]} where {wanted[differ]} is correct")
+
+    def attempt(self, schedule: str, *, to_the_end: bool = False) -> dict[str, Any]:
+        """Build a candidate, time it alternately with the best; return the ratio of their times (below 1: faster).
+
+        One that is clearly slower is not timed `to_the_end`, and its results are not compared.
+        """
+        try:
+            self.candidate = self.call(schedule)
+        except KernmillError as error:
+            return {"refused": str(error)}
+        self.timed(self.device.prepare([self.candidate]))  # not to be compared: its code and its data come in
+        ratios, times = self.compare(self.candidate, self.best, to_the_end=to_the_end)
+        ratio = statistics.median(ratios)
+        if ratio < _CLEARLY:  # to compare large results takes longer than to time them
+            try:
+                self.run_checked(self.candidate)
+            except KernmillError as error:
+                return {"wrong": str(error)}
+        return {"ratio": ratio, "least": sorted(ratios)[len(ratios) // 4], "time_ns": statistics.median(times)}
+
+    def compare(self, one: Call, other: Call, *, to_the_end: bool = False) -> tuple[list[float], list[float]]:
+        """Return ratios of `one` to `other`, timed alternately, and the times of `one`."""
+        single, other_single = (self.timed(self.device.prepare([call])) for call in (one, other))
+        if single > _HOPELESS * other_single and single > _SAMPLE_NS and not to_the_end:
+            return [single / other_single], [single]
+        sample_one, sample_other = self.sampler(one, single), self.sampler(other, other_single)
+        ratios, times = list[float](), list[float]()
+        begun = time.perf_counter()
+        least, most = (_ROUNDS, _SURE_ROUNDS) if to_the_end else (_FIRST_ROUNDS, _ROUNDS)
+        for number in range(most):
+            pair = (sample_one(), sample_other())
+            times.append(pair[0])
+            ratios.append(pair[0] / pair[1])
+            is_slow = statistics.median(ratios) > _CLEARLY and not to_the_end
+            if number + 1 >= least and (is_slow or time.perf_counter() - begun > _ENOUGH_S):
+                break
+        return ratios, times
+
+    def sampler(self, call: Call, single: int) -> Callable[[], float]:
+        """A function that times some launches: nanoseconds of one, which takes about `single`."""
+        count = 1 if self.in_place else int(min(1000, max(1, _SAMPLE_NS // max(1, single))))
+        batch = self.device.prepare([call] * count)
+        return lambda: self.timed(batch) / count
+
+    def timed(self, batch: Batch) -> int:
+        """Return the nanoseconds of a batch; overwritten inputs are restored before."""
+        for slot in self.in_place:
+            self.fill(slot, self.data[slot])
+        begun = time.perf_counter_ns()
+        batch.run()
+        self.device.synchronize()
+        return time.perf_counter_ns() - begun
+
+
+def _values(param: UOp, most: int, rng: Any) -> Any:
+    """Make values for an input buffer: normal numbers, bits, and integers below `most`."""
+    count, dtype = int(param.arg[1]), param.dtype
+    if dtype is dtypes.bool:
+        return rng.integers(0, 2, count).astype(bool)
+    if not dtype.is_float:
+        return rng.integers(0, min(most, int(dtype.max) + 1), count).astype(dtype.name)
+    values = rng.standard_normal(count, np.float32)
+    if dtype is dtypes.bfloat16:
+        return (values.view(np.uint32) >> 16).astype(np.uint16)
+    return values.astype(dtype.name)
+
+
+def _greatest_index(param: UOp, nodes: list[UOp]) -> int:
+    """Return the largest integer for a buffer: if its values are indices, they must be in range; others are small."""
+    most = 100
+    is_position = False
+    for node in nodes:
+        if node.op is not Ops.INDEX or node.src[0].op is not Ops.PARAM:
+            continue
+        terms, offset = linear(node.src[1])
+        loaded = [atom for atom in terms if any(n.op is Ops.LOAD for n in atom.toposort())]
+        rest = offset + sum(max(0, k * atom.bounds[1]) for atom, k in terms.items() if atom not in loaded)
+        for atom in loaded:
+            if any(n.op is Ops.LOAD and n.src[0].src[0] is param for n in atom.toposort()):
+                room = node.src[0].arg[1] - rest if terms[atom] > 0 else offset
+                limit = max(1, int(room) // (abs(terms[atom]) * len(loaded)))
+                most, is_position = min(most, limit) if is_position else limit, True
+    return most
+
+
+def main() -> None:
+    """Answer requests until standard input ends."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever prints does not come between
+    bench: Bench | None = None
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            if "kernel" in request:
+                kernel = kernel_from_text(request["kernel"], request["device"])
+                bench = Bench(kernel, request["reference"], request["schedule"])
+                _, times = bench.compare(bench.best, bench.best, to_the_end=True)
+                answer: dict[str, Any] = {"time_ns": statistics.median(times)}
+            elif bench is None:
+                answer = {"refused": "no kernel is loaded yet"}
+            elif "try" in request:
+                answer = bench.attempt(request["try"], to_the_end="to_the_end" in request)
+            else:
+                bench.best = bench.candidate
+                answer = {}
+        except Exception as error:  # the answer goes to the parent process
+            answer = {"refused": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
