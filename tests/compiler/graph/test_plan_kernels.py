@@ -197,7 +197,7 @@ ROWS = UOp(Ops.IOTA, dtypes.int32, (), 12) * 5 % 12
 def test_an_equal_layer_is_not_built_again(layer: Callable[[UOp, UOp], UOp], monkeypatch: pytest.MonkeyPatch) -> None:
     """What is done with a body, and the arithmetic of places, is done once for all layers."""
     built: list[UOp] = []
-    tidy = importlib.import_module("kernmill.compiler.kernel.facts.reduce_loops").tidy_reduce_loops
+    tidy = importlib.import_module("kernmill.compiler.kernel.reduce_loops").tidy_reduce_loops
     module = importlib.import_module("kernmill.compiler.graph.plan_kernels")
 
     def counted(ast: UOp) -> UOp:
