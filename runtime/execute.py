@@ -143,7 +143,7 @@ class _Run:
         assigns: list[UOp] = []
         if Ops.ASSIGN in walk.ops:
             assigns = [n for n in walk.order if n.op is Ops.ASSIGN and n.storage is None]
-            roots = list(dict.fromkeys([*roots, *assigns]))
+            roots = list(dict.fromkeys([*roots, *_visible(assigns, others)]))
         if walk.known and not is_recorded:
             roots = [*roots, *held_again(walk, roots, others())]
         walk.roots = roots
@@ -427,6 +427,13 @@ def _above_memory(roots: Iterable[UOp], parts: Container[UOp] = ()) -> dict[UOp,
         else:
             found.setdefault(path.pop(), len(found))
     return found
+
+
+def _visible(assigns: list[UOp], others: Callable[[], Iterable[UOp]]) -> list[UOp]:
+    """The assignments whose value somebody may read: not those that another one overwrites, if no tensor has them."""
+    overwritten = {base for node in assigns if (base := _base(node.src[0])).op is Ops.ASSIGN}
+    held = {_base(node) for node in others()} if overwritten else overwritten
+    return [node for node in assigns if node not in overwritten or node in held]
 
 
 def _bottom(node: UOp) -> list[UOp]:

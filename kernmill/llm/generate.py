@@ -43,7 +43,7 @@ from .arch import ARCHITECTURES, Architecture, Cache, Config, Places, Weight
 from .arch.cache import CacheTypes
 from .arch.config import architecture_in
 from .arch.weight import nbytes
-from .generation import Completion, Generation, Generations, Text, stop_strings
+from .generation import Completion, Generations, Text, TokenGeneration, stop_strings
 from .layer_templates import LayerTemplates
 from .sampling import Sampler
 from .split import Split, SplitOptions, choose_split
@@ -114,6 +114,7 @@ class Model:
                 f"Model: capacity={capacity}, sequences={sequences}, block={block}: must be integers >= 1."
             )
         self.config, self.tokenizer, self.capacity, self.device = config, tokenizer, capacity, ",".join(device_list())
+        self.cache_type = cache_type
         self.metadata: Mapping[str, Any] = {}
         self.split: Split | None = None
         self.block, self.large_block = (min(size, capacity) for size in sizes)
@@ -331,6 +332,12 @@ class Model:
         with self._stepping:
             self._seen = [[] for _ in self._seen]
 
+    @contextmanager
+    def turn(self) -> Generator[None]:
+        """Take the model for one step of an engine: its lock and its device, without gradients."""
+        with self._stepping, self._on_device(), no_grad():
+            yield
+
     def _on_device(self) -> AbstractContextManager[None]:
         """The model's device, which may differ from the setting of the caller."""
         return Context(DEVICE=self.device)
@@ -402,13 +409,15 @@ class Model:
         with self._on_device(), no_grad():
             return self.architecture.pooling(self._states(ids, "embed"), normalize).realize()
 
-    def generate(self, ids: Sequence[int], sampler: Sampler | None = None, max_tokens: int | None = None) -> Generation:
+    def generate(
+        self, ids: Sequence[int], sampler: Sampler | None = None, max_tokens: int | None = None
+    ) -> TokenGeneration:
         """New tokens one by one, until one ends the text, `max_tokens` are there, or the cache is full.
 
         The token that ends the text is not among them. Greedy without a sampler. `finish_reason`, `prompt_tokens` and
         `tokens` of the result say why it ended, and how many tokens it took.
         """
-        return Generation(self.generate_all([ids], sampler, max_tokens))
+        return TokenGeneration(self.generate_all([ids], sampler, max_tokens))
 
     def generate_all(
         self, prompts: Sequence[Sequence[int]], sampler: Sampler | None = None, max_tokens: int | None = None

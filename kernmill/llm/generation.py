@@ -9,7 +9,7 @@ from kernmill.ir import SettingError
 
 from .tokenizer import TextStream
 
-__all__ = ["Completion", "Generation", "Generations", "StopStrings", "Text", "stop_strings"]
+__all__ = ["Completion", "Generations", "StopStrings", "Text", "TokenGeneration", "stop_strings"]
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Generations(Iterator["list[int | None]"]):
         return [text.finish_reason for text in self.texts]
 
 
-class Generation(Iterator[int]):
+class TokenGeneration(Iterator[int]):
     """New tokens of one prompt, one by one."""
 
     def __init__(self, steps: Generations) -> None:
@@ -108,7 +108,7 @@ class Generation(Iterator[int]):
 class Completion(Iterator[str]):
     """New text of one prompt, piece by piece. The pieces may be empty."""
 
-    def __init__(self, generation: Generation, stream: TextStream, stops: StopStrings) -> None:
+    def __init__(self, generation: TokenGeneration, stream: TextStream, stops: StopStrings) -> None:
         self._generation, self._stops = generation, stops
         self._pieces = self._written(stream)
 

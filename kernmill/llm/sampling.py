@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -18,7 +18,7 @@ from kernmill.ir import FormatError, SettingError
 
 from ..arguments import is_whole
 
-__all__ = ["Sampler"]
+__all__ = ["Sampler", "SamplingOptions"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -28,8 +28,8 @@ def _is_number(value: object) -> bool:
 
 
 @dataclass
-class Sampler:
-    """A token sampler; with a seed it always chooses the same tokens.
+class SamplingOptions:
+    """How tokens are chosen.
 
     temperature        0 or less takes the best token, 1 draws from the model's own probabilities, more is bolder
     top_k              only the k best tokens; 0 or less: all
@@ -64,23 +64,37 @@ class Sampler:
             value = getattr(self, name)
             word, fits = ("an integer", is_whole(value)) if isinstance(low, int) else ("a number", _is_number(value))
             if not fits:
-                raise SettingError(f"Sampler: {name}={value!r}: must be {word} from {low:g} to {high:g}.")
+                raise SettingError(f"{type(self).__name__}: {name}={value!r}: must be {word} from {low:g} to {high:g}.")
             if not low <= value <= high:
-                raise SettingError(f"Sampler: {name}={value}: must be from {low:g} to {high:g}.")
+                raise SettingError(f"{type(self).__name__}: {name}={value}: must be from {low:g} to {high:g}.")
         if self.repeat_penalty == 0:
-            raise SettingError("Sampler: repeat_penalty=0 would divide by 0. 1 disables it.")
+            raise SettingError(f"{type(self).__name__}: repeat_penalty=0 would divide by 0. 1 disables it.")
         if self.seed is not None and not is_whole(self.seed, -1):
-            raise SettingError(f"Sampler: seed={self.seed!r}: must be an integer >= 0, or -1 or None for a random one.")
+            raise SettingError(
+                f"{type(self).__name__}: seed={self.seed!r}: must be an integer >= 0, or -1 or None for a random one."
+            )
         self._check_bias()
 
     def _check_bias(self) -> None:
         if not isinstance(self.logit_bias, Mapping):
-            raise SettingError(f"Sampler: logit_bias={self.logit_bias!r}: must be a dict of token ids and numbers.")
+            raise SettingError(
+                f"{type(self).__name__}: logit_bias={self.logit_bias!r}: must be a dict of token ids and numbers."
+            )
         for token, bias in self.logit_bias.items():
             if not is_whole(token, 0) or not _is_number(bias) or not -np.inf <= bias < np.inf:
                 raise SettingError(
-                    f"Sampler: logit_bias={{{token!r}: {bias!r}}}: must be token ids >= 0 and numbers below infinity."
+                    f"{type(self).__name__}: logit_bias={{{token!r}: {bias!r}}}: must be token ids >= 0 and numbers "
+                    "below infinity."
                 )
+
+    def sampler(self) -> Sampler:
+        """Return a new sampler with these options."""
+        return Sampler(**{one.name: getattr(self, one.name) for one in fields(SamplingOptions)})
+
+
+@dataclass
+class Sampler(SamplingOptions):
+    """A token sampler with these options; with a seed it always chooses the same tokens."""
 
     @cached_property
     def _random(self) -> np.random.Generator:  # greedy decoding needs no generator, nor its import

@@ -1,5 +1,5 @@
-"""class Cache: keys and values of the tokens so far, each at its position; class Places: the positions of new
-tokens."""
+"""class Cache: keys and values of the tokens so far, each at its position; class Places: where the new tokens
+are."""
 
 from __future__ import annotations
 
@@ -25,16 +25,28 @@ _TYPES = {name.lower(): kind for name, kind in BLOCKS.items() if kind.write is n
 CACHE_TYPES = (*_FLOATS, *_TYPES)
 
 
+class Chosen(NamedTuple):
+    """The sequences of a cache that a step continues, and their positions. It writes by variables and reads by data.
+
+    Shapes: ids and first (rows,).
+    """
+
+    numbers: Sequence[Any]
+    ids: Tensor
+    first: Tensor
+
+
 class Places(NamedTuple):
     """The positions of the new tokens of a step: variables of the captured graph, so that one graph serves every
     position.
 
     `first`: of each sequence, the position of its first new token. `end`: one past the last position that any sequence
-    uses.
+    uses. `chosen`: some sequences of the cache, for a step of an engine; None: all of them, in order.
     """
 
     first: Sequence[Any]
     end: Any
+    chosen: Chosen | None = None
 
     @classmethod
     def bound(cls, first: Sequence[int], count: int, capacity: int) -> Places:
@@ -42,8 +54,37 @@ class Places(NamedTuple):
         names, end = _variables(len(first), count, capacity)
         return cls(tuple(v.bind(p) for v, p in zip(names, first, strict=True)), end.bind(max(first) + count))
 
+    @classmethod
+    def of_rows(cls, numbers: Sequence[int], first: Sequence[int], count: int, size: tuple[int, int]) -> Places:
+        """The arguments of one call for `count` tokens of each of these sequences of a cache.
+
+        `size`: number of sequences, and capacity.
+        """
+        sequences, capacity = size
+        names = [Variable(f"row{n}", 0, sequences - 1) for n in range(len(numbers))]
+        bound = tuple(name.bind(number) for name, number in zip(names, numbers, strict=True))
+        ids, starts = (Tensor(np.array(values, np.int32)) for values in (numbers, first))
+        return cls.bound(first, count, capacity)._replace(chosen=Chosen(bound, ids, starts))
+
+    def row(self, n: int) -> Any:
+        """The number in the cache of the sequence of row n."""
+        return n if self.chosen is None else self.chosen.numbers[n]
+
+    def cached(self, table: Tensor) -> Tensor:
+        """The entries of these sequences up to `end`. Shapes: (all, heads, capacity, ..) -> (sequences, heads, end,
+        ..)."""
+        if self.chosen is None:
+            return table[:, :, : self.end]
+        if len(self.first) > 1:
+            return table[self.chosen.ids][:, :, : self.end]
+        number = self.row(0)
+        return table[number : number + 1, :, : self.end]
+
     def rows(self, table: Tensor, count: int) -> Tensor:
         """Return the rows of a table for the new tokens. Shapes: (capacity, ..) -> (sequences, count, ..)."""
+        if self.chosen is not None and len(self.first) > 1:
+            places = self.chosen.first.unsqueeze(1) + Tensor.arange(count)
+            return table[places]
         return cat([table[p : p + count].unsqueeze(0) for p in self.first])
 
 
@@ -135,8 +176,9 @@ class Cache(NamedTuple):
         ):
             stored = _stored(new, type)
             for n, p in enumerate(places.first):
-                old[n : n + 1, :, p : p + count] = stored[n : n + 1]
-            found.append(_read(old[:, :, : places.end], type))
+                row = places.row(n)
+                old[row : row + 1, :, p : p + count] = stored[n : n + 1]
+            found.append(_read(places.cached(old), type))
         return found[0], found[1]
 
 

@@ -1,0 +1,342 @@
+"""class Engine: many texts at once from one model, the step interface of a server.
+
+    engine = Engine(model, slots=4)
+    generation = engine.submit(GenerationRequest(tokens, SamplingOptions(temperature=0), max_tokens=64, stop=("\\n",)))
+    for piece in generation:              # Piece(text, tokens, logprobs); or engine.submit(request, on_piece=call)
+        print(piece.text, end="")
+    generation.finish_reason, generation.usage
+    generation.cancel()                   # from any thread; the slot is free before the next token
+    engine.slots(); engine.figures()
+    engine.close(wait_s=5)
+
+A request waits in a queue until one of the slots is free. A slot holds one sequence of the cache. Each turn of the
+engine's thread computes one token for all slots that generate, then one piece of the prompt of one slot; slots take
+turns with their prompts. Greedy texts are the same as of one request alone, up to the order in which floats are added.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from kernmill.ir import IndexRangeError, KernmillError, SettingError
+
+from ..arguments import is_whole
+from .arch.cache import CacheTypes
+from .generate import Model
+from .generation import stop_strings
+from .sampling import SamplingOptions
+from .sequences import (
+    Generation,
+    GenerationRequest,
+    Piece,
+    QueueFull,
+    Slot,
+    SlotState,
+    Steps,
+    Task,
+    TokenLogprob,
+    Usage,
+)
+from .sequences.slots import common_length
+from .sequences.steps import Row
+
+__all__ = [
+    "Engine",
+    "EngineFigures",
+    "Generation",
+    "GenerationRequest",
+    "Piece",
+    "QueueFull",
+    "SamplingOptions",
+    "SlotState",
+    "TokenLogprob",
+    "Usage",
+]
+
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFigures:
+    """Counts since the start, and the state now.
+
+    tokens         new tokens of all answers.
+    prompt_tokens  of all prompts that were begun; cached_tokens: those of them that were in a cache.
+    requests       all that were submitted; `ended`: those that are done.
+    steps          of the model: one token for some slots, or a piece of a prompt.
+    busy_ns        time in steps.
+    """
+
+    tokens: int
+    prompt_tokens: int
+    cached_tokens: int
+    requests: int
+    ended: int
+    steps: int
+    busy_ns: int
+    queue_length: int
+    busy_slots: int
+    slots: int
+
+
+class Engine:
+    """Answers requests with one model, by a thread of its own.
+
+    slots       texts that are generated at once.
+    context     positions of each slot; default: the model's capacity.
+    queue       most requests that wait for a slot.
+    chunk       most tokens of a prompt that are read between two tokens of the others.
+    cache_type  of keys and values, as for Model; default: the type of the model's own cache.
+    warm_up     build the graphs of all steps now; else each is built when first needed, while all texts wait.
+
+    Raises:
+        SettingError: a value outside its range; SettingError is a ValueError.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        slots: int = 4,
+        context: int | None = None,
+        queue: int = 64,
+        chunk: int = 256,
+        cache_type: CacheTypes | None = None,
+        warm_up: bool = False,
+    ) -> None:
+        context = model.capacity if context is None else context
+        if not all(is_whole(size, 1) for size in (slots, context, queue, chunk)):
+            raise SettingError(
+                f"Engine: slots={slots}, context={context}, queue={queue}, chunk={chunk}: must be integers >= 1."
+            )
+        if context > model.capacity:
+            raise SettingError(
+                f"Engine: context={context} is more than the model's capacity of {model.capacity}. Build the model "
+                "with a larger capacity."
+            )
+        self.model, self.context, self.queue_limit = model, context, queue
+        self._steps = Steps(model, slots, context, min(chunk, context), cache_type or model.cache_type)
+        self._slots = [Slot(number) for number in range(slots)]
+        self._waiting: deque[Task] = deque()
+        self._changed = threading.Condition()
+        self._is_closing = False
+        self._error: BaseException | None = None
+        self._turn = 0  # of prompts: the slot after the one that read last
+        self._counts = dict.fromkeys(("tokens", "prompt_tokens", "cached_tokens", "requests", "ended", "steps"), 0)
+        self._busy_ns = 0
+        if warm_up:
+            self._steps.warm_up()
+        self._thread = threading.Thread(target=self._work, name="kernmill engine", daemon=True)
+        self._thread.start()
+
+    # --- for every thread
+    def submit(self, request: GenerationRequest, on_piece: Callable[[Piece | None], None] | None = None) -> Generation:
+        """Put a request into the queue, and return its text, which grows. `on_piece`: see Generation.
+
+        Raises:
+            QueueFull: as many requests wait as the queue takes.
+            SettingError: a prompt without tokens or longer than the context, a wrong stop string.
+            IndexRangeError: an unknown token id; both are ValueErrors.
+            KernmillError: the engine is closed.
+        """
+        tokens = self._prompt_of(request)
+        stop_strings(request.stop, "Engine.submit")
+        generation = Generation(Usage(len(tokens)), on_piece, self._wake)
+        task = Task(request, generation, self.model.tokenizer, self.context)
+        with self._changed:
+            if self._is_closing or not self._thread.is_alive():
+                raise KernmillError("Engine: it is closed. Make another Engine for the model.")
+            if len(self._waiting) >= self.queue_limit:
+                raise QueueFull(
+                    f"Engine: {self.queue_limit} requests wait already. Try again later, or build the engine with a "
+                    "larger queue."
+                )
+            self._counts["requests"] += 1
+            self._waiting.append(task)
+            self._changed.notify_all()
+        return generation
+
+    def slots(self) -> list[SlotState]:
+        """Return the state of each slot."""
+        with self._changed:
+            return [slot.state() for slot in self._slots]
+
+    def figures(self) -> EngineFigures:
+        """Return counts since the start, and the state now."""
+        with self._changed:
+            busy = sum(slot.task is not None for slot in self._slots)
+            return EngineFigures(
+                **self._counts, busy_ns=self._busy_ns, queue_length=len(self._waiting), busy_slots=busy,
+                slots=len(self._slots),
+            )  # fmt: skip
+
+    def close(self, wait_s: float = 0) -> None:
+        """End the engine: waiting requests are cancelled at once, running ones after this time. Units: seconds."""
+        with self._changed:
+            self._is_closing = True
+            waiting, self._waiting = self._waiting, deque()
+            self._changed.notify_all()
+        for task in waiting:
+            task.generation.end("cancelled")
+        self._thread.join(wait_s)
+        for slot in self._slots:
+            if slot.task is not None:
+                slot.task.generation.cancel()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _prompt_of(self, request: GenerationRequest) -> list[int]:
+        try:
+            tokens = [*map(index, request.tokens)]
+        except TypeError:
+            raise SettingError(
+                "Engine.submit: token ids must be integers. Encode text with tokenizer.encode()."
+            ) from None
+        if not tokens:
+            raise SettingError("Engine.submit: no tokens. Give at least one, such as the begin token.")
+        if len(tokens) > self.context:
+            raise SettingError(
+                f"Engine.submit: the prompt has {len(tokens)} tokens, and the context {self.context}. Shorten it, or "
+                "build the engine with a larger context."
+            )
+        most = self.model.architecture.vocabulary
+        bad = next((token for token in tokens if not 0 <= token < most), None)
+        if bad is not None:
+            raise IndexRangeError(f"Engine.submit: token id {bad} is unknown. Ids are 0 to {most - 1}.")
+        return tokens
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    # --- the engine's thread
+    def _work(self) -> None:
+        try:
+            while self._has_work():
+                self._begin()
+                self._make_tokens()
+                self._read_piece()
+        except BaseException as error:
+            self._fail(error)
+
+    def _has_work(self) -> bool:
+        """Wait for work; False: the engine is to end."""
+        with self._changed:
+            while True:
+                self._drop_cancelled()
+                if self._waiting or any(slot.task is not None for slot in self._slots):
+                    return True
+                if self._is_closing:
+                    return False
+                self._changed.wait()
+
+    def _drop_cancelled(self) -> None:
+        for task in [task for task in self._waiting if task.generation.is_cancelled]:
+            self._waiting.remove(task)
+            self._counts["ended"] += 1
+            task.generation.end("cancelled")
+        for slot in self._slots:
+            if slot.task is not None and slot.task.generation.is_cancelled:
+                slot.task.finish("cancelled")
+                self._free(slot)
+
+    def _free(self, slot: Slot) -> None:
+        slot.task = None
+        self._counts["ended"] += 1
+
+    def _begin(self) -> None:
+        """Give waiting requests the free slots, each the one that holds most of its prompt."""
+        with self._changed:
+            while self._waiting and (free := [slot for slot in self._slots if slot.task is None]):
+                task = self._waiting.popleft()
+                if task.limit <= 0:
+                    self._counts["ended"] += 1
+                    task.generation.end("length")
+                    continue
+                slot = max(free, key=lambda slot: (common_length(slot.seen, task.ids), -slot.used))
+                # the last token is computed again: its logits are needed
+                same = min(common_length(slot.seen, task.ids), len(task.ids) - 1)
+                slot.seen, slot.task, slot.used = slot.seen[:same], task, self._counts["steps"]
+                task.generation.usage = Usage(task.prompt_tokens, same)
+                self._counts["prompt_tokens"] += task.prompt_tokens
+                self._counts["cached_tokens"] += same
+
+    def _make_tokens(self) -> None:
+        """Compute one token for every slot that is not in the middle of a long prompt."""
+        slots = [slot for slot in self._slots if slot.left and self._piece_size(slot) == 1]
+        if not slots:
+            return
+        rows = []
+        for slot in slots:
+            assert slot.task is not None
+            rows.append(Row(slot.number, len(slot.seen), slot.task.ids[len(slot.seen)]))
+        start = time.perf_counter_ns()
+        logits = self._steps.next_tokens(rows)
+        self._stepped(start)
+        for slot, row, scores in zip(slots, rows, logits, strict=True):
+            slot.seen.append(row.token)
+            self._advance(slot, scores)
+
+    def _read_piece(self) -> None:
+        """Compute a piece of the prompt of the slot whose turn it is."""
+        count = len(self._slots)
+        turns = (self._slots[(self._turn + n) % count] for n in range(count))
+        slot = next((slot for slot in turns if slot.left and self._piece_size(slot) > 1), None)
+        if slot is None or slot.task is None:
+            return
+        self._turn = slot.number + 1
+        size, first = self._piece_size(slot), len(slot.seen)
+        ids = slot.task.ids[first : first + size]
+        start = time.perf_counter_ns()
+        logits = self._steps.read(slot.number, first, ids, size)
+        self._stepped(start)
+        slot.seen += ids
+        self._advance(slot, logits)
+
+    def _piece_size(self, slot: Slot) -> int:
+        """The tokens of the next piece of a prompt; 1 where a larger one would go past the end of the cache."""
+        return self._steps.piece_size(slot.left, self.context - len(slot.seen))
+
+    def _stepped(self, start: int) -> None:
+        self._busy_ns += time.perf_counter_ns() - start
+        self._counts["steps"] += 1
+
+    def _advance(self, slot: Slot, logits: Array) -> None:
+        """After a step: choose a token if the prompt has been read, and free the slot if the text has ended."""
+        task = slot.task
+        slot.used = self._counts["steps"]
+        if task is None or slot.left:
+            return
+        try:
+            self._counts["tokens"] += task.take(logits)
+        except Exception as error:  # of this text: the others go on
+            task.generation.end("error", error)
+        if task.has_ended:
+            with self._changed:
+                self._free(slot)
+
+    def _fail(self, error: BaseException) -> None:
+        """End all texts with an error, and take no more requests."""
+        with self._changed:
+            self._is_closing, self._error = True, error
+            tasks = [*self._waiting, *(slot.task for slot in self._slots if slot.task is not None)]
+            self._waiting.clear()
+            for slot in self._slots:
+                slot.task = None
+        for task in tasks:
+            task.generation.end("error", error)

@@ -1,0 +1,18 @@
+"""The parts of an engine: requests and their results, slots that hold sequences, and the steps of a model."""
+
+from .requests import Generation, GenerationRequest, Piece, QueueFull, TokenLogprob, Usage
+from .slots import Slot, SlotState, Task
+from .steps import Steps
+
+__all__ = [
+    "Generation",
+    "GenerationRequest",
+    "Piece",
+    "QueueFull",
+    "Slot",
+    "SlotState",
+    "Steps",
+    "Task",
+    "TokenLogprob",
+    "Usage",
+]

@@ -1,0 +1,110 @@
+"""class Steps: the captured steps of an engine over a cache of several sequences.
+
+There are two kinds of steps. One computes a token for each of some sequences; their number is rounded up to a power of
+two by repeating the first. The other computes a piece of one prompt, of one of a few sizes, padded at its end.
+Sequences and positions are data of a step: sequences join and leave, and texts grow, without another graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kernmill import Tensor, Variable
+
+from ...captures import Jit
+from ..arch import Cache, Places
+from ..arch.cache import CacheTypes
+from ..generate import Model
+from ..layer_templates import LayerTemplates
+
+__all__ = ["Row", "Steps"]
+
+Array = np.ndarray[Any, Any]
+_SMALLER = 4  # a piece of a prompt has the chunk's size, or that divided by 4 or 16: padding is at most 3 of 4 rows
+_LEAST = 16  # tokens of the smallest piece; fewer are read one by one
+_FILLED = 0.6  # a piece of the next larger size is used when this much of it would be
+
+
+class Row(NamedTuple):
+    """A token of a sequence, and its position."""
+
+    number: int
+    position: int
+    token: int
+
+
+class Steps:
+    """The steps of a model over its own cache of `slots` sequences with `context` positions each."""
+
+    def __init__(self, model: Model, slots: int, context: int, chunk: int, cache_type: CacheTypes) -> None:
+        self.model, self.slots, self.context = model, slots, context
+        self.sizes = tuple(size for size in (chunk, chunk // _SMALLER, chunk // _SMALLER**2) if size >= _LEAST)
+        with model.turn():
+            self.cache = Cache.empty(model.config, context, slots, cache_type)
+        self._one = Variable("token", 0, model.architecture.vocabulary - 1)
+        self._tokens: dict[int, Jit[..., Tensor]] = {}
+        self._pieces: dict[int, Jit[..., Tensor]] = {}
+
+    # --- captured functions
+    def _next(self, tokens: Tensor | tuple[Any], places: Places) -> Tensor:
+        """The logits after one token for each row. Shapes: (rows, vocabulary)."""
+        table = tokens if isinstance(tokens, Tensor) else Tensor(tokens[0]).reshape(1, 1)
+        return self._logits(self._hidden(table, places).squeeze(1))
+
+    def _after(self, tokens: Tensor, last: Tensor, places: Places) -> Tensor:
+        """The logits after token `last` of a piece. Shapes: (1, vocabulary)."""
+        hidden = self._hidden(tokens, places).take_along_dim(last.reshape(1, 1, 1), 1)
+        return self._logits(hidden.squeeze(1))
+
+    def _hidden(self, tokens: Tensor, places: Places) -> Tensor:
+        return self.model.architecture.forward(tokens, places, self.cache, LayerTemplates().layer)
+
+    def _logits(self, rows: Tensor) -> Tensor:
+        return self.model.architecture.logits(rows.contiguous())
+
+    # --- steps
+    def piece_size(self, left: int, room: int) -> int:
+        """The size of the next piece of a prompt with this many tokens left, and as many free positions.
+
+        1: they are read one by one.
+        """
+        return next((size for size in self.sizes if left >= _FILLED * size and size <= room), 1)
+
+    def next_tokens(self, rows: Sequence[Row]) -> Array:
+        """Compute one token for each of these sequences. Shapes: (rows, vocabulary): the logits after it."""
+        count = 1 << (len(rows) - 1).bit_length()
+        padded = [*rows, *[rows[0]] * (count - len(rows))]  # twice the same work, and twice the same writes
+        ids = [row.token for row in padded]
+        with self.model.turn():
+            tokens = (self._one.bind(ids[0]),) if count == 1 else Tensor(np.array(ids, np.int32).reshape(-1, 1))
+            places = self._places([row.number for row in padded], [row.position for row in padded], 1)
+            step = self._tokens.setdefault(count, Jit(self._next, runs_first=False))
+            logits: Array = step(tokens, places).numpy()
+        return logits[: len(rows)]
+
+    def read(self, number: int, position: int, ids: Sequence[int], size: int) -> Array:
+        """Compute tokens of one sequence from a position on. Shapes: (vocabulary,): the logits after the last.
+
+        Padding is written behind the tokens, and overwritten before it is visible.
+        """
+        with self.model.turn():
+            tokens = Tensor(np.array([[*ids, *[0] * (size - len(ids))]], np.int32))
+            last = Tensor(np.array([len(ids) - 1], np.int32))
+            step = self._pieces.setdefault(size, Jit(self._after, runs_first=False))
+            logits: Array = step(tokens, last, self._places([number], [position], size)).numpy()[0]
+        return logits
+
+    def _places(self, numbers: Sequence[int], first: Sequence[int], count: int) -> Places:
+        return Places.of_rows(numbers, first, count, (self.slots, self.context))
+
+    def warm_up(self) -> None:
+        """Build the graph of every step. What is written is at positions that no text has reached."""
+        count = 1
+        while count < 2 * self.slots:
+            self.next_tokens([Row(n % self.slots, self.context - 1, 0) for n in range(count)])
+            count *= 2
+        for size in self.sizes:
+            self.read(0, self.context - size, [0] * size, size)
