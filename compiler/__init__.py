@@ -9,6 +9,7 @@ from .graph.memory_plan import *
 from .graph.merge_kernels import *
 from .graph.min_cut import *
 from .graph.place import *
+from .graph.place_by_passes import *
 from .graph.placement_units import *
 from .graph.plan_kernels import *
 from .graph.read_parts import *

@@ -69,6 +69,7 @@ class DeviceTable(NamedTuple):
 
     specs: tuple[DeviceSpec, ...]
     links: Mapping[tuple[str, str], Link]
+    method: str = "cost"  # of the choice: least predicted time, or `passes`
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -82,7 +83,7 @@ class DeviceTable(NamedTuple):
     def text(self) -> str:
         """All that a placement depends on but free memory, the same in every process."""
         rows = [str([*spec[:5], spec.max_alloc_bytes, spec.computes, _shown(spec.refused)]) for spec in self.specs]
-        return "\n".join([*rows, *(f"{pair} {link}" for pair, link in sorted(self.links.items()))])
+        return "\n".join([self.method, *rows, *(f"{pair} {link}" for pair, link in sorted(self.links.items()))])
 
     def copy_ns(self, source: str, target: str, size_bytes: int) -> float:
         """Predicted time of a copy; 0 on one device."""

@@ -20,6 +20,8 @@ from .cpu import pool as pool
 from .cpu import pool_ir as pool_ir
 from .device import *
 from .execute import *
+from .lanes import open_lanes as open_lanes
+from .lanes import settle as settle
 from .memory import allocator as allocator
 from .memory.allocator import CachingAllocator as CachingAllocator
 from .memory.buffer import *
@@ -30,6 +32,7 @@ from .plans import stored_plan as stored_plan
 from .programs import compile_cache as compile_cache
 from .programs import schedules as schedules
 from .programs.build import *
+from .pipelined import *
 from .replay import *
 from .watch import *
 from .weight_arena import *

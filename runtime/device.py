@@ -38,7 +38,7 @@ from kernmill.ir import (
 )
 from kernmill.renderers import Renderer
 
-from .memory.allocator import CachingAllocator, HostAllocator
+from .memory.allocator import CachingAllocator, HostAllocator, finishing
 from .memory.buffer import Buffer
 from .opening import (
     asked,
@@ -200,10 +200,6 @@ class Event:
         """(default: synchronize) Return when everything before the mark is done."""
         self.device.synchronize()
 
-    def wait_on(self, device: Device) -> None:
-        """(default: the host waits) Make later work of that device wait for the mark."""
-        self.wait()
-
 
 class Device(ABC):
     """One device. `must`: renderer, compile, load, run. Everything else has a default that is right for host memory."""
@@ -333,22 +329,18 @@ class Device(ABC):
 
     def copy_from(self, target: Buffer, source: Buffer, device: Device) -> None:
         """(default: one copy where the host sees one of them, else two) A buffer of another device into one of this
-        one's, of the same size."""
+        one's, of the same size. Kernels that use this memory were waited for."""
         mine, other = self.limits, device.limits
-        if mine.is_host_visible or other.is_host_visible:
-            self.finish_before_copy()
-            device.finish_before_copy()
         if mine.group and mine.group == other.group:
             ctypes.memmove(target.address, source.address, source.nbytes)
         elif mine.is_host_visible:
             device.copy_out(target.host_array().data.cast("B"), source)
         elif other.is_host_visible:
-            write_buffer(self, target, read_buffer(device, source).data.cast("B"))
+            self.copy_in(target, source.host_array().data.cast("B"))
         else:
             between = self.host_buffer(source.nbytes)
-            device.finish_before_copy()
             device.copy_out(between, source)
-            write_buffer(self, target, between)
+            self.copy_in(target, between)
 
     def host_buffer(self, size_bytes: int) -> memoryview:
         """(default: ordinary memory) Memory of the host that this device copies quickly to and from, such as pinned
@@ -470,6 +462,7 @@ def write_buffer(device: Device, target: Buffer, source: memoryview) -> None:
 
 def read_buffer(device: Device, buffer: Buffer) -> Any:
     """Return the values as a 1-D NumPy array, as `host_array` makes it."""
+    buffer.wait()
     try:
         return device.host_array(buffer)
     except Exception as error:  # whatever the author's code raises
@@ -615,6 +608,8 @@ def get_device(name: str | None = None) -> Device:
 
 def close_device(name: str) -> None:
     """Close a device, if it is open. Its tensors and captured functions are lost; the next use opens it again."""
+    for finish in finishing:
+        finish()
     for device in {opened for key, opened in _open.items() if key[0] == canonical_name(name)}:
         _lose(device, f"{device.name}: it was closed.")
 

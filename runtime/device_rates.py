@@ -68,7 +68,7 @@ def device_table(leaves: Sequence[str], nodes: Iterable[UOp]) -> DeviceTable:
     table = _tables[known]
     kinds = {(node.op, tuple([s.dtype for s in node.src])): node for node in nodes}
     specs = [_now(spec, kinds) for spec in table.specs]
-    return table._replace(specs=tuple(specs))
+    return table._replace(specs=tuple(specs), method=str(setting("PLACE")))
 
 
 def _now(spec: DeviceSpec, kinds: Mapping[tuple[Op, tuple[DType, ...]], UOp]) -> DeviceSpec:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeAlias
@@ -20,6 +21,7 @@ from kernmill.ir import IndexRangeError, Kernel, KernmillError, ShapeError
 
 from . import later
 from .device import Batch, Call, Device, batch_of, failure, get_device, read_buffer
+from .lanes import LaneStep, settle
 from .memory.buffer import Buffer
 from .scratch import scratch_of
 from .watch import wants_report
@@ -46,6 +48,7 @@ class _ReadyBatch(NamedTuple):
 class _Copy(NamedTuple):
     target: Buffer
     source: Buffer
+    is_kept: bool = False  # nothing else writes the target: while the source stays, the copy is made once
 
 
 class _Check(NamedTuple):
@@ -75,13 +78,30 @@ class Recording:
         last.kernels.extend(kernel for kernel, _ in batch)
         last.calls.extend(call for _, call in batch)
 
-    def add_copy(self, target: Buffer, source: Buffer) -> None:
-        """A buffer was copied to another device."""
-        self.steps.append(_Copy(target, source))
+    def add_copy(self, target: Buffer, source: Buffer, *, is_kept: bool = False) -> None:
+        """A buffer was copied to another device. `is_kept`: nothing else writes the target."""
+        self.steps.append(_Copy(target, source, is_kept))
 
     def add_check(self, buffer: Buffer, message: str) -> None:
         """A bool was looked at after the run."""
         self.steps.append(_Check(buffer, message))
+
+    def with_buffers(self, other: Mapping[int, Buffer]) -> Recording:
+        """The same launches on other buffers, by the identity of those that they replace."""
+
+        def of(buffer: Buffer) -> Buffer:
+            return other.get(id(buffer), buffer)
+
+        steps: list[Step] = []
+        for step in self.steps:
+            if isinstance(step, _Copy):
+                steps.append(step._replace(target=of(step.target), source=of(step.source)))
+            elif isinstance(step, _Check):
+                steps.append(step._replace(buffer=of(step.buffer)))
+            else:
+                calls = [call._replace(buffers=tuple([of(b) for b in call.buffers])) for call in step.calls]
+                steps.append(step._replace(calls=calls))
+        return Recording(steps, self.shares_numbers)
 
     def uses(self) -> Iterator[tuple[list[Buffer], list[Buffer]]]:
         """Yield for each launch, copy and check in order the buffers it uses, and those of them that it writes."""
@@ -95,9 +115,28 @@ class Recording:
                     places = [kernel.buffers.index(number) for number in kernel.outputs]
                     yield list(call.buffers), [call.buffers[place] for place in places]
 
+    def steps_in_lanes(self, of: Callable[[Buffer], Buffer]) -> list[LaneStep]:
+        """Each batch and copy, with `of` each buffer that it reads or writes."""
+        found: list[LaneStep] = []
+        for step in self.steps:
+            if isinstance(step, _Copy):
+                found.append(LaneStep(step.target.device, [of(step.source)], [of(step.target)]))
+            elif isinstance(step, _Kernels):
+                reads, writes = dict[int, Buffer](), dict[int, Buffer]()
+                for kernel, call in zip(step.kernels, step.calls, strict=True):
+                    for number, buffer in zip(kernel.buffers, call.buffers, strict=True):
+                        (writes if number in kernel.outputs else reads)[id(buffer)] = of(buffer)
+                found.append(LaneStep(step.device, [*reads.values()], [*writes.values()]))
+        return found
+
     def buffers(self) -> list[Buffer]:
         """Every buffer that some step touches, once."""
         return list({id(buffer): buffer for touched, _ in self.uses() for buffer in touched}.values())
+
+    def kept(self) -> set[int]:
+        """Identities of the targets of copies that later runs need not make, and that only their own device reads."""
+        copied_on = {id(step.source) for step in self.steps if isinstance(step, _Copy)}
+        return {id(s.target) for s in self.steps if isinstance(s, _Copy) and s.is_kept}.difference(copied_on)
 
     def written(self) -> set[int]:
         """Identities of the buffers that some step writes."""
@@ -161,8 +200,8 @@ class Replay:
         self._slots = {id(buffer): slot for slot, buffer in enumerate(moving)}
         self._binders: list[list[Callable[[Buffer], object]]] = [[] for _ in moving]
         # instead of moving buffers: the memory of the capture belongs to its user, and is not kept alive by us
-        self._absent = [Buffer(b.device, b.dtype, b.numel, None, 0) for b in moving]
-        self._slot_of_absent = {id(absent): slot for slot, absent in enumerate(self._absent)}
+        self.absent = [Buffer(b.device, b.dtype, b.numel, None, 0) for b in moving]
+        self._slot_of_absent = {id(absent): slot for slot, absent in enumerate(self.absent)}
         self._scratch, self._inner = scratch_of(b for b in recorded.buffers() if id(b) not in self._slots)
         self.addresses = [_UNBOUND] * len(moving)
         self._setters: dict[str, list[Callable[[int], object]]] = {}
@@ -172,6 +211,7 @@ class Replay:
         self.kept_bytes, self.least_bytes = self._memory(recorded)
         self._places: list[list[Any]] = [[] for _ in moving]
         self._steps: list[_ReadyBatch | _Copy | _Check] = [self._prepared(step) for step in recorded.steps]
+        self.has_checks = any(isinstance(step, _Check) for step in self._steps)
         for scratch in self._scratch:  # not before the batches are made, which look at memory
             scratch.give_back()
         only = self._steps[0] if len(self._steps) == 1 and not self._scratch else None
@@ -201,19 +241,19 @@ class Replay:
             changes[last[key] + 1] = changes.get(last[key] + 1, 0) - buffer.nbytes
         return sum(blocks.values()), max(accumulate(changes[time] for time in sorted(changes)), default=0)
 
-    def _standing(self, buffer: Buffer) -> Buffer:
+    def standing(self, buffer: Buffer) -> Buffer:
         """Return the buffer, or its replacement."""
         if (inner := self._inner.get(id(buffer))) is not None:
             return inner[1]
         slot = self._slots.get(id(buffer))
-        return buffer if slot is None else self._absent[slot]
+        return buffer if slot is None else self.absent[slot]
 
     def _prepared(self, step: Step) -> _ReadyBatch | _Copy | _Check:
         if isinstance(step, _Copy):
-            return _Copy(self._standing(step.target), self._standing(step.source))
+            return step._replace(target=self.standing(step.target), source=self.standing(step.source))
         if isinstance(step, _Check):
-            return _Check(self._standing(step.buffer), step.message)
-        calls = [c._replace(buffers=tuple(self._standing(b) for b in c.buffers)) for c in step.calls]
+            return _Check(self.standing(step.buffer), step.message)
+        calls = [c._replace(buffers=tuple(self.standing(b) for b in c.buffers)) for c in step.calls]
         batch = batch_of(get_device(step.device), calls)
         variables: dict[str, list[tuple[int, int]]] = {}
         for entry, call in enumerate(step.calls):
@@ -262,13 +302,40 @@ class Replay:
     def launch(self, given: Sequence[Buffer], *, is_timed: bool | None = None) -> None:
         """Launch everything with the current binding. `is_timed`: whether times are wanted, if known."""
         is_timed = wants_report() if is_timed is None else is_timed
+        settle()
         try:
-            for scratch in self._scratch:
-                scratch.take()
+            self.take()
             self._launch(given, is_timed=is_timed)
         finally:
-            for scratch in self._scratch:
-                scratch.give_back()
+            self.give_back()
+
+    def take(self) -> list[Any]:
+        """Take memory for intermediates that are not kept; return what owns it. Raises OutOfMemoryError."""
+        for scratch in self._scratch:
+            scratch.take()
+        return [scratch.arena.owner for scratch in self._scratch]
+
+    def give_back(self) -> None:
+        """Let others have that memory, after those who hold what `take` returned."""
+        for scratch in self._scratch:
+            scratch.give_back()
+
+    def actions(self, given: Sequence[Buffer]) -> list[Callable[[], object]]:
+        """The launches and copies in order with these moving buffers, each to be called in its device's lane."""
+        return [
+            step.batch.run if isinstance(step, _ReadyBatch) else self._copying(step, given)
+            for step in self._steps if not isinstance(step, _Check)
+        ]  # fmt: skip
+
+    def _copying(self, step: _Copy, given: Sequence[Buffer]) -> Callable[[], object]:
+        target, source = self._now(step.target, given), self._now(step.source, given)
+        return partial(_copy, target, source, is_kept=step.is_kept, is_ordered=True)
+
+    def check(self, given: Sequence[Buffer]) -> None:
+        """Look at the values that were recorded to be checked. Raises IndexRangeError."""
+        for step in self._steps:
+            if isinstance(step, _Check):
+                self._run_other(step, given, is_timed=False)
 
     def _launch(self, given: Sequence[Buffer], *, is_timed: bool) -> None:
         for step in self._steps:
@@ -297,15 +364,15 @@ class Replay:
 
     def _run_other(self, step: _Copy | _Check, given: Sequence[Buffer], *, is_timed: bool) -> None:
         """A copy or a check."""
-
-        def now(buffer: Buffer) -> Buffer:
-            slot = self._slot_of_absent.get(id(buffer))
-            return buffer if slot is None else given[slot]
-
         if isinstance(step, _Copy):
-            copy_between(now(step.target), now(step.source), is_timed=is_timed)
-        elif download_scalar(now(step.buffer)):
+            _copy(*[self._now(b, given) for b in step[:2]], is_kept=step.is_kept, is_timed=is_timed)
+        elif download_scalar(self._now(step.buffer, given)):
             raise IndexRangeError(step.message)
+
+    def _now(self, buffer: Buffer, given: Sequence[Buffer]) -> Buffer:
+        """A buffer of a step, or the one that stands for it in this call."""
+        slot = self._slot_of_absent.get(id(buffer))
+        return buffer if slot is None else given[slot]
 
 
 def narrow(bounds: dict[str, tuple[int, int]], variables: Iterable[tuple[str, int, int]]) -> None:
@@ -325,13 +392,19 @@ def check_values(bounds: Mapping[str, tuple[int, int]], values: Mapping[str, int
             )
 
 
-def copy_between(target: Buffer, source: Buffer, *, is_timed: bool = False) -> None:
-    """A buffer into another of the same size; with `is_timed` it is waited for and reported."""
+def copy_between(target: Buffer, source: Buffer, *, is_timed: bool = False, is_ordered: bool = False) -> None:
+    """A buffer into another of the same size; with `is_timed` it is waited for and reported. `is_ordered`: the caller
+    waited for the kernels and copies that use this memory."""
     if not source.numel:
         return
     device, other = get_device(target.device), get_device(source.device)
     start = 0
     try:
+        if not is_ordered:
+            settle((target.device, source.device))
+            source.wait()
+            other.finish_before_copy()
+            device.finish_before_copy()
         if is_timed:
             other.synchronize()
             device.synchronize()
@@ -344,9 +417,18 @@ def copy_between(target: Buffer, source: Buffer, *, is_timed: bool = False) -> N
         raise failure(device, error, f"a copy of {source.nbytes:,} bytes from {other.name}") from error
 
 
+def _copy(target: Buffer, source: Buffer, *, is_kept: bool, is_timed: bool = False, is_ordered: bool = False) -> None:
+    """Copy between devices, unless the target has these values since an earlier run."""
+    if not is_kept or not target.is_copy_of(source):
+        copy_between(target, source, is_timed=is_timed, is_ordered=is_ordered)
+        if is_kept:
+            target.note_copy_of(source)
+
+
 def download_scalar(buffer: Buffer) -> bool:
     """Return the bool in a buffer of one element."""
     device = get_device(buffer.device)
+    buffer.wait()
     if device.limits.is_host_visible and type(device).host_array is Device.host_array:  # no array for one value
         device.synchronize()
         return bool(ctypes.c_uint8.from_address(buffer.address).value)

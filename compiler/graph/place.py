@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from kernmill.ir import CompileError, DeviceTable, Ops, PlacedUnit, Placement, UOp, dtypes, with_sources
 
 from .choose_devices import PlacementChoice, choose_devices, on_one_device, reason, refusal, total_ns
+from .place_by_passes import place_by_passes
 from .placement_units import PlacementUnit, Value, base_of, find_units, is_view, size_bytes
 
 __all__ = ["Placed", "place_graph"]
@@ -38,7 +39,10 @@ def place_graph(roots: Sequence[UOp], devices: Sequence[str], table: DeviceTable
     for unit, costs in zip(units, choice.cost, strict=True):
         if not costs:
             raise _impossible(unit, table)
-    choose_devices(choice)
+    if table.method == "passes":
+        place_by_passes(choice)
+    else:
+        choose_devices(choice)
     rewriter = _Rewriter(choice.device, unit_of)
     placed = rewriter.run(list(roots))
     return Placed(placed, rewriter.hints, _placement(choice, values))

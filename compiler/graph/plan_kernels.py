@@ -37,6 +37,7 @@ from kernmill.ir import (
 
 from ..kernel.facts import KernelInfo, masked, neutral_element, numbered
 from ..kernel.reduce_loops import tidy_reduce_loops
+from .separate_constants import separate_constants
 from .fuse import Fusion, Kept, fuse, region_gate
 from .merge_kernels import merge_kernels
 from .place import Placed, place_graph
@@ -70,19 +71,30 @@ def plan_kernels(
     if table is not None:
         placed = place_graph(roots, devices, table, price)
         roots = placed.roots
+    roots, homes = separate_constants(roots, devices, default_device, placed.devices)
     refused: set[UOp] = set()
     while True:
-        builder = _Builder(list(roots), devices, in_place, default_device, refused, placed.devices)
+        builder = _Builder(list(roots), devices, in_place, default_device, refused, homes)
         plan = builder.run()
         plan.placement = placed.placement
         clash = builder.clashes()
         if not clash:
+            _keep_copies(plan)
             plan.items = [
                 reading_parts(i, plan.buffers, slice_alignments) if isinstance(i, Kernel) else i
                 for i in merge_kernels(plan)
             ]
             return plan
         refused |= clash
+
+
+def _keep_copies(plan: GraphPlan) -> None:
+    """Mark copies of inputs that this graph does not write."""
+    written = {number for item in plan.items if isinstance(item, Kernel) for number in item.outputs}
+    for item in plan.items:
+        if isinstance(item, Copy) and plan.buffers[item.source].slot is not None:
+            target = plan.buffers[item.target]
+            target.is_kept = not (target.is_output or item.source in written or item.target in written)
 
 
 def _down_to_base(node: UOp) -> list[UOp]:

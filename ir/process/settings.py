@@ -67,6 +67,7 @@ SETTINGS: dict[str, Setting] = {
     row.name: row
     for row in [
         Setting("DEVICE", "LLVM", "default device of new tensors; of a list the first one, and graphs are placed on all", "a device name: LLVM, CL, PYTHON, NULL, NAME:1; or several: CL,LLVM", str, is_captured=True),
+        Setting("PLACE", "cost", "how graphs over several devices are placed. cost: least predicted time; passes: as ggml's scheduler does it, to compare", "cost or passes", _one_of("cost", "passes"), is_captured=True),
         Setting("DEBUG", 0, "how much is printed (see the table below)", "0 to 6", _between(0, 6)),
         Setting("DUMP", "", "folder that receives UOps, source, assembly and figures of every kernel", "a folder", str),
         Setting("OVERRIDE", "", "folder with <kernel>.schedule files that replace the heuristic", "a folder", str, is_captured=True),

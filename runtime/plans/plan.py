@@ -48,6 +48,7 @@ from ..programs.schedules import stamp
 from ..replay import narrow
 from ..watch import is_quiet, wants_report
 from .graph_key import Structure, is_number
+from ..lanes import Flights, lane_of
 from .stored_plan import check_plan
 
 __all__ = ["Plan", "Plans", "closed", "new_plan", "plans", "runs_unseen", "settings_key"]
@@ -55,7 +56,7 @@ __all__ = ["Plan", "Plans", "closed", "new_plan", "plans", "runs_unseen", "setti
 _ENTRY_BYTES = 400  # of an entry of a key, with its references
 _KERNEL_BYTES = 12_000  # of a kernel's plan and its loaded code
 _Scheduled: TypeAlias = "tuple[GraphPlan, MemoryPlan]"
-_PART_OF_A_PLAN = ("DEVICE", "OVERRIDE", "BEAM", "TARGET", "CHECK")
+_PART_OF_A_PLAN = ("DEVICE", "PLACE", "OVERRIDE", "BEAM", "TARGET", "CHECK")
 
 
 class Plan(NamedTuple):
@@ -72,6 +73,7 @@ class Plan(NamedTuple):
     numbers: Sequence[Any] | None = None  # of one run: positions in those of the walk, or dtype and value
     counts: Sequence[int] = ()  # values of each buffer where sizes are variables
     uses: list[int] = []  # noqa: RUF012
+    flights: Flights | None = None  # of a plan over several devices
 
 
 class Plans:
@@ -158,7 +160,8 @@ def _with_programs(graph: GraphPlan, memory: MemoryPlan, entries: int) -> Plan:
     outputs = {number for kernel in kernels for number in kernel.outputs}
     written = [b.slot for number, b in enumerate(graph.buffers) if number in outputs and b.slot is not None]
     cost = _ENTRY_BYTES * entries + _KERNEL_BYTES * len(kernels)
-    return Plan(graph, memory, steps, bounds, written, [], cost)
+    lanes = {lane_of(buffer.device) for buffer in graph.buffers}
+    return Plan(graph, memory, steps, bounds, written, [], cost, flights=Flights() if len(lanes) > 1 else None)
 
 
 def _share_memory(name: str, other: str) -> bool:
@@ -279,7 +282,9 @@ def _alignments(structure: Structure, devices: set[str]) -> list[tuple[str, int,
 def _written(graph: GraphPlan, memory: MemoryPlan) -> bytes:
     items = [(i.buffers, i.outputs, i.device, i.key.hex(), i.name, i.variables) if isinstance(i, Kernel)
              else (i.source, i.target) for i in graph.items]  # fmt: skip
-    buffers = [(b.dtype.name, b.numel, b.device, b.slot, b.is_output, b.part, b.extent) for b in graph.buffers]
+    buffers = [
+        (b.dtype.name, b.numel, b.device, b.slot, b.is_output, b.part, b.extent, b.is_kept) for b in graph.buffers
+    ]
     checks = [(check.buffer, check.message) for check in graph.checks]
     sizes = memory.arena_bytes, memory.lower_bound_bytes, memory.unplanned_bytes
     return json.dumps([items, buffers, graph.results, checks, [*memory.offsets.items()], *sizes]).encode()

@@ -47,9 +47,11 @@ def planned(
 
 
 def _needed(plan: GraphPlan, memory: MemoryPlan, name: str) -> int:
-    """Bytes that a plan allocates on a device: intermediates, and results that are kept."""
+    """Bytes that a plan allocates on a device: intermediates, and results and copies that are kept."""
     kept = sum(
-        b.numel * b.dtype.size_bytes for b in plan.buffers if b.device == name and b.is_output and b.slot is None
+        b.numel * b.dtype.size_bytes
+        for b in plan.buffers
+        if b.device == name and (b.is_output or b.is_kept) and b.slot is None
     )
     return memory.arena_bytes.get(name, 0) + kept
 
