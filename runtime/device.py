@@ -53,6 +53,7 @@ from .opening import (
 
 __all__ = [
     "Batch",
+    "BufferCopy",
     "BufferType",
     "Call",
     "Device",
@@ -145,6 +146,13 @@ class Call(NamedTuple):
         return max(1, int(slice_ns * self.threads / (self.program.work_ns * chunk)))
 
 
+class BufferCopy(NamedTuple):
+    """A copy in a replay, between devices that use the same memory."""
+
+    target: Buffer
+    source: Buffer
+
+
 class Batch:
     """Calls that are run again and again, some of them on other buffers. The default runs them as new ones."""
 
@@ -169,6 +177,16 @@ class Batch:
 
     def place(self, entry: int, slot: int) -> tuple[Any, int] | None:
         """(default: None) The array and the index that `binder` writes an address to, if it does."""
+        return None
+
+    def native(self) -> Sequence[int] | None:
+        """(default: None) The calls as entries of a launch table: five words each, as `joined` of another device takes
+        them; none where there is nothing to do."""
+        return None
+
+    def joined(self, parts: Sequence[Batch | BufferCopy]) -> Batch | None:
+        """(default: None) These batches, each of which is `native`, and copies as one batch; its table has the
+        arguments of the copies, three each: target, source and bytes."""
         return None
 
     def setter(self, places: Sequence[tuple[int, int]]) -> Callable[[int], object]:
@@ -434,6 +452,7 @@ class GuardedBatch(Batch):
         super().__init__(device, calls)
         self.batch = device.prepare(calls)
         self.binder, self.place, self.setter = self.batch.binder, self.batch.place, self.batch.setter  # type: ignore[method-assign]
+        self.native, self.joined = self.batch.native, self.batch.joined  # type: ignore[method-assign]
 
     def run(self, *, is_timed: bool = False) -> list[int]:
         """As the device's own."""

@@ -13,14 +13,14 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, groupby
 from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeAlias
 
 from kernmill.ir import IndexRangeError, Kernel, KernmillError, ShapeError
 
 from . import later
-from .device import Batch, Call, Device, batch_of, failure, get_device, read_buffer
+from .device import Batch, BufferCopy, Call, Device, batch_of, failure, get_device, read_buffer
 from .lanes import LaneStep, settle
 from .memory.buffer import Buffer
 from .scratch import scratch_of
@@ -54,6 +54,13 @@ class _Copy(NamedTuple):
 class _Check(NamedTuple):
     buffer: Buffer
     message: str
+
+
+class _Walk(NamedTuple):
+    """Batches and copies as one batch; to be timed they run one by one."""
+
+    batch: Batch
+    parts: list[_ReadyBatch | _Copy]
 
 
 _MOST_PLACES = 4  # of one buffer, that straight-line code writes one by one
@@ -210,12 +217,13 @@ class Replay:
         self.kernel_count = recorded.kernel_count
         self.kept_bytes, self.least_bytes = self._memory(recorded)
         self._places: list[list[Any]] = [[] for _ in moving]
-        self._steps: list[_ReadyBatch | _Copy | _Check] = [self._prepared(step) for step in recorded.steps]
-        self.has_checks = any(isinstance(step, _Check) for step in self._steps)
+        self._parts: list[_ReadyBatch | _Copy | _Check] = [self._prepared(step) for step in recorded.steps]
+        self.has_checks = any(isinstance(step, _Check) for step in self._parts)
+        self._steps = self._joined()
         for scratch in self._scratch:  # not before the batches are made, which look at memory
             scratch.give_back()
         only = self._steps[0] if len(self._steps) == 1 and not self._scratch else None
-        self.batch = only.batch if isinstance(only, _ReadyBatch) else None  # if that is the only launch
+        self.batch = only.batch if isinstance(only, _ReadyBatch | _Walk) else None  # if that is the only launch
         self.checks_last = isinstance(self._steps[-1], _Check) if self._steps else False
         self.is_bound_only = not any(id(part) in self._slot_of_absent for step in self._steps for part in step)
 
@@ -269,6 +277,30 @@ class Replay:
         for name, places in variables.items():
             self._setters.setdefault(name, []).append(batch.setter(places))
         return _ReadyBatch(batch, step.kernels)
+
+    def _joined(self) -> list[_ReadyBatch | _Copy | _Check | _Walk]:
+        """The steps, those of devices in one memory joined to one native call where some device can do that."""
+        found: list[_ReadyBatch | _Copy | _Check | _Walk] = []
+        for is_native, group in groupby(self._parts, _is_native):
+            parts = [step for step in group if not isinstance(step, _Check)] if is_native else []
+            batches = [step.batch for step in parts if isinstance(step, _ReadyBatch)]
+            copies = [step for step in parts if isinstance(step, _Copy)]
+            given = [s.batch if isinstance(s, _ReadyBatch) else BufferCopy(s.target, s.source) for s in parts]
+            joined = next(filter(None, (b.joined(given) for b in batches)), None) if len(parts) > 1 else None
+            if joined is None:
+                found += parts or group
+                continue
+            found.append(_Walk(joined, parts))
+            for entry, copy in enumerate(copies):
+                for slot, buffer in enumerate(copy[:2]):
+                    moving = self._slot_of_absent.get(id(buffer))
+                    if moving is not None:
+                        self._binders[moving].append(joined.binder(entry, slot))
+                        self._places[moving].append(joined.place(entry, slot))
+                    for scratch in self._scratch:
+                        if buffer.whole is scratch.arena:
+                            scratch.bind(joined, entry, slot, buffer)
+        return found
 
     def run(
         self, given: Sequence[Buffer], values: Mapping[str, int] | None = None, slots: Iterable[int] | None = None
@@ -324,7 +356,7 @@ class Replay:
         """The launches and copies in order with these moving buffers, each to be called in its device's lane."""
         return [
             step.batch.run if isinstance(step, _ReadyBatch) else self._copying(step, given)
-            for step in self._steps if not isinstance(step, _Check)
+            for step in self._parts if not isinstance(step, _Check)
         ]  # fmt: skip
 
     def _copying(self, step: _Copy, given: Sequence[Buffer]) -> Callable[[], object]:
@@ -338,10 +370,10 @@ class Replay:
                 self._run_other(step, given, is_timed=False)
 
     def _launch(self, given: Sequence[Buffer], *, is_timed: bool) -> None:
-        for step in self._steps:
-            if not isinstance(step, _ReadyBatch):
+        for step in self._parts if is_timed else self._steps:
+            if isinstance(step, _Copy | _Check):
                 self._run_other(step, given, is_timed=is_timed)
-            elif is_timed:
+            elif is_timed and isinstance(step, _ReadyBatch):
                 later.profile.report(step.batch.device, step.kernels, step.batch.run(is_timed=True))
             else:
                 step.batch.run()
@@ -373,6 +405,16 @@ class Replay:
         """A buffer of a step, or the one that stands for it in this call."""
         slot = self._slot_of_absent.get(id(buffer))
         return buffer if slot is None else given[slot]
+
+
+def _is_native(step: _ReadyBatch | _Copy | _Check) -> bool:
+    """True if the step can be an entry of a native table."""
+    if isinstance(step, _ReadyBatch):
+        return step.batch.native() is not None
+    if isinstance(step, _Check):
+        return False
+    group = get_device(step.target.device).limits.group
+    return bool(group) and group == get_device(step.source.device).limits.group
 
 
 def narrow(bounds: dict[str, tuple[int, int]], variables: Iterable[tuple[str, int, int]]) -> None:
