@@ -1,4 +1,4 @@
-"""Two devices in processes of their own, each with some milliseconds of work a call: pipelined, and one after the other.
+"""Two devices in processes of their own, with milliseconds of work each: pipelined, and one after the other.
 
     python -m bench.device_pipeline             # 30 calls, 10 ms of work on each device
 

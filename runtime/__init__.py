@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kernmill.ir import lazy_exports
 
 from . import device as device
+from . import lanes as lanes
 from . import later as later
 from . import opening as opening
 from . import watch as watch
@@ -25,6 +26,7 @@ from .lanes import settle as settle
 from .memory import allocator as allocator
 from .memory.allocator import CachingAllocator as CachingAllocator
 from .memory.buffer import *
+from .pipelined import *
 from .plans import families as families
 from .plans import graph_key as graph_key
 from .plans import plan as plan
@@ -32,7 +34,6 @@ from .plans import stored_plan as stored_plan
 from .programs import compile_cache as compile_cache
 from .programs import schedules as schedules
 from .programs.build import *
-from .pipelined import *
 from .replay import *
 from .watch import *
 from .weight_arena import *

@@ -21,12 +21,12 @@ from typing import NamedTuple
 
 from kernmill.ir import at_fork, process_lock
 
+from .device import Device, get_device
 from .memory.allocator import finishing
 from .memory.buffer import Buffer
-from .device import Device, get_device
 
 __all__ = [
-    "Flights", "LaneStep", "Task", "Timing", "finish", "is_at_work", "lane_of", "open_lanes", "settle", "submit", "waits_of",
+    "Flights", "LaneStep", "Task", "Timing", "finish", "lane_of", "open_lanes", "settle", "submit", "waits_of",
 ]  # fmt: skip
 
 _WORTH_NS = 1_000_000  # of a call over several devices: twenty times what the handover to a thread takes
@@ -55,11 +55,6 @@ class Task:
         self._done = threading.Event()
         self.error: BaseException | None = None
 
-    @property
-    def is_done(self) -> bool:
-        """True if there is nothing to wait for."""
-        return self._done.is_set()
-
     def wait(self) -> None:
         """Return when it is done. Raises the error that ended it, or one of those that it waited for."""
         self._done.wait()
@@ -73,7 +68,7 @@ class Task:
                 task.wait()
             assert self._run is not None
             self._context.run(self._run)
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the task gets it
+        except BaseException as error:  # whoever waits for the task gets it
             self.error = error
         self._run = self._keeps = None
         self._after = ()
@@ -132,11 +127,6 @@ def settle(devices: Iterable[str] | None = None) -> None:
         lane = open_lanes.get(name)
         if lane is not None and lane.last is not None:
             lane.last._done.wait()
-
-
-def is_at_work() -> bool:
-    """True if some lane has something to do."""
-    return any(lane.last is not None and not lane.last.is_done for lane in list(open_lanes.values()))
 
 
 at_fork(before=settle, after_in_child=open_lanes.clear)

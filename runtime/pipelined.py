@@ -13,9 +13,9 @@ from functools import partial
 
 from kernmill.ir import OutOfMemoryError
 
-from .memory.buffer import Arena, Buffer
 from .execute import allocate_buffer
 from .lanes import Task, Timing, lane_of, submit, waits_of
+from .memory.buffer import Arena, Buffer
 from .replay import Recording, Replay
 from .scratch import is_shared
 from .watch import wants_report

@@ -282,13 +282,14 @@ class Replay:
         """The steps, those of devices in one memory joined to one native call where some device can do that."""
         found: list[_ReadyBatch | _Copy | _Check | _Walk] = []
         for is_native, group in groupby(self._parts, _is_native):
-            parts = [step for step in group if not isinstance(step, _Check)] if is_native else []
+            steps = [*group]
+            parts = [step for step in steps if not isinstance(step, _Check)] if is_native else []
             batches = [step.batch for step in parts if isinstance(step, _ReadyBatch)]
             copies = [step for step in parts if isinstance(step, _Copy)]
             given = [s.batch if isinstance(s, _ReadyBatch) else BufferCopy(s.target, s.source) for s in parts]
             joined = next(filter(None, (b.joined(given) for b in batches)), None) if len(parts) > 1 else None
             if joined is None:
-                found += parts or group
+                found += steps
                 continue
             found.append(_Walk(joined, parts))
             for entry, copy in enumerate(copies):

@@ -3,7 +3,7 @@
 It knows no times. Units follow the memory that they read, and what reads none takes the device of a neighbour in the
 order of the graph. The last device of the list is what ggml calls the CPU: it gets only what nobody else wants. Our
 devices have no memory in common, so its third step, which gives products to a library on the same memory, has nothing
-to do but to help units that no neighbour decided. Tests: tests/compiler/test_place_by_passes.py.
+to do but to help units that no neighbour decided. Tests: tests/compiler/graph/test_place_by_passes.py.
 """
 
 from __future__ import annotations

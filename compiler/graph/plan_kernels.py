@@ -37,12 +37,12 @@ from kernmill.ir import (
 
 from ..kernel.facts import KernelInfo, masked, neutral_element, numbered
 from ..kernel.reduce_loops import tidy_reduce_loops
-from .separate_constants import separate_constants
 from .fuse import Fusion, Kept, fuse, region_gate
 from .merge_kernels import merge_kernels
 from .place import Placed, place_graph
 from .rangeify import TRUE, Use
 from .read_parts import reading_parts
+from .separate_constants import separate_constants
 from .split_reduce import split_reduces
 
 __all__ = ["plan_kernels"]

@@ -2,7 +2,8 @@
 
 When: after placement, before fusion, in graphs over several devices. Why there: a node has one buffer, on one device,
 and fusion may store what several kernels read: a kernel of another device would then read memory that it cannot
-address. Guarantees: a node without data has readers on one device. Tests: tests/compiler/test_separate_constants.py.
+address. Guarantees: a node without data has readers on one device.
+Tests: tests/compiler/graph/test_separate_constants.py.
 """
 
 from __future__ import annotations

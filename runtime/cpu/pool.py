@@ -113,7 +113,7 @@ def touch(address: int, size: int) -> None:
 def _externs() -> dict[str, int]:
     names = ("syscall", "sched_getcpu", "clock_gettime") if sys.platform == "linux" else ("usleep", "clock_gettime")
     calls = _windows_callbacks() if sys.platform == "win32" else {name: getattr(libc(), name) for name in names}
-    calls["memmove"] = ctypes.cdll.msvcrt.memmove if sys.platform == "win32" else libc().memmove  # type: ignore[attr-defined]
+    calls["memmove"] = ctypes.cdll.msvcrt.memmove if sys.platform == "win32" else libc().memmove
     calls |= {name: getattr(ctypes.pythonapi, name) for name in _PYTHON}
     return {name: ctypes.cast(call, ctypes.c_void_p).value or 0 for name, call in calls.items()}
 

@@ -42,13 +42,13 @@ from kernmill.ir import (
 
 from .. import later, watch
 from ..device import Program, Properties, default_device, device_list, forgetting, get_device
+from ..lanes import Flights, lane_of
 from ..programs.build import build_all, expect
 from ..programs.compile_cache import cache_key, default_cache
 from ..programs.schedules import stamp
 from ..replay import narrow
 from ..watch import is_quiet, wants_report
 from .graph_key import Structure, is_number
-from ..lanes import Flights, lane_of
 from .stored_plan import check_plan
 
 __all__ = ["Plan", "Plans", "closed", "new_plan", "plans", "runs_unseen", "settings_key"]

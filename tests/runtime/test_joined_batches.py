@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from kernmill import Context, Tensor, jit
-from kernmill.runtime import Replay, get_device
-from kernmill.runtime.ops_llvm import LlvmDevice
+from kernmill.runtime import Replay, get_device, ops_llvm
 
 X = np.arange(4096, dtype=np.float32).reshape(64, 64) % 7
 
@@ -17,7 +16,7 @@ X = np.arange(4096, dtype=np.float32).reshape(64, 64) % 7
 @pytest.fixture
 def twin(far: Any) -> str:
     """A second CPU device, of another package, in the same memory."""
-    name: str = far.announce("TWIN", type("TwinDevice", (LlvmDevice,), {"CONTRACT": 1}))
+    name: str = far.announce("TWIN", type("TwinDevice", (ops_llvm.LlvmDevice,), {"CONTRACT": 1}))
     return name
 
 

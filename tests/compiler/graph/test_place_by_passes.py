@@ -10,7 +10,7 @@ import pytest
 from kernmill import Tensor
 from kernmill.compiler import PlacementChoice, choose_devices, find_units, place_by_passes, plan_kernels, total_ns
 from kernmill.ir import Copy, DeviceSpec, DeviceTable, Kernel, Link, Ops, UOp, dtypes
-from kernmill.runtime import graph_key, plan, placement_report
+from kernmill.runtime import graph_key, placement_report, plan
 
 WIDTH, POSITIONS, VOCABULARY = 256, 256, 512
 TABLE = DeviceTable(
@@ -130,4 +130,4 @@ def test_a_unit_that_a_device_cannot_compute_keeps_away_from_it() -> None:
     root = x.alu(Ops.EXP)
     refusing = TABLE.specs[0]._replace(refused={(Ops.EXP, (dtypes.float32,)): "no"})
     found = plan_kernels([root], ["ACC"], frozenset(), "HOST", TABLE._replace(specs=(refusing, TABLE.specs[1])))
-    assert [type(item) for item in found.items][0] is Copy
+    assert isinstance(found.items[0], Copy)
