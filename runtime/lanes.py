@@ -35,7 +35,7 @@ _MOST_FLIGHTS = 2  # generations of the memory of one plan
 
 
 class LaneStep(NamedTuple):
-    """What a step of a call uses: `reads` and `writes` of a copy are its source and target."""
+    """A step of a call: its device, and the buffers it uses; of a copy `reads` is the source, `writes` the target."""
 
     device: str  # that works: of a copy the target's
     reads: Sequence[Buffer]
@@ -163,7 +163,7 @@ class Timing:
 
 
 class Flights:
-    """The calls of one plan that are under way, at most two: each has memory of its own."""
+    """The calls of one plan that are under way: at most two, in different memory."""
 
     def __init__(self) -> None:
         self.timing = Timing()

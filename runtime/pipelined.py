@@ -68,7 +68,7 @@ class PipelinedReplay(Replay):
 
 
 class _Turn:
-    """A generation: a replay with memory of its own, and the tasks of its last call."""
+    """A generation: a replay in separate memory, and the tasks of its last call."""
 
     def __init__(self, replay: Replay, recorded: Recording) -> None:
         self.replay = replay

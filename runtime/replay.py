@@ -219,7 +219,7 @@ class Replay:
         self._places: list[list[Any]] = [[] for _ in moving]
         self._parts: list[_ReadyBatch | _Copy | _Check] = [self._prepared(step) for step in recorded.steps]
         self.has_checks = any(isinstance(step, _Check) for step in self._parts)
-        self._steps = self._joined()
+        self._steps = self._join_steps()
         for scratch in self._scratch:  # not before the batches are made, which look at memory
             scratch.give_back()
         only = self._steps[0] if len(self._steps) == 1 and not self._scratch else None
@@ -278,30 +278,34 @@ class Replay:
             self._setters.setdefault(name, []).append(batch.setter(places))
         return _ReadyBatch(batch, step.kernels)
 
-    def _joined(self) -> list[_ReadyBatch | _Copy | _Check | _Walk]:
+    def _join_steps(self) -> list[_ReadyBatch | _Copy | _Check | _Walk]:
         """The steps, those of devices in one memory joined to one native call where some device can do that."""
         found: list[_ReadyBatch | _Copy | _Check | _Walk] = []
         for is_native, group in groupby(self._parts, _is_native):
             steps = [*group]
-            parts = [step for step in steps if not isinstance(step, _Check)] if is_native else []
-            batches = [step.batch for step in parts if isinstance(step, _ReadyBatch)]
-            copies = [step for step in parts if isinstance(step, _Copy)]
-            given = [s.batch if isinstance(s, _ReadyBatch) else BufferCopy(s.target, s.source) for s in parts]
-            joined = next(filter(None, (b.joined(given) for b in batches)), None) if len(parts) > 1 else None
-            if joined is None:
-                found += steps
-                continue
-            found.append(_Walk(joined, parts))
-            for entry, copy in enumerate(copies):
-                for slot, buffer in enumerate(copy[:2]):
-                    moving = self._slot_of_absent.get(id(buffer))
-                    if moving is not None:
-                        self._binders[moving].append(joined.binder(entry, slot))
-                        self._places[moving].append(joined.place(entry, slot))
-                    for scratch in self._scratch:
-                        if buffer.whole is scratch.arena:
-                            scratch.bind(joined, entry, slot, buffer)
+            walk = self._native_walk([step for step in steps if not isinstance(step, _Check)]) if is_native else None
+            found += [walk] if walk is not None else steps
         return found
+
+    def _native_walk(self, parts: list[_ReadyBatch | _Copy]) -> _Walk | None:
+        """Native steps as one batch, with the addresses of its copies bound."""
+        given = [
+            step.batch if isinstance(step, _ReadyBatch) else BufferCopy(step.target, step.source) for step in parts
+        ]
+        batches = [step.batch for step in parts if isinstance(step, _ReadyBatch)]
+        joined = next(filter(None, (b.joined(given) for b in batches)), None) if len(parts) > 1 else None
+        if joined is None:
+            return None
+        copies = [step[:2] for step in parts if isinstance(step, _Copy)]
+        for entry, slot, buffer in [(entry, slot, copy[slot]) for entry, copy in enumerate(copies) for slot in (0, 1)]:
+            moving = self._slot_of_absent.get(id(buffer))
+            if moving is not None:
+                self._binders[moving].append(joined.binder(entry, slot))
+                self._places[moving].append(joined.place(entry, slot))
+            for scratch in self._scratch:
+                if buffer.whole is scratch.arena:
+                    scratch.bind(joined, entry, slot, buffer)
+        return _Walk(joined, parts)
 
     def run(
         self, given: Sequence[Buffer], values: Mapping[str, int] | None = None, slots: Iterable[int] | None = None

@@ -1,9 +1,9 @@
 """The placement of ggml's scheduler, over our units: a baseline for the choice by predicted time (`PLACE=passes`).
 
 It knows no times. Units follow the memory that they read, and what reads none takes the device of a neighbour in the
-order of the graph. The last device of the list is what ggml calls the CPU: it gets only what nobody else wants. Our
-devices have no memory in common, so its third step, which gives products to a library on the same memory, has nothing
-to do but to help units that no neighbour decided. Tests: tests/compiler/graph/test_place_by_passes.py.
+order of the graph. The last device of the list is what ggml calls the CPU: it gets only what nobody else wants. ggml's
+third step gives products to a library on the same memory. Our devices share none, so it only places units that no
+neighbour decided. Tests: tests/compiler/graph/test_place_by_passes.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def place_by_passes(choice: PlacementChoice, inputs: Container[int] = _NO_SLOTS)
     last = choice.names[-1]
     for only_before_last in (True, False):
         for order in (computing, computing[::-1]):
-            _spread(choice, order, found, last if only_before_last else "")
+            _pass_on(choice, order, found, last if only_before_last else "")
     for unit in computing:
         if not found[unit.number]:
             found[unit.number] = _where_most_is(choice, unit, found)
@@ -43,7 +43,7 @@ def _of_memory(choice: PlacementChoice, unit: PlacementUnit, inputs: Container[i
     return ""
 
 
-def _spread(choice: PlacementChoice, order: Iterable[PlacementUnit], found: dict[int, str], barrier: str) -> None:
+def _pass_on(choice: PlacementChoice, order: Iterable[PlacementUnit], found: dict[int, str], barrier: str) -> None:
     """Units without a device take that of the one before them. A unit on `barrier` passes nothing on."""
     running = ""
     for unit in order:

@@ -1,8 +1,8 @@
 """What depends on no data is made on each device that reads it; a result of that kind is made once and copied.
 
 When: after placement, before fusion, in graphs over several devices. Why there: a node has one buffer, on one device,
-and fusion may store what several kernels read: a kernel of another device would then read memory that it cannot
-address. Guarantees: a node without data has readers on one device.
+and fusion may store what several kernels read. A kernel of another device could not
+address that buffer. Guarantees: a node without data has readers on one device.
 Tests: tests/compiler/graph/test_separate_constants.py.
 """
 

@@ -1,7 +1,7 @@
 """class Buffer: the memory of one tensor on one device.
 
 A buffer owns a block of its device's allocator, or borrows host memory (a NumPy array that was imported without a
-copy), or is a slice of another buffer (a range of a planned arena). A block is returned after its last buffer.
+copy). Or it is a slice of another buffer (a range of a planned arena). A block is returned after its last buffer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Buffer:
         self.address = address  # of the first value, as kernels of the device see it
         self.is_borrowed = is_borrowed  # somebody else's memory: never written
         self.makers: list[weakref.ref[UOp]] = []  # expressions whose value was put here
-        self.is_state = False  # replays write it in place, without a word
+        self.is_state = False  # replays write it in place, and tell nobody
         self._version = 0  # how often others wrote it
         self._copies: dict[str, Buffer] | None = None  # on other devices
         self._holds: tuple[weakref.ref[Buffer], int] | None = None  # the buffer that this is a copy of, and its version
