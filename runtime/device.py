@@ -54,7 +54,6 @@ from .opening import (
 __all__ = [
     "Batch",
     "BufferCopy",
-    "BufferType",
     "Call",
     "Device",
     "Event",
@@ -92,18 +91,6 @@ class Properties(NamedTuple):
     wraps_host_memory: bool = True  # a kernel may work on memory that the host allocated
     max_buffers: int = 1 << 30  # that a kernel may work on
     group: str = ""  # devices of one group use the same memory at the same addresses: a copy between them is a move
-
-
-class BufferType(NamedTuple):
-    """A storage layout of tensors on a device. Visibility to the host and row-major layout are independent."""
-
-    name: str = "plain"
-    is_host_visible: bool = True
-    is_plain_layout: bool = True  # row-major, as kernels expect by default
-
-    def size_bytes(self, dtype: DType, shape: Sequence[int]) -> int:
-        """(default: the plain layout's) Bytes that a tensor takes in this type."""
-        return prod(shape) * dtype.size_bytes
 
 
 class GroupTooLarge(CompileError):
@@ -286,10 +273,6 @@ class Device(ABC):
         found = asked(self.name, "props", self.props)
         check_limits(self.name, found, has_memory=type(self).copy_in is not Device.copy_in)
         return found
-
-    def buffer_types(self) -> tuple[BufferType, ...]:
-        """(default: row-major) The layouts of tensors in this device's memory; the preferred one is first."""
-        return (BufferType(is_host_visible=self.limits.is_host_visible),)
 
     def allocate(self, size_bytes: int) -> Any:
         """(default: host memory) A block: any object with an `address`. Raises OutOfMemoryError or MemoryError; the

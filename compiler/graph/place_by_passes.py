@@ -1,8 +1,8 @@
-"""The placement of ggml's scheduler, over our units: a baseline for the choice by predicted time (`PLACE=passes`).
+"""The placement of ggml's scheduler, over our units: a baseline for the choice by predicted time.
 
 It knows no times. Units follow the memory that they read, and what reads none takes the device of a neighbour in the
 order of the graph. The last device of the list is what ggml calls the CPU: it gets only what nobody else wants. ggml's
-third step gives products to a library on the same memory. Our devices share none, so it only places units that no
+third step gives products to a library on the same memory. Our devices share none, so it only decides for units that no
 neighbour decided. Tests: tests/compiler/graph/test_place_by_passes.py.
 """
 
