@@ -17,14 +17,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from math import prod
 from typing import Any, NamedTuple
 
 from kernmill.ir import (
     SETTINGS,
     CompileError,
     DeviceError,
-    DType,
     KernmillError,
     Op,
     SettingError,
