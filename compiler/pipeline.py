@@ -32,6 +32,7 @@ from .lower.lower_reduces import lower_reduces, nest_sums
 from .lower.multiply_in_place import multiply_in_place
 from .lower.scalarize_gathers import scalarize_gathers
 from .optimize import Action, apply_actions, choose
+from .routines import expand_routine
 
 __all__ = ["PIPELINE", "Pass", "lower", "optimize_loops"]
 
@@ -94,6 +95,8 @@ PIPELINE: tuple[Pass, ...] = (
 
 def optimize_loops(ast: UOp, target: Target, actions: Sequence[Action] | None = None) -> UOp:
     """The kernel optimized by `actions` (None: by the heuristic)."""
+    if routine_of(ast) is not None:
+        return ast  # its loops run in order
     ast = merge_loops(ast)
     return choose(ast, target).ast if actions is None else apply_actions(ast, actions)
 
@@ -103,6 +106,12 @@ def lower(ast: UOp, target: Target, arguments_of: UOp, *, is_checked: bool = Fal
 
     With `is_checked` every stage is verified; an InternalError names the pass that left something illegal behind.
     """
+    routine = routine_of(ast)
+    if routine is not None:
+        uops = expand_routine(ast, routine, target)
+        if is_checked:
+            verify(uops, Stage.LINEAR, routine.arg[0], target.most_lanes)
+        return uops
     arguments = [node for node in arguments_of.toposort() if node.op in (Ops.PARAM, Ops.VARIABLE)]
     if is_checked:
         verify(ast, Stage.OPTIMIZED, "optimize")

@@ -27,6 +27,8 @@ def shape_of(node: UOp) -> Shape:
             return (node.arg[-1],)
         case Ops.IOTA:
             return (node.arg,)
+        case Ops.ROUTINE:
+            return (node.arg[1],)
         case Ops.REDUCE if len(node.src) == 1:
             axes = node.arg[1]
             return tuple(1 if axis in axes else size for axis, size in enumerate(node.src[0].shape))

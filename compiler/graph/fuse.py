@@ -455,6 +455,8 @@ def _sources(node: UOp, use: Use, fusion: Fusion, facts: dict[UOp, _Facts]) -> t
             return _take_placeholder(node, use, fusion)
         case Ops.ASSIGN:
             return _assigned(node, use)
+        case Ops.ROUTINE:
+            return ()
         case Ops.COPY | Ops.CHECK:
             return (use, Use(use.kernel, (), use.gate))[: len(node.src)]
     return tuple(use if s.shape else Use(use.kernel, (), use.gate) for s in node.src)

@@ -18,7 +18,7 @@ from functools import lru_cache
 
 from kernmill.ir import GraphPlan, Item, Kernel, Ops, UOp, simplify, substitute
 
-from ..kernel.facts import MOST_CODE, code_cost, loops_of, numbered, order_of
+from ..kernel.facts import MOST_CODE, code_cost, loops_of, numbered, order_of, routine_of
 from .memory_plan import Alive, buffers_of, outputs_of
 
 __all__ = ["merge_kernels"]
@@ -127,8 +127,8 @@ def _loops(ast: UOp) -> frozenset[UOp]:
 
 
 def _is_plain(ast: UOp) -> bool:
-    """True if all loops are the output's: there are no reductions and no row buffers."""
-    return loops_of(ast).keys() <= set(order_of(ast))
+    """True if all loops are the output's: there are no reductions, no row buffers and no routine."""
+    return routine_of(ast) is None and loops_of(ast).keys() <= set(order_of(ast))
 
 
 @lru_cache(maxsize=1024)

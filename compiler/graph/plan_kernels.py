@@ -27,6 +27,7 @@ from kernmill.ir import (
     as_size,
     current_origin,
     dtypes,
+    index_const,
     memory_of,
     numel,
     show_size,
@@ -135,6 +136,8 @@ class _Builder:
                 forced.add(node if node.op is not Ops.CONTIGUOUS else _base(node))
             if node.op is Ops.COPY and _base(node.src[0]).op is not Ops.PARAM:
                 forced.add(_base(node.src[0]))  # the source of a copy: reshapes have no separate memory
+            if node.op is Ops.ROUTINE:  # reads its sources as a whole
+                forced |= {node, *(base for s in node.src if (base := _base(s)).op is not Ops.PARAM)}
         forced |= {_base(check.src[1]) for check in checks if _base(check.src[1]).op is not Ops.PARAM}
         self._inputs(order)
         fusion = fuse(
@@ -269,6 +272,9 @@ class _Builder:
         """Build the kernel of a node: a STORE of its value at its index, with locally numbered buffers."""
         if node.op is Ops.COPY:
             return
+        if node.op is Ops.ROUTINE:
+            self._call(node, number)
+            return
         kernel = fusion.roots[number]
         use = Use(number, kernel.index, TRUE)
         value = self._value(node, use, fusion)
@@ -282,6 +288,19 @@ class _Builder:
         ast, slots = _finished(ast, kernel.loops)
         buffers = list(self.slots[number])
         device = self.device_of.get(node) or self.default_device
+        used = tuple(buffers[slot] for slot in slots)
+        self.kernels[node] = Kernel.of(ast, used, (self.buffer_of[node],), device, node.origin)
+
+    def _call(self, node: UOp, number: int) -> None:
+        """Build the kernel of a routine: its node, which reads from the first element of each source on."""
+        out = UOp(Ops.INDEX, node.dtype, (self._memory(node, number), index_const(0)))
+        read = [UOp(Ops.INDEX, s.dtype, (self._memory(_base(s), number), index_const(0))) for s in node.src]
+        value = node.replace(src=tuple(UOp(Ops.LOAD, place.dtype, (place,)) for place in read))
+        ast, slots = numbered(UOp(Ops.SINK, dtypes.void, (UOp(Ops.STORE, dtypes.void, (out, value)),)))
+        name, _, batch, _, *sizes = node.arg
+        ast = ast.replace(arg=KernelInfo(f"{name}_{'x'.join(map(str, (batch, *sizes)))}", ()))
+        device = self.device_of.get(node) or self.default_device
+        buffers = list(self.slots[number])
         used = tuple(buffers[slot] for slot in slots)
         self.kernels[node] = Kernel.of(ast, used, (self.buffer_of[node],), device, node.origin)
 

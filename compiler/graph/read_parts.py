@@ -12,11 +12,15 @@ from collections.abc import Mapping
 
 from kernmill.ir import BufferPlan, Kernel, Ops, UOp, rebuilt, simplify
 
+from ..kernel.facts import routine_of
+
 __all__ = ["reading_parts"]
 
 
 def reading_parts(kernel: Kernel, buffers: list[BufferPlan], alignments: Mapping[str, int]) -> Kernel:
     """Return the kernel, each of whose slots covers the first to the last value read; `buffers` get those slices."""
+    if routine_of(kernel.ast) is not None:
+        return kernel
     places: dict[UOp, list[UOp]] = {}
     for node in kernel.ast.toposort():
         if node.op is Ops.INDEX and node.src[0].op is Ops.PARAM:

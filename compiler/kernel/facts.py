@@ -11,7 +11,7 @@ from kernmill.ir import Op, Ops, UOp, const, dtypes, linear, substitute
 __all__ = [
     "BUFFER_COST", "LOOP_COST", "MOST_CODE", "KernelInfo", "code_cost", "combined", "conjuncts", "gated",
     "iterations", "loops_of", "masked", "names_of", "neutral_element", "numbered", "order_of", "output_loops",
-    "reordered", "slot_of", "step_of", "stored",
+    "reordered", "routine_of", "slot_of", "step_of", "stored",
 ]  # fmt: skip
 
 MOST_CODE = 1 << 10  # cost of one kernel: at 32 bytes of code for each unit, its instructions fit a cache of 32 KiB
@@ -54,6 +54,14 @@ def step_of(place: UOp, loop: UOp) -> int:
         elif atom.op is Ops.MIN:
             step += factor * step_of(atom.src[0], loop)
     return abs(step)
+
+
+def routine_of(ast: UOp) -> UOp | None:
+    """The ROUTINE of a kernel, if it is one."""
+    if len(ast.src) != 1 or ast.src[0].op is not Ops.STORE:
+        return None
+    node = ast.src[0].src[1]
+    return node if node.op is Ops.ROUTINE else None
 
 
 def slot_of(access: UOp) -> int | None:

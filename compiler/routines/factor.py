@@ -1,0 +1,169 @@
+"""Factorizations into triangular matrices, and solutions with these.
+
+Sources: Golub, Van Loan, Matrix Computations; blocks as in LAPACK's potrf, getrf and trtrs.
+"""
+
+from __future__ import annotations
+
+from .builder import Routine, Value
+from .products import multiply
+
+__all__ = ["cholesky", "lu", "triangular"]
+
+_BLOCK = 32  # rows that are eliminated before the trailing matrix is updated: 32 x 512 float64 fit L2, 32 x 32 L1
+
+
+def _block(k: Routine, n: int) -> int:
+    return n if k.is_interleaved else min(n, _BLOCK)
+
+
+def _least(k: Routine, a: Value, b: Value | int) -> Value:
+    return k.choose(a < b, a, b) if not isinstance(b, int) else k.choose(a < b, a, k.as_index(b))
+
+
+def cholesky(k: Routine, n: int) -> None:
+    """Write U, upper triangular, with U^T U = A, of which the lower triangle is read. A pivot that is not positive
+    becomes nan, or 0."""
+    a, u = k.matrix(1, n), k.matrix(0, n)
+    for i in k.between(0, n):
+        for j in k.between(i, n):
+            u[i, j] = a[j, i]
+    block = _block(k, n)
+    for number in k.between(0, -(-n // block)):
+        begin = number * block
+        end = _least(k, begin + block, n)
+        for p in k.between(begin, end):
+            pivot = u[p, p].sqrt()
+            inverse = k.constant(1.0) / pivot
+            u[p, p] = pivot
+            for j in k.spans(p + 1, n):
+                u[p, j] = u[p, j] * inverse
+            for i in k.between(p + 1, end):
+                factor = -u[p, i]
+                for j in k.spans(i, n):
+                    u[i, j] = k.fma(factor, u[p, j], u[i, j])
+        if block == n:
+            continue
+
+        def write(i: Value, j: Value, value: Value, end: Value = end) -> None:
+            u[end + i, j + end] = u[end + i, j + end] - value
+
+        multiply(
+            k,
+            (k.as_index(n) - end, k.as_index(n) - end, end - begin),
+            lambda i, t, begin=begin, end=end: u[begin + t, end + i],  # type: ignore[misc]
+            lambda t, j, begin=begin, end=end: u[begin + t, j + end],  # type: ignore[misc]
+            write,
+            lambda i: i,
+        )
+    for i in k.between(1, n):  # tiles wrote beyond the diagonal
+        for j in k.spans(0, i):
+            u[i, j] = 0.0
+
+
+def lu(k: Routine, n: int) -> None:
+    """Write L and U of PA = LU in one matrix, then for each step the number of the row that it was exchanged with."""
+    a, out, pivots = k.matrix(1, n), k.matrix(0, n), k.matrix(0, n, n * n)
+    for i in k.between(0, n):
+        for j in k.spans(0, n):
+            out[i, j] = a[i, j]
+    block = _block(k, n)
+    for number in k.between(0, -(-n // block)):
+        begin = number * block
+        end = _least(k, begin + block, n)
+        for p in k.between(begin, end):
+            chosen = _exchange(k, p, n)
+            pivots[0, p] = chosen
+            inverse = k.constant(1.0) / out[p, p]
+            for i in k.between(p + 1, n):
+                factor = out[i, p] * inverse
+                out[i, p] = factor
+                for j in k.spans(p + 1, end):
+                    out[i, j] = k.fma(-factor, out[p, j], out[i, j])
+        if block == n:
+            continue
+        for i in k.between(begin + 1, end):
+            for p in k.between(begin, i):
+                factor = -out[i, p]
+                for j in k.spans(end, n):
+                    out[i, j] = k.fma(factor, out[p, j], out[i, j])
+
+        def write(i: Value, j: Value, value: Value, end: Value = end) -> None:
+            out[end + i, j + end] = out[end + i, j + end] - value
+
+        rest = k.as_index(n) - end
+        multiply(
+            k,
+            (rest, rest, end - begin),
+            lambda i, t, begin=begin, end=end: out[end + i, begin + t],  # type: ignore[misc]
+            lambda t, j, begin=begin, end=end: out[begin + t, j + end],  # type: ignore[misc]
+            write,
+        )
+
+
+def _exchange(k: Routine, p: Value, n: int) -> Value:
+    """Bring the largest entry of a column to the diagonal; return the number of its row, as a float."""
+    out = k.matrix(0, n)
+
+    def larger(i: Value, now: list[Value]) -> list[Value]:
+        row = i + p + 1
+        size = abs(out[row, p])
+        is_more = now[0] < size
+        return [is_more.where(size, now[0]), is_more.where(k.floated(row), now[1])]
+
+    _, chosen = k.accumulated(k.as_index(n) - p - 1, [abs(out[p, p]), k.floated(p)], larger)
+    if k.lanes == 1:
+        row = k.indexed(chosen)
+        for j in k.spans(0, n):
+            here, there = out[p, j], out[row, j]
+            out[p, j] = there
+            out[row, j] = here
+        return chosen
+    for i in k.between(p + 1, n):
+        is_chosen = chosen.same(k.floated(i))
+        for j in k.between(0, n):
+            here, there = out[p, j], out[i, j]
+            out[p, j] = is_chosen.where(there, here)
+            out[i, j] = is_chosen.where(here, there)
+    return chosen
+
+
+def triangular(k: Routine, n: int, m: int, is_lower: int, is_unit: int, is_transposed: int) -> None:
+    """Write X with TX = B; T is n x n, of which one triangle is read, B is n x m."""
+    t, b, x = k.matrix(1, n), k.matrix(2, m), k.matrix(0, m)
+    is_forward = bool(is_lower) != bool(is_transposed)
+
+    def entry(i: Value, j: Value) -> Value:
+        return t[j, i] if is_transposed else t[i, j]
+
+    for i in k.between(0, n):
+        for j in k.spans(0, m):
+            x[i, j] = b[i, j]
+    block = _block(k, n)
+    blocks = -(-n // block)
+    for number in k.between(0, blocks):
+        place = number if is_forward else k.as_index(blocks - 1) - number
+        begin = place * block
+        end = _least(k, begin + block, n)
+        if block != n:
+            first = k.as_index(0) if is_forward else end
+
+            def write(i: Value, j: Value, value: Value, begin: Value = begin) -> None:
+                x[begin + i, j] = x[begin + i, j] - value
+
+            multiply(
+                k,
+                (end - begin, m, begin if is_forward else k.as_index(n) - end),
+                lambda i, s, begin=begin, first=first: entry(begin + i, first + s),  # type: ignore[misc]
+                lambda s, j, first=first: x[first + s, j],  # type: ignore[misc]
+                write,
+            )
+        for i in k.between(begin, end) if is_forward else k.downwards(end, begin):
+            for s in k.between(begin, i) if is_forward else k.between(i + 1, end):
+                factor = -entry(i, s)
+                for j in k.spans(0, m):
+                    x[i, j] = k.fma(factor, x[s, j], x[i, j])
+            if not is_unit:
+                pivot = entry(i, i)
+                for j in k.spans(0, m):
+                    x[i, j] = x[i, j] / pivot

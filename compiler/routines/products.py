@@ -1,0 +1,59 @@
+"""Products inside of routines: blocks of a result in registers, for trailing matrices and block reflectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from .builder import Routine, Value
+
+__all__ = ["multiply"]
+
+Entry = Callable[[Value, Value], Value]
+_WIDE = 32  # vector registers, from which on a tile has 8 rows of 2 vectors; else 4 of 2
+
+
+def multiply(
+    k: Routine,
+    sizes: tuple[Value | int, Value | int, Value | int],
+    a: Entry,
+    b: Entry,
+    write: Callable[[Value, Value, Value], None],
+    first_column: Callable[[Value], Value] | None = None,
+) -> None:
+    """Call write(i, j, sum of a(i, t) * b(t, j) over t) for every i and j of `sizes` = (rows, columns, terms).
+
+    b must read adjacent columns. `first_column` of the first row of a tile: columns before it are not wanted.
+    """
+    rows, columns, terms = (k.as_index(size) for size in sizes)
+    tall = 8 if k.target.vector_registers >= _WIDE else 4
+    whole = rows >> (tall.bit_length() - 1)
+    for tile in k.between(0, whole):
+        first = tile * tall
+        _row_of_tiles(k, [first + n for n in range(tall)], columns, terms, (a, b, write, first_column))
+    for row in k.between(whole * tall, rows):
+        _row_of_tiles(k, [row], columns, terms, (a, b, write, first_column))
+
+
+def _row_of_tiles(k: Routine, rows: Sequence[Value], columns: Value, terms: Value, entries: tuple[
+        Entry, Entry, Callable[[Value, Value, Value], None], Callable[[Value], Value] | None]) -> None:  # fmt: skip
+    a, b, write, first_column = entries
+    done: Value | int = 0 if first_column is None else first_column(rows[0])
+    width = k.span_lanes
+    for vectors, lanes in ((2, width), (1, width), (1, 1)) if width > 1 else ((1, 1),):
+        step = vectors * lanes
+        count = (columns - done) >> (step.bit_length() - 1)
+        for tile in k.between(0, count):
+            at = [Value(k, (tile * step + done + n * lanes).uop, lanes) for n in range(vectors)]
+
+            def steps(t: Value, now: list[Value], at: list[Value] = at) -> list[Value]:
+                right = [b(t, j) for j in at]
+                left = [a(i, t) for i in rows]
+                pairs = [(x, y) for x in left for y in right]
+                return [k.fma(x, y, c) for (x, y), c in zip(pairs, now, strict=True)]
+
+            zero = k.zero(lanes)
+            sums = iter(k.accumulated(terms, [zero] * (len(rows) * vectors), steps))
+            for i in rows:
+                for j in at:
+                    write(i, j, next(sums))
+        done = count * step + done
