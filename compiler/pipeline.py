@@ -13,6 +13,7 @@ from kernmill.ir import Ops, Stage, Target, UOp, dtypes, simplify, verify
 
 from .kernel.distribute_work_items import distribute_work_items, place_barriers
 from .kernel.expand_loops import expand_loops
+from .kernel.facts import routine_of
 from .kernel.linearize import linearize, loop_depths
 from .kernel.merge_loops import merge_loops
 from .kernel.partition_loops import partition_loops

@@ -24,6 +24,7 @@ try:
         IndexRangeError,
         InternalError,
         KernmillError,
+        LinAlgError,
         OutOfMemoryError,
         SettingError,
         ShapeError,
@@ -55,6 +56,7 @@ finally:
         _gc.enable()
 
 if TYPE_CHECKING:
+    from . import linalg as linalg
     from . import nn as nn
     from .captures import jit
 
@@ -71,6 +73,7 @@ __all__ = [
     "IndexRangeError",
     "InternalError",
     "KernmillError",
+    "LinAlgError",
     "OutOfMemoryError",
     "SettingError",
     "ShapeError",
@@ -80,6 +83,7 @@ __all__ = [
     "dtypes",
     "einsum",
     "jit",
+    "linalg",
     "manual_seed",
     "meshgrid",
     "nn",
@@ -107,7 +111,7 @@ def _version() -> str:
 
 
 if not TYPE_CHECKING:  # to a checker a __getattr__ is every name that there could be
-    _find, __dir__ = _lazy_exports(__name__, "captures", "nn", only=__all__)
+    _find, __dir__ = _lazy_exports(__name__, "captures", "linalg", "nn", only=__all__)
 
     def __getattr__(name: str) -> object:
         """Import the module of a name; for an unknown name, say where it is."""

@@ -7,7 +7,7 @@ ordinary nodes, so a gradient has gradients. Ops without a row are constants to 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from typing import Any
 
 from kernmill.ir import (
@@ -64,6 +64,9 @@ def gradient(root: UOp, grad: UOp, targets: Collection[UOp], leaves: Collection[
         rule, known = RULES.get(node.op), KNOWN.get(node)
         if known and inner and _is_between(inner, node, known[0]):
             known = None
+        if known and not isinstance(known[0], UOp):
+            _add_parts(grads, zip(known[0], known[1](node, known[0], grads[node]), strict=True), leads)
+            continue
         if rule is None or not any(s in leads for s in node.src):
             continue
         found = (
@@ -71,11 +74,16 @@ def gradient(root: UOp, grad: UOp, targets: Collection[UOp], leaves: Collection[
             if known
             else zip(node.src, rule(node, grads[node]), strict=True)
         )
-        for source, part in found:
-            if part is not None and source in leads and source.dtype.is_float:
-                part = _fitted(part, source)
-                grads[source] = grads[source] + part if source in grads else part
+        _add_parts(grads, found, leads)
     return {target: grads[target] for target in targets if target in grads}
+
+
+def _add_parts(grads: dict[UOp, UOp], found: Iterable[tuple[UOp, UOp | None]], leads: Container[UOp]) -> None:
+    """Add gradients of sources to what others have given them."""
+    for source, part in found:
+        if part is not None and source in leads and source.dtype.is_float:
+            part = _fitted(part, source)
+            grads[source] = grads[source] + part if source in grads else part
 
 
 def leaf_written() -> GradientError:
@@ -123,9 +131,10 @@ def is_stop(node: UOp) -> bool:
     return node.op is Ops.DETACH or node.own == 2
 
 
-def _is_between(targets: Collection[UOp], node: UOp, source: UOp) -> bool:
-    """True if a node depends on one of these other than through its source."""
-    return any(u in targets and u is not node and u is not source for u in node.toposort(stop=lambda u: u is source))
+def _is_between(targets: Collection[UOp], node: UOp, known: UOp | tuple[UOp, ...]) -> bool:
+    """True if a node depends on one of these other than through its sources."""
+    sources = (known,) if isinstance(known, UOp) else known
+    return any(u in targets and u is not node and u not in sources for u in node.toposort(stop=lambda u: u in sources))
 
 
 def _fitted(grad: UOp, source: UOp) -> UOp:

@@ -155,10 +155,11 @@ def accumulator(dtype: DType) -> DType:
     return dtypes.float32 if dtype.is_float and dtype.bits < 32 else dtype
 
 
-KNOWN: WeakTable[UOp, tuple[UOp, Callable[[UOp, UOp, UOp], UOp]]] = WeakTable()
+KNOWN: WeakTable[UOp, tuple[Any, Callable[[UOp, Any, UOp], Any]]] = WeakTable()
 """Nodes of which more is known than the rules of their ops say: a node below, and a rule for its gradient, which takes
-the node, the node below and the gradient of the node. No rule holds a tensor: tensors are alive as long as somebody has
-them."""
+the node, the node below and the gradient of the node. Of several nodes below, in a tuple, the rule returns as many
+gradients. No rule holds a tensor: tensors are alive as long as somebody has them; and none holds a node of this table,
+which would never be released."""
 
 _alive: set[weakref.ref[Lazy]] = set()
 _track, _forget = _alive.add, _alive.discard  # functions of C: they run for every tensor

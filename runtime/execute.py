@@ -16,13 +16,13 @@ from typing import Any
 from kernmill.ir import (
     Copy,
     DType,
-    IndexRangeError,
     Kernel,
     KernmillError,
     OpGroup,
     Ops,
     OutOfMemoryError,
     UOp,
+    check_failed,
     dtypes,
     process_lock,
     setting,
@@ -306,7 +306,7 @@ class _Run:
                 root.storage = buffers[number]
                 buffers[number].makers.append(weakref.ref(root))
         if failed:
-            raise IndexRangeError(failed[0])
+            raise check_failed(failed[0])
 
 
 def held_again(walk: GraphWalk, roots: Sequence[UOp], held: Iterable[UOp]) -> list[UOp]:

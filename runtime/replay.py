@@ -16,7 +16,7 @@ from itertools import accumulate
 from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeAlias
 
-from kernmill.ir import IndexRangeError, Kernel, KernmillError, ShapeError
+from kernmill.ir import Kernel, KernmillError, ShapeError, check_failed
 
 from . import later
 from .device import Batch, Call, Device, batch_of, failure, get_device, read_buffer
@@ -305,7 +305,7 @@ class Replay:
         if isinstance(step, _Copy):
             copy_between(now(step.target), now(step.source), is_timed=is_timed)
         elif download_scalar(now(step.buffer)):
-            raise IndexRangeError(step.message)
+            raise check_failed(step.message)
 
 
 def narrow(bounds: dict[str, tuple[int, int]], variables: Iterable[tuple[str, int, int]]) -> None:

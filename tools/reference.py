@@ -45,6 +45,8 @@ FAMILIES = {  # the module that defines a method, and the title of its page
     "scan": "Sorting and cumulative operations",
     "contraction": "Products",
     "matrices": "Matrices",
+    "factors": "Linear systems and factorizations",
+    "spectral": "Eigenvalues and singular values",
     "convolution": "Convolutions and pooling",
     "attention": "Attention and dropout",
     "losses": "Losses",
@@ -55,6 +57,8 @@ SETUP_FILES = """    >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
 """
 MODULES = {  # what users of a module call; `quant` has more for those who add a block type
+    "linalg": ("Linear algebra by NumPy's names", ("norm", "matrix_norm", "vector_norm", "cond", "multi_dot", "vecdot",
+                                                   "diagonal", "trace", "lstsq")),
     "nn.state": ("Files of weights", ("save", "load", "load_metadata")),
     "quant": ("Quantized tensors and GGUF files", ("QuantizedTensor", "block_type", "save", "load", "load_tensor")),
     "llm": ("Language models", ("stories", "Vocabulary", "llama_metadata", "Learner", "Model", "Sampler", "Tokenizer",
@@ -188,7 +192,9 @@ def reference() -> dict[str, str]:
     """All pages by name. Raises KeyError for a method without an example, ValueError for an example of nothing."""
     shown = examples()
     pages = _of_tensor(shown)
-    functions = sorted(name for name in kernmill.__all__ if name[0].islower() and name not in ("nn", "dtypes"))
+    functions = sorted(
+        name for name in kernmill.__all__ if name[0].islower() and name not in ("nn", "dtypes", *MODULES)
+    )
     pages["kernmill.md"] = _of_names("Functions of kernmill", "kernmill", kernmill,
                                      [*functions, "Context", "Variable"], shown)  # fmt: skip
     layers = [name for name in nn.__all__ if isinstance(getattr(nn, name), type)]

@@ -5,23 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kernmill.ir import AxisKind, Ops, Target, UOp
+from kernmill.ir import AxisKind, Target, UOp
 
 from . import eigen, factor, orthogonal
 from .builder import Routine
 
-__all__ = ["ROUTINES", "expand_routine", "routine_of"]
+__all__ = ["ROUTINES", "expand_routine"]
 
 ROUTINES: dict[str, Callable[..., None]] = {
-    "cholesky": factor.cholesky, "lu": factor.lu, "triangular": factor.triangular, "qr": orthogonal.qr,
-    "svd": eigen.svd, "eigh": eigen.eigh, "eigh_large": eigen.eigh_large,
+    "cholesky": factor.cholesky, "lu": factor.lu, "solve": factor.solve, "triangular": factor.triangular,
+    "qr": orthogonal.qr, "svd": eigen.svd, "eigh": eigen.eigh, "eigh_large": eigen.eigh_large,
 }  # fmt: skip
-
-
-def routine_of(ast: UOp) -> UOp | None:
-    """The ROUTINE of a kernel, if it is one."""
-    node = ast.src[0].src[1] if len(ast.src) == 1 else None
-    return node if node is not None and node.op is Ops.ROUTINE else None
 
 
 def expand_routine(ast: UOp, node: UOp, target: Target) -> list[UOp]:
@@ -45,5 +39,3 @@ def expand_routine(ast: UOp, node: UOp, target: Target) -> list[UOp]:
                 k.base = i * width + first * lanes if first else i * width
                 body(k, *sizes)
     return k.linear()
-
-

@@ -1,7 +1,7 @@
 """The builder of routines: loop programs whose statements run in order, written straight as linear UOps.
 
-A routine is the body of a ROUTINE node (Ops.ROUTINE): a factorization whose steps read what earlier steps wrote, so that
-it is no tensor expression. `Routine` opens loops, loads and stores; it puts each value into the outermost loop that it
+A routine is the body of a ROUTINE node: a factorization whose steps read what earlier steps wrote, so that it is not a
+tensor expression. `Routine` opens loops, loads and stores; it puts each value into the outermost loop that it
 depends on. Every store makes a new version of its memory, so a load after it is another node than one before it.
 
 A batch of small matrices is interleaved: value e of matrix b is at e * batch + b, and a vector has one value of as many
@@ -11,11 +11,11 @@ tests/compiler/test_routines.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from kernmill.ir import AxisKind, DType, Op, Ops, Target, UOp, const, dtypes
+from kernmill.ir import AxisKind, DType, Op, OpGroup, Ops, Target, UOp, const, dtypes
 
 __all__ = ["Matrix", "Routine", "Value"]
 
@@ -23,7 +23,7 @@ _INT = dtypes.int64
 
 
 class Value:
-    """A number of a routine: a scalar, or one for each lane. An index may have a width: so many adjacent elements."""
+    """A number of a routine: a scalar, or one for each lane. The width of an index is a number of adjacent elements."""
 
     __slots__ = ("of", "uop", "width")
 
@@ -87,6 +87,11 @@ class Value:
 
     def __abs__(self) -> Value:
         return self.of.apply(Ops.ABS, self)
+
+    @property
+    def is_never(self) -> bool:
+        """True if a loop of this size never runs."""
+        return self.uop.is_const and self.uop.arg <= 0
 
     def sqrt(self) -> Value:
         """The square root."""
@@ -178,6 +183,9 @@ class Routine:
         values = [v for v in operands if isinstance(v, Value)]
         like = max((v.uop for v in values), key=lambda u: u.dtype.lanes)
         first, *others = (self.number(v, like) for v in operands)
+        if first.dtype is _INT and op.py is not None and all(u.is_const for u in (first, *others)):
+            kind = dtypes.bool if op.group is OpGroup.COMPARE else _INT
+            return self._value(const(kind, op.py(first.arg, *(u.arg for u in others))))
         return self._value(first.alu(op, *others), max(v.width for v in values))
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
@@ -257,7 +265,7 @@ class Routine:
 
     # --- loops
     @contextmanager
-    def loop(self, size: Value | int, kind: AxisKind = AxisKind.LOOP, first: int | None = None) -> Iterator[Value]:
+    def loop(self, size: Value | int, kind: AxisKind = AxisKind.LOOP, first: int | None = None) -> Generator[Value]:
         """Run the statements of the block for 0 to size - 1, in order."""
         self.count += 1
         name = f"r{self.count}"
@@ -306,9 +314,11 @@ class Routine:
             return
         count = self.as_index(high) - low
         whole = count >> (width.bit_length() - 1)
-        with self.loop(whole) as i:
-            yield Value(self, (i * width + low).uop, width)
-        yield from self.between(whole * width + low, high)
+        if not whole.is_never:
+            with self.loop(whole) as i:
+                yield Value(self, (i * width + low).uop, width)
+        if not (count - whole * width).is_never:
+            yield from self.between(whole * width + low, high)
 
     # --- sums
     def folded(self, u: UOp) -> Value:
@@ -341,7 +351,11 @@ class Routine:
                 for r, s in zip(registers, sets, strict=True)]  # fmt: skip
 
     def total(
-        self, low: Value | int, high: Value | int, terms: Callable[[Value], Sequence[tuple[Value, Value]]], number: int = 1
+        self,
+        low: Value | int,
+        high: Value | int,
+        terms: Callable[[Value], Sequence[tuple[Value, Value]]],
+        number: int = 1,
     ) -> list[Value]:
         """Sums of this number of products over an index from low to high - 1."""
         width, count = self.span_lanes, self.as_index(high) - low
@@ -351,7 +365,7 @@ class Routine:
         def step(i: Value, now: list[Value]) -> list[Value]:
             return [self.fma(a, b, c) for (a, b), c in zip(terms(i), now, strict=True)]
 
-        if width > 1:
+        if width > 1 and not (count >> (width.bit_length() - 1)).is_never:
             whole = count >> (width.bit_length() - 1)
             wide = self._value(const(self.dtype.vec(width), 0.0))
             sums = self.accumulated(

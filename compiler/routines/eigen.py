@@ -12,7 +12,7 @@ from kernmill.ir import dtypes
 from .builder import Matrix, Routine, Value
 from .orthogonal import reflector
 
-__all__ = ["eigh", "eigh_count", "svd", "svd_count", "tridiagonal_count", "eigh_large"]
+__all__ = ["eigh", "eigh_count", "eigh_large", "svd", "svd_count", "tridiagonal_count"]
 
 _SWEEPS = 40  # far more than any matrix needs; sweeps end when nothing is rotated any more
 _STEPS = 60  # of QL for one eigenvalue; two are usual
@@ -48,7 +48,9 @@ def svd(k: Routine, n: int, m: int) -> None:
             state[0, 0] = state[0, 1]
     for r in k.between(0, n):
         (most,) = k.accumulated(
-            m, [k.constant(0.0)], lambda c, now, r=r: [(now[0] < abs(w[r, c])).where(abs(w[r, c]), now[0])]  # type: ignore[misc]
+            m,
+            [k.constant(0.0)],
+            lambda c, now, r=r: [(now[0] < abs(w[r, c])).where(abs(w[r, c]), now[0])],  # type: ignore[misc]
         )
         scale = most.same(0.0).where(k.constant(1.0), most)
         (total,) = k.total(0, m, lambda c, r=r, s=scale: [(w[r, c] / s, w[r, c] / s)])  # type: ignore[misc]
@@ -67,9 +69,7 @@ def _orthogonalize(k: Routine, w: Matrix, j: Matrix, rows: tuple[Value, Value], 
     """Rotate two rows of w so that they are orthogonal, and those of j."""
     p, q = rows
     n, m = sizes
-    alpha, beta, gamma = k.total(
-        0, m, lambda c: [(w[p, c], w[p, c]), (w[q, c], w[q, c]), (w[p, c], w[q, c])], 3
-    )
+    alpha, beta, gamma = k.total(0, m, lambda c: [(w[p, c], w[p, c]), (w[q, c], w[q, c]), (w[p, c], w[q, c])], 3)
     is_turned = (alpha.sqrt() * beta.sqrt() * epsilon) < abs(gamma)
     cosine, sine = _angle(k, beta - alpha, gamma * 2.0, is_turned)
     for _ in k.between(0, k.any_lane(is_turned)):

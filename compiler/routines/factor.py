@@ -5,10 +5,12 @@ Sources: Golub, Van Loan, Matrix Computations; blocks as in LAPACK's potrf, getr
 
 from __future__ import annotations
 
-from .builder import Routine, Value
+from collections.abc import Sequence
+
+from .builder import Matrix, Routine, Value
 from .products import multiply
 
-__all__ = ["cholesky", "lu", "triangular"]
+__all__ = ["cholesky", "lu", "solve", "triangular"]
 
 _BLOCK = 32  # rows that are eliminated before the trailing matrix is updated: 32 x 512 float64 fit L2, 32 x 32 L1
 
@@ -62,19 +64,42 @@ def cholesky(k: Routine, n: int) -> None:
 
 
 def lu(k: Routine, n: int) -> None:
-    """Write L and U of PA = LU in one matrix, then for each step the number of the row that it was exchanged with."""
-    a, out, pivots = k.matrix(1, n), k.matrix(0, n), k.matrix(0, n, n * n)
+    """Write L and U of PA = LU in one matrix. After it come, for each step, the number of the row that it was exchanged
+    with, and for each row the row of A that it was."""
+    out, order = k.matrix(0, n), k.matrix(0, 1, n * n + n)
+    _copy(k, k.matrix(1, n), out, n, n)
     for i in k.between(0, n):
-        for j in k.spans(0, n):
-            out[i, j] = a[i, j]
+        order[i, 0] = k.floated(i)
+    _eliminate(k, out, n, k.matrix(0, n, n * n), [(out, n), (order, 1)])
+
+
+def solve(k: Routine, n: int, m: int) -> None:
+    """Write X with AX = B, of n x m, then L and U of A, and the exchanged rows."""
+    x, a = k.matrix(0, m), k.matrix(0, n, n * m)
+    _copy(k, k.matrix(1, n), a, n, n)
+    _copy(k, k.matrix(2, m), x, n, m)
+    _eliminate(k, a, n, k.matrix(0, n, n * m + n * n), [(a, n), (x, m)])
+    _substitute(k, a, x, (n, m), (True, True, False))
+    _substitute(k, a, x, (n, m), (False, False, False))
+
+
+def _copy(k: Routine, source: Matrix, to: Matrix, rows: int, columns: int) -> None:
+    for i in k.between(0, rows):
+        for j in k.spans(0, columns):
+            to[i, j] = source[i, j]
+
+
+def _eliminate(k: Routine, out: Matrix, n: int, pivots: Matrix, moved: Sequence[tuple[Matrix, int]]) -> None:
+    """Gaussian elimination of a matrix in place; rows of all that is `moved` are exchanged."""
     block = _block(k, n)
     for number in k.between(0, -(-n // block)):
         begin = number * block
         end = _least(k, begin + block, n)
         for p in k.between(begin, end):
-            chosen = _exchange(k, p, n)
+            chosen = _exchange(k, out, p, n, moved)
             pivots[0, p] = chosen
-            inverse = k.constant(1.0) / out[p, p]
+            is_zero = out[p, p].same(0.0)  # then the entries below it are 0, or nan
+            inverse = is_zero.where(k.constant(1.0), k.constant(1.0) / is_zero.where(k.constant(1.0), out[p, p]))
             for i in k.between(p + 1, n):
                 factor = out[i, p] * inverse
                 out[i, p] = factor
@@ -101,9 +126,8 @@ def lu(k: Routine, n: int) -> None:
         )
 
 
-def _exchange(k: Routine, p: Value, n: int) -> Value:
+def _exchange(k: Routine, out: Matrix, p: Value, n: int, moved: Sequence[tuple[Matrix, int]]) -> Value:
     """Bring the largest entry of a column to the diagonal; return the number of its row, as a float."""
-    out = k.matrix(0, n)
 
     def larger(i: Value, now: list[Value]) -> list[Value]:
         row = i + p + 1
@@ -112,33 +136,38 @@ def _exchange(k: Routine, p: Value, n: int) -> Value:
         return [is_more.where(size, now[0]), is_more.where(k.floated(row), now[1])]
 
     _, chosen = k.accumulated(k.as_index(n) - p - 1, [abs(out[p, p]), k.floated(p)], larger)
-    if k.lanes == 1:
-        row = k.indexed(chosen)
-        for j in k.spans(0, n):
-            here, there = out[p, j], out[row, j]
-            out[p, j] = there
-            out[row, j] = here
-        return chosen
-    for i in k.between(p + 1, n):
-        is_chosen = chosen.same(k.floated(i))
-        for j in k.between(0, n):
-            here, there = out[p, j], out[i, j]
-            out[p, j] = is_chosen.where(there, here)
-            out[i, j] = is_chosen.where(here, there)
+    for matrix, width in moved:
+        if k.lanes == 1:
+            row = k.indexed(chosen)
+            for j in k.spans(0, width):
+                here, there = matrix[p, j], matrix[row, j]
+                matrix[p, j] = there
+                matrix[row, j] = here
+            continue
+        for i in k.between(p + 1, n):
+            is_chosen = chosen.same(k.floated(i))
+            for j in k.between(0, width):
+                here, there = matrix[p, j], matrix[i, j]
+                matrix[p, j] = is_chosen.where(there, here)
+                matrix[i, j] = is_chosen.where(here, there)
     return chosen
 
 
 def triangular(k: Routine, n: int, m: int, is_lower: int, is_unit: int, is_transposed: int) -> None:
     """Write X with TX = B; T is n x n, of which one triangle is read, B is n x m."""
-    t, b, x = k.matrix(1, n), k.matrix(2, m), k.matrix(0, m)
-    is_forward = bool(is_lower) != bool(is_transposed)
+    x = k.matrix(0, m)
+    _copy(k, k.matrix(2, m), x, n, m)
+    _substitute(k, k.matrix(1, n), x, (n, m), (bool(is_lower), bool(is_unit), bool(is_transposed)))
+
+
+def _substitute(k: Routine, t: Matrix, x: Matrix, sizes: tuple[int, int], kind: tuple[bool, bool, bool]) -> None:
+    """Solve TX = B where X has B; `kind`: T is lower, has a diagonal of ones, is transposed."""
+    (n, m), (is_lower, is_unit, is_transposed) = sizes, kind
+    is_forward = is_lower != is_transposed
 
     def entry(i: Value, j: Value) -> Value:
         return t[j, i] if is_transposed else t[i, j]
 
-    for i in k.between(0, n):
-        for j in k.spans(0, m):
-            x[i, j] = b[i, j]
     block = _block(k, n)
     blocks = -(-n // block)
     for number in k.between(0, blocks):

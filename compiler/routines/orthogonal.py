@@ -62,8 +62,9 @@ def _end(k: Routine, begin: Value, block: int, most: int) -> Value:
 
 
 def reflector(k: Routine, at: Callable[[Value], tuple[Value, Value]], a: Matrix, p: Value, m: int) -> Value:
-    """Replace a vector, whose entry i is a[at(i)], from entry p on by its length and, below, the reflector's vector,
-    whose first entry is 1; return the factor of the reflector, 0 if there is nothing to reflect."""
+    """Replace the vector of entries a[at(i)], from p on, by its length and, below, the reflector's vector.
+
+    Return the factor of the reflector, 0 if there is nothing to reflect. The first entry of its vector is 1."""
     most = k.accumulated(
         k.as_index(m) - p - 1,
         [k.constant(0.0)],
@@ -105,7 +106,7 @@ def _reflect(k: Routine, v: Matrix, c: Matrix, tau: Value, p: Value, columns: tu
 
 
 class _Work:
-    """Where working memory is: tau, the vectors of a panel, T, V'V, and two results of products."""
+    """The places of working memory: tau, the vectors of a panel, T, V'V, and two results of products."""
 
     def __init__(self, k: Routine, m: int, n: int, q: int) -> None:
         memory, start, wide = k.params[0], m * n + m * q, max(n, q)
@@ -141,7 +142,9 @@ def _apply(k: Routine, work: _Work, a: Matrix, c: Matrix, panel: tuple[Value, Va
         factor = tau[begin + j, 0]
         for i in k.between(0, j):
             (total,) = k.accumulated(
-                j - i, [k.constant(0.0)], lambda s, now, i=i, j=j: [k.fma(t[i, i + s], gram[i + s, j], now[0])]  # type: ignore[misc]
+                j - i,
+                [k.constant(0.0)],
+                lambda s, now, i=i, j=j: [k.fma(t[i, i + s], gram[i + s, j], now[0])],  # type: ignore[misc]
             )
             t[i, j] = -(factor * total)
         t[j, j] = factor

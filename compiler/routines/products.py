@@ -42,6 +42,8 @@ def _row_of_tiles(k: Routine, rows: Sequence[Value], columns: Value, terms: Valu
     for vectors, lanes in ((2, width), (1, width), (1, 1)) if width > 1 else ((1, 1),):
         step = vectors * lanes
         count = (columns - done) >> (step.bit_length() - 1)
+        if count.is_never:
+            continue
         for tile in k.between(0, count):
             at = [Value(k, (tile * step + done + n * lanes).uop, lanes) for n in range(vectors)]
 

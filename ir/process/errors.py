@@ -5,6 +5,7 @@
         ShapeError             shapes that do not fit together          (also a ValueError and a RuntimeError)
         DTypeError             a dtype that an operation cannot take    (also a TypeError and a RuntimeError)
         IndexRangeError        an index outside its axis                (also an IndexError and a RuntimeError)
+        LinAlgError            a matrix that has no inverse, no factor   (also a ValueError)
         DeviceError            unknown, missing or mixed devices        (also a RuntimeError)
           OutOfMemoryError     a buffer does not fit on a device (also a MemoryError)
         CompileError           a kernel that could not be built         (also a RuntimeError)
@@ -19,7 +20,7 @@ A message has three parts: the call with shapes and dtypes, why it fails, what t
 
 __all__ = [
     "CompileError", "DTypeError", "DeviceError", "FormatError", "GradientError", "IndexRangeError", "InternalError",
-    "KernmillError", "OutOfMemoryError", "SettingError", "ShapeError",
+    "KernmillError", "LinAlgError", "OutOfMemoryError", "SettingError", "ShapeError", "check_failed",
 ]  # fmt: skip
 
 
@@ -37,6 +38,10 @@ class DTypeError(KernmillError, TypeError, RuntimeError):
 
 class IndexRangeError(KernmillError, IndexError, RuntimeError):
     """An index outside its axis."""
+
+
+class LinAlgError(KernmillError, ValueError):
+    """A matrix that is singular, or not positive definite."""
 
 
 class DeviceError(KernmillError, RuntimeError):
@@ -65,3 +70,11 @@ class GradientError(KernmillError, RuntimeError):
 
 class InternalError(KernmillError, RuntimeError):
     """A bug in kernmill. The message names the pass and prints the nodes around the culprit."""
+
+
+_LINALG = "linalg: "  # what messages of checks of matrices begin with
+
+
+def check_failed(message: str) -> IndexRangeError | LinAlgError:
+    """The error of a CHECK: of an index, or of a matrix if its message begins with `linalg: `."""
+    return LinAlgError(message.removeprefix(_LINALG)) if message.startswith(_LINALG) else IndexRangeError(message)

@@ -36,8 +36,6 @@ CASES: dict[str, Case] = {
               "cross: shapes (2, 2) and (2, 2): axis 1 must have the size 3. Pad vectors of two entries with a zero."),
     "square": (lambda: x().matrix_power(2), ShapeError,
                "matrix_power: shape (2, 3): must be square in its last two axes."),
-    "power": (lambda: ANY.eye(2).matrix_power(-1), SettingError,
-              "matrix_power: n=-1: must be 0 or more. Give NumPy's inverse, Tensor(np.linalg.inv(x))."),
     "rearrange": (lambda: x().rearrange("a b -> a"), ShapeError,
                   "rearrange: 'a b -> a' for shape (2, 3): name each axis once on both sides of ->, and group "
                   "merged axes in brackets."),

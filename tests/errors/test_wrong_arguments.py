@@ -58,7 +58,18 @@ OPERATORS = re.compile(
     r"__([ri]?(add|sub|mul|truediv|floordiv|mod|pow|matmul|and|or|xor|lshift|rshift)"
     r"|getitem|setitem|eq|ne|lt|le|gt|ge|contains)__"
 )
-NOT_TRIED = {"jit", "train", "no_grad", "nn", "dtypes", "DType", "Context", "Tensor"}  # by rows of their own, if at all
+# by rows of their own, if at all
+NOT_TRIED = {
+    "jit",
+    "train",
+    "no_grad",
+    "nn",
+    "linalg",
+    "dtypes",
+    "DType",
+    "Context",
+    "Tensor",
+}
 FIRST: dict[str, Callable[[], Any]] = {  # arguments that are needed before the one that is tried, by name
     "axis": lambda: 0,
     "reduce": lambda: "sum",

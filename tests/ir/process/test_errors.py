@@ -12,6 +12,7 @@ ALSO: dict[str, tuple[type[Exception], ...]] = {
     "DTypeError": (TypeError, RuntimeError),
     "IndexRangeError": (IndexError, RuntimeError),
     "DeviceError": (RuntimeError,),
+    "LinAlgError": (ValueError,),
     "OutOfMemoryError": (MemoryError, RuntimeError),
     "CompileError": (RuntimeError,),
     "FormatError": (ValueError,),

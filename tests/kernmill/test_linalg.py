@@ -1,0 +1,62 @@
+"""The functions of kernmill.linalg against numpy.linalg."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernmill
+from kernmill import SettingError, ShapeError, Tensor, linalg
+from tests.kernmill.against import only_on
+
+on_device = only_on("LLVM")
+A = np.random.default_rng(0).standard_normal((4, 4))
+B = np.random.default_rng(1).standard_normal((3, 4, 5))
+
+
+def same(x: Any, y: Any) -> None:
+    np.testing.assert_allclose(x.numpy(), y, rtol=1e-9, atol=1e-11)
+
+
+def test_functions_are_numpys() -> None:
+    x = Tensor(A)
+    for name in ("inv", "pinv", "det", "svdvals", "eigvalsh", "matrix_rank", "cond"):
+        symmetric = A + A.T
+        same(getattr(linalg, name)(Tensor(symmetric)), getattr(np.linalg, name)(symmetric))
+    same(linalg.matrix_power(x, -2), np.linalg.matrix_power(A, -2))
+    same(linalg.multi_dot([x, x, Tensor(B[0]), Tensor(B[0, 0])]), np.linalg.multi_dot([A, A, B[0], B[0, 0]]))
+    same(linalg.trace(Tensor(B)), np.trace(B, axis1=-2, axis2=-1))
+    same(linalg.vecdot(x, x), (A * A).sum(-1))
+    same(linalg.solve(x, Tensor(A[0])), np.linalg.solve(A, A[0]))
+    for p in (1, -1, 2, -2, math.inf, -math.inf, "fro", "nuc"):
+        same(linalg.cond(x, p), np.linalg.cond(A, p))
+    a, b = A[:, :2], B[0]
+    ours, theirs = linalg.lstsq(Tensor(a), Tensor(b)), np.linalg.lstsq(a, b)
+    for left, right in zip(ours, theirs, strict=True):
+        same(left, right)
+
+
+def test_norms_are_numpys() -> None:
+    x = Tensor(B)
+    for order in (1, -1, 2, -2, math.inf, -math.inf, "fro", "nuc"):
+        for axis in ((0, 1), (1, 2), (2, 0), (-1, -3)):
+            for keep in (False, True):
+                same(linalg.norm(x, order, axis, keep), np.linalg.norm(B, order, axis, keep))
+    for order in (0, 1, 2, 3.5, math.inf, -math.inf, -1):
+        same(linalg.norm(x, order, 1), np.linalg.norm(B, order, 1))
+        same(linalg.norm(Tensor(B[0, 0]), order), np.linalg.norm(B[0, 0], order))
+    same(linalg.norm(x), np.linalg.norm(B))
+    same(linalg.norm(Tensor(A), 1), np.linalg.norm(A, 1))
+
+
+def test_wrong_orders_are_errors() -> None:
+    with pytest.raises(SettingError, match=r"^matrix_norm: ord=3: must be"):
+        linalg.norm(Tensor(A), 3)
+    with pytest.raises(ShapeError, match=r"^norm: ord=2 of shape"):
+        linalg.norm(Tensor(B), 2)
+    with pytest.raises(ShapeError, match=r"^multi_dot: 1 tensors"):
+        linalg.multi_dot([Tensor(A)])
+    assert kernmill.linalg is linalg
