@@ -2,14 +2,14 @@
 
 Rotations (Jacobi) for small matrices and singular values: each makes two rows orthogonal, until all are. Large
 symmetric matrices become tridiagonal by reflectors first, then implicit QL steps diagonalize them. Sources: Demmel,
-Veselic, Jacobi's method is more accurate than QR (1992); Golub, Van Loan, Matrix Computations, 8.3 and 8.5.
+Veselic, Jacobi's method is more accurate than QR (1992); Golub, Van Loan, Entries Computations, 8.3 and 8.5.
 """
 
 from __future__ import annotations
 
 from kernmill.ir import dtypes
 
-from .builder import Matrix, Routine, Value
+from .builder import Entries, Number, Routine
 from .orthogonal import reflector
 
 __all__ = ["eigh", "eigh_count", "eigh_large", "svd", "svd_count", "tridiagonal_count"]
@@ -57,14 +57,14 @@ def svd(k: Routine, n: int, m: int) -> None:
         lengths[0, r] = total.sqrt() * scale
 
 
-def _identity(k: Routine, j: Matrix, n: int) -> None:
+def _identity(k: Routine, j: Entries, n: int) -> None:
     for r in k.between(0, n):
         for c in k.spans(0, n):
             j[r, c] = 0.0
         j[r, r] = 1.0
 
 
-def _orthogonalize(k: Routine, w: Matrix, j: Matrix, rows: tuple[Value, Value], sizes: tuple[int, int], state: Matrix,
+def _orthogonalize(k: Routine, w: Entries, j: Entries, rows: tuple[Number, Number], sizes: tuple[int, int], state: Entries,
                    epsilon: float) -> None:  # fmt: skip
     """Rotate two rows of w so that they are orthogonal, and those of j."""
     p, q = rows
@@ -78,7 +78,7 @@ def _orthogonalize(k: Routine, w: Matrix, j: Matrix, rows: tuple[Value, Value], 
             _rotate(k, matrix, (p, q), width, cosine, sine)
 
 
-def _angle(k: Routine, difference: Value, double: Value, is_turned: Value) -> tuple[Value, Value]:
+def _angle(k: Routine, difference: Number, double: Number, is_turned: Number) -> tuple[Number, Number]:
     """Cosine and sine of the rotation with cot(2 angle) = difference / double; 1 and 0 where nothing is turned."""
     one = k.constant(1.0)
     zeta = difference / is_turned.where(double, one)
@@ -88,7 +88,7 @@ def _angle(k: Routine, difference: Value, double: Value, is_turned: Value) -> tu
     return is_turned.where(cosine, one), is_turned.where(cosine * tangent, k.constant(0.0))
 
 
-def _rotate(k: Routine, matrix: Matrix, rows: tuple[Value, Value], width: int, cosine: Value, sine: Value) -> None:
+def _rotate(k: Routine, matrix: Entries, rows: tuple[Number, Number], width: int, cosine: Number, sine: Number) -> None:
     p, q = rows
     for c in k.spans(0, width):
         x, y = matrix[p, c], matrix[q, c]
@@ -111,25 +111,30 @@ def eigh(k: Routine, n: int) -> None:
     _identity(k, v, n)
     state = k.array(2)
     state[0, 0] = 1.0
-    epsilon = _epsilon(k)
     for _ in k.between(0, _SWEEPS):
         is_on = k.any_lane(state[0, 0] > 0.0)
         for _ in k.between(0, is_on):
             state[0, 1] = 0.0
             for p in k.between(0, n - 1):
                 for q in k.between(p + 1, n):
-                    off, low, high = a[p, q], a[p, p], a[q, q]
-                    is_turned = (abs(low) + abs(high)) * (epsilon * 0.25) < abs(off)
-                    cosine, sine = _angle(k, high - low, off * 2.0, is_turned)
-                    for _ in k.between(0, k.any_lane(is_turned)):
-                        state[0, 1] = is_turned.where(k.constant(1.0), state[0, 1])
-                        _rotate(k, a, (p, q), n, cosine, sine)
-                        for r in k.between(0, n):
-                            x, y = a[r, p], a[r, q]
-                            a[r, p] = k.fma(cosine, x, -(sine * y))
-                            a[r, q] = k.fma(sine, x, cosine * y)
-                        _rotate(k, v, (p, q), n, cosine, sine)
+                    _diagonalize(k, (a, v), (p, q), n, state)
             state[0, 0] = state[0, 1]
+
+
+def _diagonalize(k: Routine, of: tuple[Entries, Entries], at: tuple[Number, Number], n: int, state: Entries) -> None:
+    """Rotate two rows and columns of a symmetric matrix so that their common entry is 0, and the rows of v."""
+    (a, v), (p, q) = of, at
+    off, low, high = a[p, q], a[p, p], a[q, q]
+    is_turned = (abs(low) + abs(high)) * (_epsilon(k) * 0.25) < abs(off)
+    cosine, sine = _angle(k, high - low, off * 2.0, is_turned)
+    for _ in k.between(0, k.any_lane(is_turned)):
+        state[0, 1] = is_turned.where(k.constant(1.0), state[0, 1])
+        _rotate(k, a, (p, q), n, cosine, sine)
+        for r in k.between(0, n):
+            x, y = a[r, p], a[r, q]
+            a[r, p] = k.fma(cosine, x, -(sine * y))
+            a[r, q] = k.fma(sine, x, cosine * y)
+        _rotate(k, v, (p, q), n, cosine, sine)
 
 
 def tridiagonal_count(n: int) -> int:
@@ -187,7 +192,7 @@ def eigh_large(k: Routine, n: int) -> None:
     _ql(k, n, d, e, z)
 
 
-def _ql(k: Routine, n: int, d: Matrix, e: Matrix, z: Matrix) -> None:
+def _ql(k: Routine, n: int, d: Entries, e: Entries, z: Entries) -> None:
     """Implicit QL with Wilkinson's shift; rows of z become the eigenvectors."""
     epsilon = _epsilon(k)
     one, zero = k.constant(1.0), k.constant(0.0)
@@ -197,7 +202,7 @@ def _ql(k: Routine, n: int, d: Matrix, e: Matrix, z: Matrix) -> None:
         for _ in k.between(0, _STEPS):
             for _ in k.between(0, k.any_lane(state[0, 0] > 0.0)):
 
-                def first_small(i: Value, now: list[Value], low: Value = low) -> list[Value]:
+                def first_small(i: Number, now: list[Number], low: Number = low) -> list[Number]:
                     at = low + i
                     is_small = abs(e[0, at]) <= (abs(d[0, at]) + abs(d[0, at + 1])) * epsilon
                     return [(is_small & now[0].same(float(n))).where(k.floated(at), now[0])]
@@ -210,7 +215,9 @@ def _ql(k: Routine, n: int, d: Matrix, e: Matrix, z: Matrix) -> None:
                     _ql_step(k, (low, k.indexed(end)), n, (d, e, z), state)
 
 
-def _ql_step(k: Routine, block: tuple[Value, Value], n: int, of: tuple[Matrix, Matrix, Matrix], state: Matrix) -> None:
+def _ql_step(
+    k: Routine, block: tuple[Number, Number], n: int, of: tuple[Entries, Entries, Entries], state: Entries
+) -> None:
     (low, end), (d, e, z) = block, of
     one, zero = k.constant(1.0), k.constant(0.0)
     g = (d[0, low + 1] - d[0, low]) / (e[0, low] * 2.0)

@@ -1,13 +1,13 @@
 """Factorizations into triangular matrices, and solutions with these.
 
-Sources: Golub, Van Loan, Matrix Computations; blocks as in LAPACK's potrf, getrf and trtrs.
+Sources: Golub, Van Loan, Entries Computations; blocks as in LAPACK's potrf, getrf and trtrs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .builder import Matrix, Routine, Value
+from .builder import Entries, Number, Routine
 from .products import multiply
 
 __all__ = ["cholesky", "lu", "solve", "triangular"]
@@ -19,7 +19,7 @@ def _block(k: Routine, n: int) -> int:
     return n if k.is_interleaved else min(n, _BLOCK)
 
 
-def _least(k: Routine, a: Value, b: Value | int) -> Value:
+def _least(k: Routine, a: Number, b: Number | int) -> Number:
     return k.choose(a < b, a, b) if not isinstance(b, int) else k.choose(a < b, a, k.as_index(b))
 
 
@@ -47,7 +47,7 @@ def cholesky(k: Routine, n: int) -> None:
         if block == n:
             continue
 
-        def write(i: Value, j: Value, value: Value, end: Value = end) -> None:
+        def write(i: Number, j: Number, value: Number, end: Number = end) -> None:
             u[end + i, j + end] = u[end + i, j + end] - value
 
         multiply(
@@ -83,13 +83,13 @@ def solve(k: Routine, n: int, m: int) -> None:
     _substitute(k, a, x, (n, m), (False, False, False))
 
 
-def _copy(k: Routine, source: Matrix, to: Matrix, rows: int, columns: int) -> None:
+def _copy(k: Routine, source: Entries, to: Entries, rows: int, columns: int) -> None:
     for i in k.between(0, rows):
         for j in k.spans(0, columns):
             to[i, j] = source[i, j]
 
 
-def _eliminate(k: Routine, out: Matrix, n: int, pivots: Matrix, moved: Sequence[tuple[Matrix, int]]) -> None:
+def _eliminate(k: Routine, out: Entries, n: int, pivots: Entries, moved: Sequence[tuple[Entries, int]]) -> None:
     """Gaussian elimination of a matrix in place; rows of all that is `moved` are exchanged."""
     block = _block(k, n)
     for number in k.between(0, -(-n // block)):
@@ -113,7 +113,7 @@ def _eliminate(k: Routine, out: Matrix, n: int, pivots: Matrix, moved: Sequence[
                 for j in k.spans(end, n):
                     out[i, j] = k.fma(factor, out[p, j], out[i, j])
 
-        def write(i: Value, j: Value, value: Value, end: Value = end) -> None:
+        def write(i: Number, j: Number, value: Number, end: Number = end) -> None:
             out[end + i, j + end] = out[end + i, j + end] - value
 
         rest = k.as_index(n) - end
@@ -126,10 +126,10 @@ def _eliminate(k: Routine, out: Matrix, n: int, pivots: Matrix, moved: Sequence[
         )
 
 
-def _exchange(k: Routine, out: Matrix, p: Value, n: int, moved: Sequence[tuple[Matrix, int]]) -> Value:
+def _exchange(k: Routine, out: Entries, p: Number, n: int, moved: Sequence[tuple[Entries, int]]) -> Number:
     """Bring the largest entry of a column to the diagonal; return the number of its row, as a float."""
 
-    def larger(i: Value, now: list[Value]) -> list[Value]:
+    def larger(i: Number, now: list[Number]) -> list[Number]:
         row = i + p + 1
         size = abs(out[row, p])
         is_more = now[0] < size
@@ -160,12 +160,12 @@ def triangular(k: Routine, n: int, m: int, is_lower: int, is_unit: int, is_trans
     _substitute(k, k.matrix(1, n), x, (n, m), (bool(is_lower), bool(is_unit), bool(is_transposed)))
 
 
-def _substitute(k: Routine, t: Matrix, x: Matrix, sizes: tuple[int, int], kind: tuple[bool, bool, bool]) -> None:
+def _substitute(k: Routine, t: Entries, x: Entries, sizes: tuple[int, int], kind: tuple[bool, bool, bool]) -> None:
     """Solve TX = B where X has B; `kind`: T is lower, has a diagonal of ones, is transposed."""
     (n, m), (is_lower, is_unit, is_transposed) = sizes, kind
     is_forward = is_lower != is_transposed
 
-    def entry(i: Value, j: Value) -> Value:
+    def entry(i: Number, j: Number) -> Number:
         return t[j, i] if is_transposed else t[i, j]
 
     block = _block(k, n)
@@ -177,7 +177,7 @@ def _substitute(k: Routine, t: Matrix, x: Matrix, sizes: tuple[int, int], kind: 
         if block != n:
             first = k.as_index(0) if is_forward else end
 
-            def write(i: Value, j: Value, value: Value, begin: Value = begin) -> None:
+            def write(i: Number, j: Number, value: Number, begin: Number = begin) -> None:
                 x[begin + i, j] = x[begin + i, j] - value
 
             multiply(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .builder import Matrix, Routine, Value
+from .builder import Entries, Number, Routine
 from .products import multiply
 
 __all__ = ["qr", "qr_count", "reflector"]
@@ -56,12 +56,12 @@ def qr(k: Routine, m: int, n: int, q: int) -> None:
                 _reflect(k, a, out, tau[p, 0], p, (p, k.as_index(q)), m)
 
 
-def _end(k: Routine, begin: Value, block: int, most: int) -> Value:
+def _end(k: Routine, begin: Number, block: int, most: int) -> Number:
     end = begin + block
     return (end < most).where(end, k.as_index(most))
 
 
-def reflector(k: Routine, at: Callable[[Value], tuple[Value, Value]], a: Matrix, p: Value, m: int) -> Value:
+def reflector(k: Routine, at: Callable[[Number], tuple[Number, Number]], a: Entries, p: Number, m: int) -> Number:
     """Replace the vector of entries a[at(i)], from p on, by its length and, below, the reflector's vector.
 
     Return the factor of the reflector, 0 if there is nothing to reflect. The first entry of its vector is 1."""
@@ -75,7 +75,7 @@ def reflector(k: Routine, at: Callable[[Value], tuple[Value, Value]], a: Matrix,
     most = (most < abs(first)).where(abs(first), most)
     scale = k.constant(1.0) / most.same(0.0).where(k.constant(1.0), most)
 
-    def squares(i: Value, now: list[Value]) -> list[Value]:
+    def squares(i: Number, now: list[Number]) -> list[Number]:
         x = a[at(i + p + 1)] * scale
         return [k.fma(x, x, now[0])]
 
@@ -91,7 +91,9 @@ def reflector(k: Routine, at: Callable[[Value], tuple[Value, Value]], a: Matrix,
     return tau
 
 
-def _reflect(k: Routine, v: Matrix, c: Matrix, tau: Value, p: Value, columns: tuple[Value, Value], m: int) -> None:
+def _reflect(
+    k: Routine, v: Entries, c: Entries, tau: Number, p: Number, columns: tuple[Number, Number], m: int
+) -> None:
     """Apply the reflector in column p of v, from row p on, to some columns of c."""
     for j in k.spans(*columns):
         (sums,) = k.accumulated(
@@ -106,21 +108,21 @@ def _reflect(k: Routine, v: Matrix, c: Matrix, tau: Value, p: Value, columns: tu
 
 
 class _Work:
-    """The places of working memory: tau, the vectors of a panel, T, V'V, and two results of products."""
+    """Working memory: tau, the vectors of a panel, T, V'V, and two results of products."""
 
     def __init__(self, k: Routine, m: int, n: int, q: int) -> None:
         memory, start, wide = k.params[0], m * n + m * q, max(n, q)
         after = start + min(m, n)
         self.m = m
-        self.tau = Matrix(k, memory, 1, start)
-        self.v = Matrix(k, memory, _BLOCK, after)
-        self.t = Matrix(k, memory, _BLOCK, after + _BLOCK * m)
-        self.gram = Matrix(k, memory, _BLOCK, after + _BLOCK * (m + _BLOCK))
-        self.w = Matrix(k, memory, wide, after + _BLOCK * (m + 2 * _BLOCK))
-        self.w2 = Matrix(k, memory, wide, after + _BLOCK * (m + 2 * _BLOCK + wide))
+        self.tau = Entries(k, memory, 1, start)
+        self.v = Entries(k, memory, _BLOCK, after)
+        self.t = Entries(k, memory, _BLOCK, after + _BLOCK * m)
+        self.gram = Entries(k, memory, _BLOCK, after + _BLOCK * (m + _BLOCK))
+        self.w = Entries(k, memory, wide, after + _BLOCK * (m + 2 * _BLOCK))
+        self.w2 = Entries(k, memory, wide, after + _BLOCK * (m + 2 * _BLOCK + wide))
 
 
-def _apply(k: Routine, work: _Work, a: Matrix, c: Matrix, panel: tuple[Value, Value], columns: tuple[Value, int], *,
+def _apply(k: Routine, work: _Work, a: Entries, c: Entries, panel: tuple[Number, Number], columns: tuple[Number, int], *,
            is_transposed: bool) -> None:  # fmt: skip
     """Apply the reflectors in columns begin to end of a to some columns of c: all at once."""
     begin, end = panel
@@ -131,8 +133,8 @@ def _apply(k: Routine, work: _Work, a: Matrix, c: Matrix, panel: tuple[Value, Va
         for j in k.between(0, count):
             v[i, j] = (i < j).where(k.constant(0.0), i.same(j).where(k.constant(1.0), a[begin + i, begin + j]))
 
-    def put(into: Matrix) -> Callable[[Value, Value, Value], None]:
-        def write(i: Value, j: Value, value: Value) -> None:
+    def put(into: Entries) -> Callable[[Number, Number, Number], None]:
+        def write(i: Number, j: Number, value: Number) -> None:
             into[i, j] = value
 
         return write
@@ -155,7 +157,7 @@ def _apply(k: Routine, work: _Work, a: Matrix, c: Matrix, panel: tuple[Value, Va
     turned = (lambda i, s: t[s, i]) if is_transposed else (lambda i, s: t[i, s])
     multiply(k, (count, wanted, count), turned, lambda s, j: w[s, j], put(w2))
 
-    def subtract(i: Value, j: Value, value: Value) -> None:
+    def subtract(i: Number, j: Number, value: Number) -> None:
         c[begin + i, j + first] = c[begin + i, j + first] - value
 
     multiply(k, (rows, wanted, count), lambda i, s: v[i, s], lambda s, j: w2[s, j], subtract)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .builder import Routine, Value
+from .builder import Number, Routine
 
 __all__ = ["multiply"]
 
-Entry = Callable[[Value, Value], Value]
+Entry = Callable[[Number, Number], Number]
 _WIDE = 32  # vector registers, from which on a tile has 8 rows of 2 vectors; else 4 of 2
 
 
 def multiply(
     k: Routine,
-    sizes: tuple[Value | int, Value | int, Value | int],
+    sizes: tuple[Number | int, Number | int, Number | int],
     a: Entry,
     b: Entry,
-    write: Callable[[Value, Value, Value], None],
-    first_column: Callable[[Value], Value] | None = None,
+    write: Callable[[Number, Number, Number], None],
+    first_column: Callable[[Number], Number] | None = None,
 ) -> None:
     """Call write(i, j, sum of a(i, t) * b(t, j) over t) for every i and j of `sizes` = (rows, columns, terms).
 
@@ -34,10 +34,10 @@ def multiply(
         _row_of_tiles(k, [row], columns, terms, (a, b, write, first_column))
 
 
-def _row_of_tiles(k: Routine, rows: Sequence[Value], columns: Value, terms: Value, entries: tuple[
-        Entry, Entry, Callable[[Value, Value, Value], None], Callable[[Value], Value] | None]) -> None:  # fmt: skip
+def _row_of_tiles(k: Routine, rows: Sequence[Number], columns: Number, terms: Number, entries: tuple[
+        Entry, Entry, Callable[[Number, Number, Number], None], Callable[[Number], Number] | None]) -> None:  # fmt: skip
     a, b, write, first_column = entries
-    done: Value | int = 0 if first_column is None else first_column(rows[0])
+    done: Number | int = 0 if first_column is None else first_column(rows[0])
     width = k.span_lanes
     for vectors, lanes in ((2, width), (1, width), (1, 1)) if width > 1 else ((1, 1),):
         step = vectors * lanes
@@ -45,9 +45,9 @@ def _row_of_tiles(k: Routine, rows: Sequence[Value], columns: Value, terms: Valu
         if count.is_never:
             continue
         for tile in k.between(0, count):
-            at = [Value(k, (tile * step + done + n * lanes).uop, lanes) for n in range(vectors)]
+            at = [Number(k, (tile * step + done + n * lanes).uop, lanes) for n in range(vectors)]
 
-            def steps(t: Value, now: list[Value], at: list[Value] = at) -> list[Value]:
+            def steps(t: Number, now: list[Number], at: list[Number] = at) -> list[Number]:
                 right = [b(t, j) for j in at]
                 left = [a(i, t) for i in rows]
                 pairs = [(x, y) for x in left for y in right]
