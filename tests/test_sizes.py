@@ -21,7 +21,7 @@ PARAMETERS = 7  # without self and cls
 PUBLIC_METHODS = 30  # of a class, properties included
 FOLDER_LINES: dict[str, tuple[int, str]] = {  # non-blank lines of a folder, and what raised the budget last
     "ir": (3_510, "devices and links as data"),
-    "compiler": (9_600, "routines: loop programs of linear algebra"),
+    "compiler": (9_650, "routines: loop programs of linear algebra"),
     "renderers": (1_600, "lane limits of OpenCL"),
     "runtime": (7_900, "devices from elsewhere; rates of devices and links, placements as text"),
 }

@@ -108,16 +108,16 @@ class Entries:
     def __init__(self, of: Routine, memory: UOp, columns: int, offset: int = 0) -> None:
         self.of, self.memory, self.columns, self.offset = of, memory, columns, offset
 
-    def _where(self, at: tuple[Number | int, Number | int]) -> tuple[Number, int]:
+    def _locate(self, at: tuple[Number | int, Number | int]) -> tuple[Number, int]:
         row, column = at
         width = max(i.width if isinstance(i, Number) else 1 for i in at)
         return self.of.as_index(row) * self.columns + column + self.offset, width
 
     def __getitem__(self, at: tuple[Number | int, Number | int]) -> Number:
-        return self.of.load(self.memory, *self._where(at))
+        return self.of.load(self.memory, *self._locate(at))
 
     def __setitem__(self, at: tuple[Number | int, Number | int], value: Number | float) -> None:
-        self.of.store(self.memory, *self._where(at), value)
+        self.of.store(self.memory, *self._locate(at), value)
 
 
 @dataclass(slots=True)

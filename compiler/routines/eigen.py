@@ -12,6 +12,9 @@ from kernmill.ir import dtypes
 from .builder import Entries, Number, Routine
 from .orthogonal import reflector
 
+Pair = tuple[Number, Number]
+Three = tuple[Entries, Entries, Entries]
+
 __all__ = ["eigh", "eigh_count", "eigh_large", "svd", "svd_count", "tridiagonal_count"]
 
 _SWEEPS = 40  # far more than any matrix needs; sweeps end when nothing is rotated any more
@@ -64,7 +67,7 @@ def _identity(k: Routine, j: Entries, n: int) -> None:
         j[r, r] = 1.0
 
 
-def _orthogonalize(k: Routine, w: Entries, j: Entries, rows: tuple[Number, Number], sizes: tuple[int, int], state: Entries,
+def _orthogonalize(k: Routine, w: Entries, j: Entries, rows: Pair, sizes: tuple[int, int], state: Entries,
                    epsilon: float) -> None:  # fmt: skip
     """Rotate two rows of w so that they are orthogonal, and those of j."""
     p, q = rows
@@ -78,7 +81,7 @@ def _orthogonalize(k: Routine, w: Entries, j: Entries, rows: tuple[Number, Numbe
             _rotate(k, matrix, (p, q), width, cosine, sine)
 
 
-def _angle(k: Routine, difference: Number, double: Number, is_turned: Number) -> tuple[Number, Number]:
+def _angle(k: Routine, difference: Number, double: Number, is_turned: Number) -> Pair:
     """Cosine and sine of the rotation with cot(2 angle) = difference / double; 1 and 0 where nothing is turned."""
     one = k.constant(1.0)
     zeta = difference / is_turned.where(double, one)
@@ -88,7 +91,7 @@ def _angle(k: Routine, difference: Number, double: Number, is_turned: Number) ->
     return is_turned.where(cosine, one), is_turned.where(cosine * tangent, k.constant(0.0))
 
 
-def _rotate(k: Routine, matrix: Entries, rows: tuple[Number, Number], width: int, cosine: Number, sine: Number) -> None:
+def _rotate(k: Routine, matrix: Entries, rows: Pair, width: int, cosine: Number, sine: Number) -> None:
     p, q = rows
     for c in k.spans(0, width):
         x, y = matrix[p, c], matrix[q, c]
@@ -121,7 +124,7 @@ def eigh(k: Routine, n: int) -> None:
             state[0, 0] = state[0, 1]
 
 
-def _diagonalize(k: Routine, of: tuple[Entries, Entries], at: tuple[Number, Number], n: int, state: Entries) -> None:
+def _diagonalize(k: Routine, of: tuple[Entries, Entries], at: Pair, n: int, state: Entries) -> None:
     """Rotate two rows and columns of a symmetric matrix so that their common entry is 0, and the rows of v."""
     (a, v), (p, q) = of, at
     off, low, high = a[p, q], a[p, p], a[q, q]
@@ -215,9 +218,7 @@ def _ql(k: Routine, n: int, d: Entries, e: Entries, z: Entries) -> None:
                     _ql_step(k, (low, k.indexed(end)), n, (d, e, z), state)
 
 
-def _ql_step(
-    k: Routine, block: tuple[Number, Number], n: int, of: tuple[Entries, Entries, Entries], state: Entries
-) -> None:
+def _ql_step(k: Routine, block: Pair, n: int, of: Three, state: Entries) -> None:
     (low, end), (d, e, z) = block, of
     one, zero = k.constant(1.0), k.constant(0.0)
     g = (d[0, low + 1] - d[0, low]) / (e[0, low] * 2.0)

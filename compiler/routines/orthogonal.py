@@ -10,6 +10,8 @@ from collections.abc import Callable
 from .builder import Entries, Number, Routine
 from .products import multiply
 
+Pair = tuple[Number, Number]
+
 __all__ = ["qr", "qr_count", "reflector"]
 
 _BLOCK = 32  # reflectors that are applied together
@@ -61,7 +63,7 @@ def _end(k: Routine, begin: Number, block: int, most: int) -> Number:
     return (end < most).where(end, k.as_index(most))
 
 
-def reflector(k: Routine, at: Callable[[Number], tuple[Number, Number]], a: Entries, p: Number, m: int) -> Number:
+def reflector(k: Routine, at: Callable[[Number], Pair], a: Entries, p: Number, m: int) -> Number:
     """Replace the vector of entries a[at(i)], from p on, by its length and, below, the reflector's vector.
 
     Return the factor of the reflector, 0 if there is nothing to reflect. The first entry of its vector is 1."""
@@ -91,9 +93,7 @@ def reflector(k: Routine, at: Callable[[Number], tuple[Number, Number]], a: Entr
     return tau
 
 
-def _reflect(
-    k: Routine, v: Entries, c: Entries, tau: Number, p: Number, columns: tuple[Number, Number], m: int
-) -> None:
+def _reflect(k: Routine, v: Entries, c: Entries, tau: Number, p: Number, columns: Pair, m: int) -> None:
     """Apply the reflector in column p of v, from row p on, to some columns of c."""
     for j in k.spans(*columns):
         (sums,) = k.accumulated(
@@ -122,7 +122,7 @@ class _Work:
         self.w2 = Entries(k, memory, wide, after + _BLOCK * (m + 2 * _BLOCK + wide))
 
 
-def _apply(k: Routine, work: _Work, a: Entries, c: Entries, panel: tuple[Number, Number], columns: tuple[Number, int], *,
+def _apply(k: Routine, work: _Work, a: Entries, c: Entries, panel: Pair, columns: tuple[Number, int], *,
            is_transposed: bool) -> None:  # fmt: skip
     """Apply the reflectors in columns begin to end of a to some columns of c: all at once."""
     begin, end = panel

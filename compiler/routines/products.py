@@ -9,6 +9,7 @@ from .builder import Number, Routine
 __all__ = ["multiply"]
 
 Entry = Callable[[Number, Number], Number]
+Write = Callable[[Number, Number, Number], None]
 _WIDE = 32  # vector registers, from which on a tile has 8 rows of 2 vectors; else 4 of 2
 
 
@@ -17,7 +18,7 @@ def multiply(
     sizes: tuple[Number | int, Number | int, Number | int],
     a: Entry,
     b: Entry,
-    write: Callable[[Number, Number, Number], None],
+    write: Write,
     first_column: Callable[[Number], Number] | None = None,
 ) -> None:
     """Call write(i, j, sum of a(i, t) * b(t, j) over t) for every i and j of `sizes` = (rows, columns, terms).
@@ -35,7 +36,7 @@ def multiply(
 
 
 def _row_of_tiles(k: Routine, rows: Sequence[Number], columns: Number, terms: Number, entries: tuple[
-        Entry, Entry, Callable[[Number, Number, Number], None], Callable[[Number], Number] | None]) -> None:  # fmt: skip
+        Entry, Entry, Write, Callable[[Number], Number] | None]) -> None:  # fmt: skip
     a, b, write, first_column = entries
     done: Number | int = 0 if first_column is None else first_column(rows[0])
     width = k.span_lanes
