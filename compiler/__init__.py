@@ -25,3 +25,4 @@ from .kernel.split_loops import *
 from .kernel.trim_loops import *
 from .optimize import *
 from .pipeline import *
+from .routines import *

@@ -9,8 +9,10 @@ from kernmill.ir import AxisKind, Target, UOp
 
 from . import eigen, factor, orthogonal
 from .builder import Routine
+from .eigen import eigh_count, svd_count, tridiagonal_count
+from .orthogonal import qr_count
 
-__all__ = ["ROUTINES", "expand_routine"]
+__all__ = ["ROUTINES", "Routine", "eigh_count", "expand_routine", "qr_count", "svd_count", "tridiagonal_count"]
 
 ROUTINES: dict[str, Callable[..., None]] = {
     "cholesky": factor.cholesky, "lu": factor.lu, "solve": factor.solve, "triangular": factor.triangular,
