@@ -15,10 +15,11 @@ import sys
 import time
 import zlib
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 
-from kernmill import Context, KernmillError, Tensor, jit, manual_seed, nn, no_grad
+from kernmill import Context, KernmillError, Tensor, dist, jit, manual_seed, nn, no_grad
 
 FILES = (
     "train-images-idx3-ubyte.gz",
@@ -116,17 +117,23 @@ def moved(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 # --- training --------------------------------------------------------------------------------------------------------
+def say(text: str, file: TextIO | None = None) -> None:
+    """Print a line; under mpirun the first rank does."""
+    if dist.rank() == 0:
+        print(text, file=file, flush=True)
+
+
 class Progress:
     """A bar on the terminal; a line every ten seconds where stderr is a file."""
 
     def __init__(self, label: str, total: int) -> None:
         self.label, self.total, self.start = label, total, time.perf_counter()
-        self.is_shown, self.next_line = sys.stderr.isatty(), self.start
+        self.is_shown, self.next_line = sys.stderr.isatty() and dist.rank() == 0, self.start
 
     def show(self, done: int, text: str) -> None:
         if not self.is_shown and time.perf_counter() >= self.next_line:
             self.next_line = time.perf_counter() + 10
-            print(f"{self.label}: step {done} of {self.total}, {text}", file=sys.stderr, flush=True)
+            say(f"{self.label}: step {done} of {self.total}, {text}", sys.stderr)
         if self.is_shown:
             full = 30 * done // self.total
             left = (time.perf_counter() - self.start) / done * (self.total - done)
@@ -163,6 +170,7 @@ def run(data: list[np.ndarray], epochs: int, batch: int, seed: int) -> float:
     rng = np.random.default_rng(seed)
     model = Network()
     optimizer = nn.optim.Adam(model.parameters(), lr=2e-3)
+    data[:2] = dist.data_parallel(model, optimizer, *data[:2])  # under mpirun: each rank its part
 
     @jit
     def step(x: Tensor, y: Tensor) -> Tensor:
@@ -185,7 +193,7 @@ def run(data: list[np.ndarray], epochs: int, batch: int, seed: int) -> float:
         model.eval()
         result = accuracy(predict, data[2], data[3])
         seconds = time.perf_counter() - start
-        print(f"epoch {epoch + 1}: loss {loss:.4f}, test accuracy {100 * result:.2f} %, {seconds:.1f} s", flush=True)
+        say(f"epoch {epoch + 1}: loss {loss:.4f}, test accuracy {100 * result:.2f} %, {seconds:.1f} s")
     return result
 
 
@@ -202,12 +210,12 @@ def main() -> None:
     if epochs < 1 or given.batch < 1:
         parser.error("--epochs and --batch are 1 or more")
     if given.data is None:
-        print("mnist: no --data, so the digits are made up (6,000 to train, 1,000 to test)", flush=True)
+        say("mnist: no --data, so the digits are made up (6,000 to train, 1,000 to test)")
     data = read_data(given.data) if given.data else make_up_data(given.seed)
     data[:2] = [part[: given.limit] for part in data[:2]]
     try:
         with Context(**({"DEVICE": given.device} if given.device else {})):
-            print(f"accuracy {100 * run(data, epochs, min(given.batch, len(data[0])), given.seed):.2f} %")
+            say(f"accuracy {100 * run(data, epochs, min(given.batch, len(data[0])), given.seed):.2f} %")
     except KernmillError as error:
         sys.exit(f"mnist: {error}")
     except KeyboardInterrupt:

@@ -7,8 +7,8 @@ ordinary nodes, so a gradient has gradients. Ops without a row are constants to 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from kernmill.ir import (
     GradientError,
@@ -36,12 +36,17 @@ from kernmill.ir import (
     window,
 )
 
-from .lazy import KNOWN, accumulator
+from .lazy import KNOWN, accumulator, constant
 from .methods.segments import added, is_long
 from .methods.sorting import Sortable
 
-__all__ = ["gradient", "history_lost", "is_stop", "leads_not", "leaf_written", "stepped"]
+__all__ = [
+    "AfterBackward", "NewGrads", "depends_on_no_leaf", "gradient", "history_lost", "is_stop", "leads_not",
+    "leaf_written", "new_grads", "stepped",
+]  # fmt: skip
 
+NewGrads: TypeAlias = dict[int, tuple[Any, Any]]  # by the id of a leaf: the leaf, and what backward() found for it
+AfterBackward: TypeAlias = Callable[[Any, NewGrads], NewGrads]
 Grads = tuple[UOp | None, ...]
 _DEPTH = 3  # elementwise steps in the search for invariance along an axis
 
@@ -103,6 +108,14 @@ def history_lost() -> GradientError:
     )
 
 
+def depends_on_no_leaf() -> GradientError:
+    """The error of backward() where nothing requires a gradient."""
+    return GradientError(
+        "backward: this tensor does not depend on any tensor with requires_grad. Make a leaf with requires_grad=True, "
+        "and compute outside no_grad() and captured functions, or call backward() inside them."
+    )
+
+
 def stepped(call: str) -> GradientError:
     """Make the error of a loss whose history an optimizer's step has released."""
     return GradientError(
@@ -124,6 +137,20 @@ def leads_not(result: Any, number: int, target: Any) -> GradientError:
         f"gradient: this tensor does not depend on target {number} of shape {show_shape(target.uop.shape)}. "
         "Compute it from the target, outside no_grad() and without detach()."
     )
+
+
+def new_grads(root: Any, found: Mapping[UOp, Any], grads: Mapping[UOp, UOp]) -> Iterable[tuple[Any, Any]]:
+    """Return what backward() of `root` adds to the gradient of each leaf. `found`: leaves by their nodes."""
+    parts: NewGrads = {}
+    for node, leaf in found.items():
+        part = leaf._make(constant(leaf._at_home(grads.get(node) or filled(node, 0.0))), leaf._device)
+        known = parts.get(id(leaf))  # it has two nodes where it was frozen meanwhile
+        parts[id(leaf)] = leaf, part if known is None else known[1].add(part)
+    for after in dict.fromkeys(leaf._after_backward for leaf, _ in parts.values()):
+        if after is not None:
+            of_this = [key for key, (leaf, _) in parts.items() if leaf._after_backward is after]
+            parts |= after(root, {key: parts.pop(key) for key in of_this})
+    return parts.values()
 
 
 def is_stop(node: UOp) -> bool:

@@ -33,7 +33,7 @@ from kernmill.ir import (
 )
 from kernmill.runtime import buffer_node, download, realize
 
-from .autograd import filled, history_lost, is_stop, leads_not, leaf_written, stepped
+from .autograd import depends_on_no_leaf, filled, history_lost, is_stop, leads_not, leaf_written, new_grads, stepped
 from .autograd import gradient as gradient_of
 from .lazy import (
     Lazy,
@@ -60,6 +60,7 @@ from .views import renew, separate, write
 if TYPE_CHECKING:
     import numpy as np
 
+    from .autograd import AfterBackward
     from .lazy import Operand
 
     Array = np.ndarray[Any, np.dtype[Any]]
@@ -503,6 +504,7 @@ class Tensor(Conversions):
     """
 
     _roots: tuple[weakref.ref[Tensor], ...] = ()  # of a leaf: losses since an optimizer's last step
+    _after_backward: AfterBackward | None = None  # of a leaf: changes new gradients before they are added to `grad`
     _leads_to: frozenset[int] = frozenset()  # leaves that backward() gave gradients to, until a step moved them
     _was_stepped = False  # optimizers have made the steps that its backward() was for
 
@@ -624,17 +626,12 @@ class Tensor(Conversions):
         if self._was_stepped and not self.requires_grad:
             raise stepped("backward")
         if not self.requires_grad:
-            raise GradientError(
-                "backward: this tensor does not depend on any tensor with requires_grad. Make a leaf with "
-                "requires_grad=True, and compute outside no_grad() and captured functions, or call backward() "
-                "inside them."
-            )
+            raise depends_on_no_leaf()
         seed = self._seed(gradient, "backward")
         found = self._leaves_below()
         grads = gradient_of(self.uop, seed, found.keys(), leaves=found.keys())
         self._leads_to = frozenset(map(id, found.values()))
-        for node, leaf in found.items():
-            part = leaf._make(constant(leaf._at_home(grads.get(node) or filled(node, 0.0))), leaf._device)
+        for leaf, part in new_grads(self, found, grads):
             leaf.grad = (part if leaf.grad is None else leaf.grad.add(part))._named()
             roots = [ref for ref in leaf._roots if (root := ref()) is not None and _stored(root.uop) is None]
             leaf._roots = (*roots, weakref.ref(self))

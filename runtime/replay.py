@@ -16,17 +16,17 @@ from itertools import accumulate
 from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeAlias
 
-from kernmill.ir import Kernel, KernmillError, ShapeError, check_failed
+from kernmill.ir import Kernel, KernmillError, ShapeError, check_failed, np
 
 from . import later
-from .device import Batch, Call, Device, batch_of, failure, get_device, read_buffer
+from .device import Batch, Call, Device, batch_of, failure, get_device, read_buffer, write_buffer
 from .memory.buffer import Buffer
 from .scratch import scratch_of
 from .watch import wants_report
 
 __all__ = [
-    "Recording", "Replay", "check_values", "copy_between", "current_recording", "download_scalar", "is_to_be_recorded",
-    "narrow", "recording", "rehearsal",
+    "HostCall", "Recording", "Replay", "call_host", "check_values", "copy_between", "current_recording",
+    "download_scalar", "is_to_be_recorded", "narrow", "recording", "rehearsal", "run_on_host",
 ]  # fmt: skip
 
 
@@ -53,10 +53,19 @@ class _Check(NamedTuple):
     message: str
 
 
+class HostCall(NamedTuple):
+    """A function of the host among the launches: `function(outputs, inputs)` reads and writes 1-D NumPy arrays, the
+    values of `sources` and of `targets` (bfloat16: as uint16). It writes all values of each output."""
+
+    function: Callable[[Sequence[Any], Sequence[Any]], None]
+    targets: tuple[Buffer, ...]
+    sources: tuple[Buffer, ...]
+
+
 _MOST_PLACES = 4  # of one buffer, that straight-line code writes one by one
 _UNBOUND = -1  # instead of an address: while its locations are written, which Ctrl-C may interrupt
 
-Step: TypeAlias = "_Kernels | _Copy | _Check"
+Step: TypeAlias = "_Kernels | _Copy | _Check | HostCall"
 
 
 @dataclass(slots=True)
@@ -83,6 +92,10 @@ class Recording:
         """A bool was looked at after the run."""
         self.steps.append(_Check(buffer, message))
 
+    def add_host_call(self, call: HostCall) -> None:
+        """A function of the host ran on buffers."""
+        self.steps.append(call)
+
     def uses(self) -> Iterator[tuple[list[Buffer], list[Buffer]]]:
         """Yield for each launch, copy and check in order the buffers it uses, and those of them that it writes."""
         for step in self.steps:
@@ -90,6 +103,8 @@ class Recording:
                 yield [step.target, step.source], [step.target]
             elif isinstance(step, _Check):
                 yield [step.buffer], []
+            elif isinstance(step, HostCall):
+                yield [*step.targets, *step.sources], [*step.targets]
             else:
                 for kernel, call in zip(step.kernels, step.calls, strict=True):
                     places = [kernel.buffers.index(number) for number in kernel.outputs]
@@ -171,13 +186,15 @@ class Replay:
         self.kernel_count = recorded.kernel_count
         self.kept_bytes, self.least_bytes = self._memory(recorded)
         self._places: list[list[Any]] = [[] for _ in moving]
-        self._steps: list[_ReadyBatch | _Copy | _Check] = [self._prepared(step) for step in recorded.steps]
+        self._steps: list[_ReadyBatch | _Copy | _Check | HostCall] = [self._prepared(step) for step in recorded.steps]
         for scratch in self._scratch:  # not before the batches are made, which look at memory
             scratch.give_back()
         only = self._steps[0] if len(self._steps) == 1 and not self._scratch else None
         self.batch = only.batch if isinstance(only, _ReadyBatch) else None  # if that is the only launch
         self.checks_last = isinstance(self._steps[-1], _Check) if self._steps else False
-        self.is_bound_only = not any(id(part) in self._slot_of_absent for step in self._steps for part in step)
+        self.is_bound_only = not any(
+            isinstance(step, HostCall) or any(id(part) in self._slot_of_absent for part in step) for step in self._steps
+        )
 
     def _memory(self, recorded: Recording) -> tuple[int, int]:
         """Return the bytes of all owned buffers, and the peak of live bytes of them."""
@@ -208,11 +225,14 @@ class Replay:
         slot = self._slots.get(id(buffer))
         return buffer if slot is None else self._absent[slot]
 
-    def _prepared(self, step: Step) -> _ReadyBatch | _Copy | _Check:
+    def _prepared(self, step: Step) -> _ReadyBatch | _Copy | _Check | HostCall:
         if isinstance(step, _Copy):
             return _Copy(self._standing(step.target), self._standing(step.source))
         if isinstance(step, _Check):
             return _Check(self._standing(step.buffer), step.message)
+        if isinstance(step, HostCall):
+            targets, sources = (tuple(map(self._standing, part)) for part in (step.targets, step.sources))
+            return HostCall(step.function, targets, sources)
         calls = [c._replace(buffers=tuple(self._standing(b) for b in c.buffers)) for c in step.calls]
         batch = batch_of(get_device(step.device), calls)
         variables: dict[str, list[tuple[int, int]]] = {}
@@ -295,8 +315,8 @@ class Replay:
                     give(values[name])
         self._values = dict(values)
 
-    def _run_other(self, step: _Copy | _Check, given: Sequence[Buffer], *, is_timed: bool) -> None:
-        """A copy or a check."""
+    def _run_other(self, step: _Copy | _Check | HostCall, given: Sequence[Buffer], *, is_timed: bool) -> None:
+        """A copy, a check or a function of the host."""
 
         def now(buffer: Buffer) -> Buffer:
             slot = self._slot_of_absent.get(id(buffer))
@@ -304,6 +324,8 @@ class Replay:
 
         if isinstance(step, _Copy):
             copy_between(now(step.target), now(step.source), is_timed=is_timed)
+        elif isinstance(step, HostCall):
+            call_host(HostCall(step.function, tuple(map(now, step.targets)), tuple(map(now, step.sources))))
         elif download_scalar(now(step.buffer)):
             raise check_failed(step.message)
 
@@ -342,6 +364,33 @@ def copy_between(target: Buffer, source: Buffer, *, is_timed: bool = False) -> N
             later.profile.report_copy(target, source, perf_counter_ns() - start)
     except Exception as error:  # whatever a device's own code raises
         raise failure(device, error, f"a copy of {source.nbytes:,} bytes from {other.name}") from error
+
+
+def call_host(call: HostCall) -> None:
+    """Run the function once all that writes its buffers is done; outputs on devices that the host cannot see are
+    copied there."""
+    inputs = [read_buffer(get_device(buffer.device), buffer) for buffer in call.sources]
+    outputs: list[Any] = []
+    for buffer in call.targets:
+        device = get_device(buffer.device)
+        is_seen = device.limits.is_host_visible
+        array = read_buffer(device, buffer) if is_seen else np.empty(buffer.numel, buffer.dtype.stored_as)
+        outputs.append(array)
+    call.function(outputs, inputs)
+    for buffer, array in zip(call.targets, outputs, strict=True):
+        device = get_device(buffer.device)
+        if buffer.numel and not device.limits.is_host_visible:
+            write_buffer(device, buffer, array.data.cast("B"))
+
+
+def run_on_host(
+    function: Callable[[Sequence[Any], Sequence[Any]], None], targets: Sequence[Buffer], sources: Sequence[Buffer]
+) -> None:
+    """Run a function of the host on buffers now, and again in each replay of a recording that is under way."""
+    call = HostCall(function, tuple(targets), tuple(sources))
+    call_host(call)
+    if (record := current_recording()) is not None:
+        record.add_host_call(call)
 
 
 def download_scalar(buffer: Buffer) -> bool:

@@ -102,8 +102,14 @@ def test_a_page_is_short(page: Path) -> None:
     assert len(written(page).split()) <= 1500
 
 
+LATER_PAGES = {  # KB that later issues brought, above the 200 of the rebuilt docs, and what for
+    "use-several-machines": 5,
+}
+
+
 def test_the_pages_together_are_short() -> None:
-    assert sum(len(written(page).encode()) for page in FOR_PEOPLE) <= 200_000
+    limit = 200_000 + 1000 * sum(LATER_PAGES.values())
+    assert sum(len(written(page).encode()) for page in FOR_PEOPLE) <= limit
 
 
 def written(page: Path) -> str:

@@ -85,6 +85,7 @@ SETTINGS: dict[str, Setting] = {
         Setting("QUANT_ACT", "int8", "precision of activations in quantized products. int8: blocks of 32 int8 values (large batches on a matrix unit: bfloat16); float: unchanged", "int8 or float", _one_of("int8", "float"), is_captured=True),
         Setting("QUANT_FORM", "fast", "layout of interleaved IQ1, IQ2, IQ3 and TQ1_0 weights in memory. fast: decoded values if the device has byte dot products, 1.2 to 1.6 times the size of the file; small: the size of the file", "fast or small", _one_of("fast", "small"), is_captured=True),
         Setting("TARGET", "", "override the target. sse, avx2, avx512: lower CPU level; gpu, cpu: kernel shape on CL and PYTHON; amx: emulated matrix unit; mma: NVIDIA's matrix unit without its self-test; small: caches of some KB, for tests", "empty, sse, avx2, avx512, small, amx, gpu, cpu or mma", _one_of("", "sse", "avx2", "avx512", "small", "amx", "gpu", "cpu", "mma"), is_captured=True),
+        Setting("COMM_TIMEOUT", 120, "seconds that a rank waits for another one before it is an error", "1 to 86400", _between(1, 86_400)),
         Setting("SEED", 0, "seed of the random numbers", "0 to 4294967295", _between(0, 2**32 - 1)),
     ]
 }  # fmt: skip

@@ -12,6 +12,7 @@ import numpy as np
 
 from kernmill import SettingError, Tensor, jit, nn
 
+from .. import dist
 from ..quant import save
 from .arch import ARCHITECTURES, Cache, Config, Places
 from .generate import config_of
@@ -101,7 +102,8 @@ class Learner:
             report: Report = print) -> float:  # fmt: skip
         """Train on random batches of texts, by AdamW with a rate that falls to a tenth; return the last loss.
 
-        A text that is too long is truncated; a short one is padded with its last token.
+        A text that is too long is truncated; a short one is padded with its last token. Ranks of one job
+        (kernmill.dist) train one model, each on its part of the texts.
 
         Raises:
             SettingError: no texts, or one without tokens.
@@ -112,6 +114,7 @@ class Learner:
         data = np.array([[*ids[:size], *[ids[-1]] * (size - len(ids))] for ids in texts], np.int32)
         chance = np.random.default_rng(seed)
         optimizer = nn.optim.AdamW(self.parameters(), lr=rate)
+        data = dist.data_parallel(self.parameters(), optimizer, data[: len(data) // dist.size() * dist.size()])
 
         @jit
         def step(tokens: Tensor) -> Tensor:
@@ -127,8 +130,9 @@ class Learner:
                 optimizer.lr = rate * (0.55 + 0.45 * math.cos(math.pi * n / steps))
             loss = step(Tensor(data[chance.integers(0, len(data), batch)]))
             if n == 1 or n % max(1, steps // REPORTS) == 0 or n == steps:
-                value = float(loss.item())
-                report(f"  step {n:4}  loss {value:.3f}  {time.perf_counter() - start:5.1f} s")
+                value = float(dist.all_reduce(loss, op="mean").item())
+                if dist.rank() == 0:
+                    report(f"  step {n:4}  loss {value:.3f}  {time.perf_counter() - start:5.1f} s")
         return value
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -1,0 +1,14 @@
+"""Several computers, or several processes of one, that work on one program: MPI through mpi4py (extra `dist`).
+
+Start a program with `mpirun -n 2 python train.py`. Each copy has a `rank()`; `data_parallel` trains one model on all.
+"""
+
+from .collectives import all_gather, all_reduce, barrier, broadcast, recv, reduce_scatter, send
+from .communicator import Communicator, DistError, run_threads
+from .job import agree, communicator, rank, size, use
+from .training import data_parallel, no_sync, share
+
+__all__ = [
+    "Communicator", "DistError", "agree", "all_gather", "all_reduce", "barrier", "broadcast", "communicator",
+    "data_parallel", "no_sync", "rank", "recv", "reduce_scatter", "run_threads", "send", "share", "size", "use",
+]  # fmt: skip

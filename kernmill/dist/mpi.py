@@ -1,0 +1,182 @@
+"""Ranks that are processes of an MPI job, through mpi4py (extra `dist`).
+
+A rank that waits asks MPI again and again, so that Ctrl-C works and a silent rank is an error after COMM_TIMEOUT. A
+rank that ends with an error ends the job: MPI alone would leave the others waiting for ever.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from kernmill.ir import np, setting
+
+from .communicator import Array, Communicator, DistError, silence
+
+__all__ = ["MpiCommunicator", "is_mpi_job", "job_rank"]
+
+_SPINS = 20_000  # questions without a pause: some ms, longer than ranks of equal work are apart
+_PAUSE_S = 50e-6
+_ROLL_CALL_S = 1.0  # for the ranks that still answer to say so
+_SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS")
+_RANK_VARIABLES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MPI_LOCALRANKID", "SLURM_PROCID")
+_WORDS = {"u2": "float16 and bfloat16 are summed as float32", "f2": "float16 is summed as float32"}
+
+
+def is_mpi_job() -> bool:
+    """True if this process was started by mpirun, or by Slurm with more than one task."""
+    sizes = [os.environ[name] for name in _SIZE_VARIABLES if name in os.environ]
+    return any(size.isdigit() and int(size) > 1 for size in sizes)
+
+
+def job_rank() -> int:
+    """The rank that the launcher gave, known before MPI starts; 0 without a launcher."""
+    found = [os.environ[name] for name in _RANK_VARIABLES if name in os.environ]
+    return int(found[0]) if found and found[0].isdigit() else 0
+
+
+class MpiCommunicator(Communicator):
+    """All ranks of an MPI job."""
+
+    def __init__(self) -> None:
+        try:
+            from mpi4py import MPI
+        except ImportError as error:
+            raise DistError(
+                f"mpirun started this program, and MPI cannot be imported ({error}). "
+                "pip install 'kernmill[dist]' on each machine."
+            ) from None
+        self._mpi: Any = MPI
+        self._world: Any = MPI.COMM_WORLD.Dup()  # calls of the user's own do not meet ours
+        self._roll_call: Any = MPI.COMM_WORLD.Dup()
+        self._calls = 0
+        self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
+        here = self._world.Split_type(MPI.COMM_TYPE_SHARED)
+        self.local_size = here.Get_size()
+        here.Free()
+        self._ending = _Ending(self)
+
+    def abort(self, status: int) -> None:
+        """End all ranks at once with this exit status."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._mpi.COMM_WORLD.Abort(status)
+
+    # --- waiting
+    def _wait(self, request: Any, call: str, others: Sequence[int] | None = None) -> None:
+        """Return when the request is done. `others`: the ranks it needs; None: all.
+
+        Raises:
+            DistError: COMM_TIMEOUT is over.
+        """
+        self._ending.status = 0  # the program went on after an exit that it caught
+        self._calls += 1
+        for _ in range(_SPINS):
+            if request.Test():
+                return
+        limit_s = float(setting("COMM_TIMEOUT"))
+        end = time.monotonic() + limit_s
+        while not request.Test():
+            if time.monotonic() > end:
+                raise silence(call, self._silent() if others is None else others, limit_s)
+            time.sleep(_PAUSE_S)
+
+    def _silent(self) -> list[int]:
+        """The ranks that do not wait in the same collective: the others tell each other that they do."""
+        note = np.array([self._calls], np.int64)
+        notes = [self._roll_call.Isend(note, dest=rank) for rank in range(self.size) if rank != self.rank]
+        here = {self.rank}
+        end = time.monotonic() + _ROLL_CALL_S
+        while len(here) < self.size and time.monotonic() < end:
+            status = self._mpi.Status()
+            if not self._roll_call.Iprobe(status=status):
+                time.sleep(_PAUSE_S)
+                continue
+            heard = np.empty(1, np.int64)
+            self._roll_call.Recv(heard, source=status.Get_source())
+            if heard[0] == self._calls:
+                here.add(status.Get_source())
+        for request in notes:
+            request.Cancel() if not request.Test() else None
+        return [rank for rank in range(self.size) if rank not in here]
+
+    # --- what ranks exchange
+    def send(self, array: Array, to: int) -> None:
+        self._wait(self._world.Isend(self._bytes(array), dest=to), "send", [to])
+
+    def recv(self, array: Array, source: int) -> None:
+        self._wait(self._world.Irecv(self._bytes(array), source=source), "recv", [source])
+
+    def all_reduce(self, outputs: Sequence[Array], inputs: Sequence[Array], op: str) -> None:
+        requests = [
+            self._world.Iallreduce(given, output, op=self._op(op)) for output, given in zip(outputs, inputs, strict=True)
+        ]
+        for request in requests:
+            self._wait(request, "all_reduce")
+
+    def all_gather(self, output: Array, array: Array) -> None:
+        self._wait(self._world.Iallgather(self._bytes(array), self._bytes(output)), "all_gather")
+
+    def reduce_scatter(self, output: Array, array: Array, op: str) -> None:
+        request = self._world.Ireduce_scatter_block(array, output, op=self._op(op))
+        self._wait(request, "reduce_scatter")
+
+    def broadcast(self, array: Array, root: int) -> None:
+        self._wait(self._world.Ibcast(self._bytes(array), root=root), "broadcast")
+
+    def barrier(self) -> None:
+        self._wait(self._world.Ibarrier(), "barrier")
+
+    def all_objects(self, value: Any) -> list[Any]:
+        found: list[Any] = self._world.allgather(value)
+        return found
+
+    def _op(self, op: str) -> Any:
+        return getattr(self._mpi, op.upper())
+
+    @staticmethod
+    def _bytes(array: Array) -> Array:
+        """The same memory as bytes: MPI has no name for each dtype, and none is needed where nothing is computed."""
+        return array.reshape(-1).view(np.uint8)
+
+
+class _Ending:
+    """Makes a rank that ends with an error end the whole job."""
+
+    def __init__(self, communicator: MpiCommunicator) -> None:
+        self._communicator = communicator
+        self.status = 0  # of a `sys.exit` under way
+        if communicator.size == 1:
+            return
+        self._exit, self._hook = sys.exit, sys.excepthook
+        self._thread_hook = threading.excepthook
+        sys.exit, sys.excepthook, threading.excepthook = self._leave, self._fail, self._fail_in_thread
+        atexit.register(self._at_exit)
+
+    def _leave(self, status: Any = None, /) -> Any:
+        """`sys.exit`: nothing tells us later with which status the program ends."""
+        self.status = 0 if status is None else status if isinstance(status, int) else 1
+        return self._exit(status)
+
+    def _fail(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        """An exception that nobody caught: show it with the rank, and end all."""
+        if isinstance(error, DistError) and error.is_common and self._communicator.rank:
+            time.sleep(_ROLL_CALL_S)  # rank 0 has the same, and shows it
+            self._communicator.abort(1)
+        lines = "".join(traceback.format_exception(kind, error, trace)).splitlines()
+        sys.stderr.write("".join(f"[rank {self._communicator.rank}] {line}\n" for line in lines))
+        self._communicator.abort(130 if issubclass(kind, KeyboardInterrupt) else 1)
+
+    def _fail_in_thread(self, args: threading.ExceptHookArgs) -> None:
+        self._fail(args.exc_type, args.exc_value or args.exc_type(), args.exc_traceback)
+
+    def _at_exit(self) -> None:
+        if self.status:
+            self._communicator.abort(self.status)

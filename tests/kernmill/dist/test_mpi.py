@@ -1,0 +1,135 @@
+"""Jobs of `mpirun`: captured collectives, training, and how a job ends. Skipped without mpi4py and an mpirun."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+MPIRUN = next(
+    (found for folder in (str(Path(sys.executable).parent), None) if (found := shutil.which("mpirun", path=folder))),
+    None,
+)
+pytestmark = pytest.mark.skipif(
+    MPIRUN is None or importlib.util.find_spec("mpi4py") is None, reason="needs the extra dist: mpi4py, and an mpirun"
+)
+
+
+@pytest.fixture
+def device() -> str:
+    """The default one: each job opens its own."""
+    return "LLVM"
+
+
+def job(program: str, ranks: int = 2, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Run a program as a job; hydra, MPICH's launcher, ends it after a minute."""
+    assert MPIRUN is not None
+    command = [MPIRUN, "-n", str(ranks), sys.executable, "-c", program, *arguments]
+    environment = {**os.environ, "THREADS": "1", "MPIEXEC_TIMEOUT": "60", **settings}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_captured_collective_is_part_of_each_replay() -> None:
+    done = job("""
+import numpy as np
+from kernmill import Tensor, dist, jit
+f = jit(lambda a: dist.all_reduce(a * 2).sum(1) + dist.broadcast(a, root=1)[:, 0])
+for i in range(5):
+    a = np.full((2, 3), i + dist.rank(), np.float32)
+    assert f(Tensor(a)).tolist() == [6.0 * (2 * i + 1) + i + 1] * 2, (i, f(Tensor(a)).tolist())
+print("rank", dist.rank(), "of", dist.size())
+""")
+    assert sorted(done.stdout.splitlines()) == ["rank 0 of 2", "rank 1 of 2"], done.stderr
+
+
+def test_a_captured_training_step_on_two_ranks() -> None:
+    program = """
+import numpy as np
+from kernmill import Tensor, dist, jit, manual_seed, nn
+manual_seed(dist.rank())
+model = nn.Sequential(nn.Linear(5, 8), Tensor.tanh, nn.Linear(8, 3))
+optimizer = nn.optim.Adam(model.parameters(), lr=0.05)
+rng = np.random.default_rng(3)
+x, y = rng.normal(size=(32, 5)).astype(np.float32), rng.integers(0, 3, 32)
+x, y = dist.data_parallel(model, optimizer, x, y, check_every=2)
+@jit
+def step(x, y):
+    optimizer.zero_grad()
+    loss = model(x).cross_entropy(y)
+    loss.backward()
+    nn.optim.clip_grad_norm(optimizer.parameters, 0.1)
+    optimizer.step()
+    return loss.detach()
+for i in range(6):
+    half = slice(i % 2, None, 2)
+    loss = dist.all_reduce(step(Tensor(x[half]), Tensor(y[half])), op="mean").item()
+    if dist.rank() == 0: print(f"{loss:.5f}")
+"""
+    alone, both = job(program, 1), job(program, 2)
+    assert both.stderr == ""
+    assert len(both.stdout.splitlines()) == 6
+    alone_first, both_first = (float(done.stdout.splitlines()[0]) for done in (alone, both))
+    assert abs(alone_first - both_first) < 0.5  # other halves: the sums over both are equal, in test_ranks.py
+
+
+ENDS = {
+    "raise": ("raise ValueError('no such file')", 1, "[rank 1] ValueError: no such file"),
+    "exit": ("sys.exit(3)", 3, ""),
+    "kill": ("os.kill(os.getpid(), 9)", 9, ""),
+    "thread": ("import threading; t = threading.Thread(target=lambda: 1 / 0); t.start(); t.join()", 1, "[rank 1] Zero"),
+    "silent": ("time.sleep(30)", 1, "all_reduce: rank 1 has not answered for 1 s."),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_one_rank_that_ends_ends_all(end: str) -> None:
+    """An exit status other than 0, the rank's own traceback, and no rank that waits for ever."""
+    action, status, words = ENDS[end]
+    done = job(f"""
+import os, sys, time
+from kernmill import Tensor, dist
+if dist.rank() == 1:
+    {action}
+dist.all_reduce(Tensor([1.0])).item()
+time.sleep(30)
+""", 3, COMM_TIMEOUT="1")  # fmt: skip
+    assert done.returncode == status
+    assert words in done.stderr
+    assert end == "silent" or "not answered" not in done.stderr
+
+
+def test_ranks_that_disagree_end_with_one_sentence() -> None:
+    done = job("from kernmill import Tensor, dist; dist.all_reduce(Tensor.ones(2 + dist.rank()))")
+    assert done.returncode == 1
+    assert done.stderr.count("the ranks differ in what they exchange") == 1
+    assert "[rank 1]" not in done.stderr
+
+
+def test_mpirun_without_the_extra_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "mpi4py.py").write_text("raise ImportError('No module named mpi4py')")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = job("from kernmill import dist; dist.rank()", PYTHONPATH=path)
+    assert done.returncode != 0
+    assert done.stderr.count("pip install 'kernmill[dist]'") == 1
+
+
+def test_ctrl_c_ends_all() -> None:
+    assert MPIRUN is not None
+    program = "from kernmill import dist, Tensor\nif dist.rank(): dist.barrier()\nprint('ready', flush=True)\ninput()"
+    with subprocess.Popen(
+        [MPIRUN, "-n", "2", sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as running:  # fmt: skip
+        assert running.stdout is not None
+        running.stdout.readline()
+        time.sleep(0.2)
+        running.send_signal(signal.SIGINT)
+        assert running.wait(20) != 0
