@@ -6,12 +6,13 @@ and `eigvals` call LAPACK on the host, without gradients. Singular matrices rais
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
+from kernmill.ir import DTypeError, SettingError, ShapeError, show_shape
 from kernmill.ir import LinAlgError as LinAlgError
-from kernmill.ir import SettingError, ShapeError, show_shape
 
 from .methods.spectral import Eigh, Svd
 from .tensor import Tensor
@@ -24,63 +25,88 @@ __all__ = [
 ]  # fmt: skip
 
 Axis = int | Sequence[int] | None
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+def _of_tensors(function: Function) -> Function:
+    """Refuse a first argument that is not a tensor, with a sentence."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if args and not isinstance(args[0], Tensor):
+            raise DTypeError(f"linalg.{function.__name__}: {type(args[0]).__name__} is not a tensor. Give Tensor(..).")
+        return function(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+@_of_tensors
 def cholesky(x: Tensor, *, upper: bool = False) -> Tensor:
     """`Tensor.cholesky`."""
     return x.cholesky(upper)
 
 
+@_of_tensors
 def qr(x: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
     """`Tensor.qr`."""
     return x.qr(mode)
 
 
+@_of_tensors
 def lu(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """`Tensor.lu`."""
     return x.lu()
 
 
+@_of_tensors
 def svd(x: Tensor, full_matrices: bool = True) -> Svd:
     """`Tensor.svd`."""
     return x.svd(full_matrices)
 
 
+@_of_tensors
 def svdvals(x: Tensor) -> Tensor:
     """`Tensor.svdvals`."""
     return x.svdvals()
 
 
+@_of_tensors
 def eigh(x: Tensor, UPLO: str = "L") -> Eigh:
     """`Tensor.eigh`."""
     return x.eigh(UPLO)
 
 
+@_of_tensors
 def eigvalsh(x: Tensor, UPLO: str = "L") -> Tensor:
     """`Tensor.eigvalsh`."""
     return x.eigvalsh(UPLO)
 
 
+@_of_tensors
 def inv(x: Tensor) -> Tensor:
     """`Tensor.inv`."""
     return x.inv()
 
 
+@_of_tensors
 def pinv(x: Tensor, rcond: float | None = None) -> Tensor:
     """`Tensor.pinv`."""
     return x.pinv(rcond)
 
 
+@_of_tensors
 def solve(a: Tensor, b: Tensor) -> Tensor:
     """`Tensor.solve`."""
     return a.solve(b)
 
 
+@_of_tensors
 def solve_triangular(a: Tensor, b: Tensor, *, upper: bool = False, unitriangular: bool = False) -> Tensor:
     """`Tensor.solve_triangular`."""
     return a.solve_triangular(b, upper=upper, unitriangular=unitriangular)
 
 
+@_of_tensors
 def lstsq(a: Tensor, b: Tensor, rcond: float | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The solution of `Tensor.lstsq`, the sums of squares of what is left, the rank, and the singular values.
 
@@ -93,66 +119,79 @@ def lstsq(a: Tensor, b: Tensor, rcond: float | None = None) -> tuple[Tensor, Ten
     return x, rest if m > n else rest[..., :0], a.matrix_rank(), a.svdvals()
 
 
+@_of_tensors
 def det(x: Tensor) -> Tensor:
     """`Tensor.det`."""
     return x.det()
 
 
+@_of_tensors
 def slogdet(x: Tensor) -> tuple[Tensor, Tensor]:
     """`Tensor.slogdet`."""
     return x.slogdet()
 
 
+@_of_tensors
 def matrix_rank(x: Tensor, tol: float | None = None) -> Tensor:
     """`Tensor.matrix_rank`."""
     return x.matrix_rank(tol)
 
 
+@_of_tensors
 def matrix_power(x: Tensor, n: int) -> Tensor:
     """`Tensor.matrix_power`."""
     return x.matrix_power(n)
 
 
+@_of_tensors
 def matrix_exp(x: Tensor) -> Tensor:
     """`Tensor.matrix_exp`."""
     return x.matrix_exp()
 
 
+@_of_tensors
 def matmul(x: Tensor, y: Tensor) -> Tensor:
     """`Tensor.matmul`."""
     return x.matmul(y)
 
 
+@_of_tensors
 def outer(x: Tensor, y: Tensor) -> Tensor:
     """`Tensor.outer`."""
     return x.outer(y)
 
 
+@_of_tensors
 def cross(x: Tensor, y: Tensor, axis: int = -1) -> Tensor:
     """`Tensor.cross`."""
     return x.cross(y, axis)
 
 
+@_of_tensors
 def tensordot(x: Tensor, y: Tensor, axes: int | Sequence[Sequence[int]] = 2) -> Tensor:
     """`Tensor.tensordot`."""
     return x.tensordot(y, axes)
 
 
+@_of_tensors
 def vecdot(x: Tensor, y: Tensor, axis: int = -1) -> Tensor:
     """The dot products of vectors along an axis."""
     return (x * y).sum(axis)
 
 
+@_of_tensors
 def matrix_transpose(x: Tensor) -> Tensor:
     """The last two axes exchanged."""
     return x.mT
 
 
+@_of_tensors
 def diagonal(x: Tensor, offset: int = 0) -> Tensor:
     """Diagonals of the last two axes, as a new last one."""
     return x.diagonal(offset, -2, -1)
 
 
+@_of_tensors
 def trace(x: Tensor, offset: int = 0) -> Tensor:
     """Sums of `diagonal`."""
     return diagonal(x, offset).sum(-1)
@@ -180,12 +219,14 @@ def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
     return product(0, count - 1)
 
 
+@_of_tensors
 def vector_norm(x: Tensor, ord: float = 2.0, axis: Axis = None, keepdim: bool = False) -> Tensor:
     """The norm of vectors along axes (None: all): of any order, 0 counts the entries that are not 0, inf and -inf are
     the largest and the smallest size."""
     return x.norm(ord, axis, keepdim)
 
 
+@_of_tensors
 def matrix_norm(x: Tensor, ord: float | str = "fro", axis: tuple[int, int] = (-2, -1), keepdim: bool = False) -> Tensor:
     """The norm of matrices in two axes: "fro", or a function of singular values: "nuc" is their sum, 2 and -2 are the
     largest and smallest. 1 and -1 are the largest and smallest sum of a column, inf and -inf of a row.
@@ -216,6 +257,7 @@ def matrix_norm(x: Tensor, ord: float | str = "fro", axis: tuple[int, int] = (-2
     return result
 
 
+@_of_tensors
 def norm(x: Tensor, ord: Any = None, axis: Axis = None, keepdim: bool = False) -> Tensor:
     """`vector_norm` of one axis, or of all without `ord`; else `matrix_norm` of two axes, as numpy.linalg.norm."""
     if axis is None and ord is not None and x.ndim == 2:
@@ -227,6 +269,7 @@ def norm(x: Tensor, ord: Any = None, axis: Axis = None, keepdim: bool = False) -
     return vector_norm(x, 2.0 if ord is None else ord, axis, keepdim)
 
 
+@_of_tensors
 def cond(x: Tensor, p: float | str | None = None) -> Tensor:
     """The condition number: the largest by the smallest singular value, or for other norms that of x times that of its
     inverse."""

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import kernmill
-from kernmill import SettingError, ShapeError, Tensor, linalg
+from kernmill import DTypeError, SettingError, ShapeError, Tensor, linalg
 from tests.kernmill.against import only_on
 
 on_device = only_on("LLVM")
+ANY: Any = [1.0, 2.0]
 A = np.random.default_rng(0).standard_normal((4, 4))
 B = np.random.default_rng(1).standard_normal((3, 4, 5))
 
@@ -59,4 +60,6 @@ def test_wrong_orders_are_errors() -> None:
         linalg.norm(Tensor(B), 2)
     with pytest.raises(ShapeError, match=r"^multi_dot: 1 tensors"):
         linalg.multi_dot([Tensor(A)])
+    with pytest.raises(DTypeError, match=r"^linalg\.norm: list is not a tensor\. Give Tensor\(\.\.\)\.$"):
+        linalg.norm(ANY)
     assert kernmill.linalg is linalg

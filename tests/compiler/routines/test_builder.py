@@ -36,10 +36,11 @@ def test_a_load_after_a_store_is_another_one() -> None:
     out[0, 0] = before + 1.0
     after = out[0, 0]
     assert before.uop is not after.uop
+    found = [before, after]
     for _ in k.between(0, 2):
-        inside = out[0, 0]
-        out[0, 0] = inside * 2.0
-    assert len({v.uop for v in (before, after, inside, out[0, 0])}) == 4
+        found.append(out[0, 0])
+        out[0, 0] = found[-1] * 2.0
+    assert len({v.uop for v in (*found, out[0, 0])}) == 4
     verify(k.linear(), Stage.LINEAR, "test")
 
 

@@ -10,7 +10,7 @@ import pytest
 from kernmill import SettingError, Tensor
 from tests.kernmill.against import only_on, with_torch
 
-from .test_factors import NARROW, SHAPES, TALL, error, matrices
+from .test_factors import NARROW, SHAPES, TALL, WIDE, error, matrices
 
 on_device = only_on("LLVM")
 
@@ -25,7 +25,7 @@ def test_eigenvectors_diagonalize(shape: tuple[int, ...], dtype: Any) -> None:
         assert error(values, np.linalg.eigvalsh(a)) < 30
 
 
-@pytest.mark.parametrize(("shape", "dtype"), [*((s, np.float64) for s in (*SHAPES, *TALL)), *NARROW], ids=str)
+@pytest.mark.parametrize(("shape", "dtype"), [*((s, np.float64) for s in (*SHAPES, *TALL)), *NARROW, *WIDE], ids=str)
 def test_singular_values_and_vectors(shape: tuple[int, ...], dtype: Any) -> None:
     a = matrices(*shape, dtype=dtype)
     for full in (False, True):
