@@ -29,7 +29,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _of_tensors(function: Function) -> Function:
-    """Refuse a first argument that is not a tensor, with a sentence."""
+    """Wrap a function: a first argument of another type raises DTypeError."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
