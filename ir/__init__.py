@@ -14,6 +14,7 @@ from .fold import *
 from .graph import *
 from .graph_plan import *
 from .ops import *
+from .origin import *
 from .pattern import *
 from .process import weak as weak
 from .process.digest import *

@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self, TypeAlias
 
 from .dtype import DType
 from .ops import Ops
+from .origin import in_run
 from .uop import UOp
 
 __all__ = ["BufferPlan", "CheckItem", "Copy", "GraphPlan", "Item", "Kernel", "MemoryPlan", "PlacedUnit", "Placement"]
+
+Origins: TypeAlias = "tuple[str, ...]"
 
 
 @dataclass(eq=False, slots=True)
 class Kernel:
     """One launch: `ast` is a SINK of STOREs over PARAMs; PARAM slot i is the schedule's buffer `buffers[i]`."""
 
-    made: Callable[[], tuple[UOp, str | None]]  # returns `ast` and its source line; called at the first use
+    made: Callable[[], tuple[UOp, Origins]]  # returns `ast` and its source lines; called at the first use
     buffers: tuple[int, ...]
     outputs: tuple[int, ...]
     device: str
     key: bytes  # the digest of `ast`
     name: str  # kind and sizes
     variables: tuple[tuple[str, int, int], ...]  # in the order of its arguments, with their bounds
+    lines: Sequence[str | None] | None = None  # source lines of this run, by node, where they are not the plan's
 
     @classmethod
-    def of(cls, ast: UOp, buffers: tuple[int, ...], outputs: tuple[int, ...], device: str, origin: str | None) -> Self:
+    def of(cls, ast: UOp, buffers: tuple[int, ...], outputs: tuple[int, ...], device: str, origins: Origins) -> Self:
         """The kernel of this `ast`."""
         found = sorted((u.arg for u in ast.toposort() if u.op is Ops.VARIABLE), key=lambda arg: str(arg[0]))
-        return cls(lambda: (ast, origin), buffers, outputs, device, ast.key, ast.arg.name, tuple(found))
+        return cls(lambda: (ast, origins), buffers, outputs, device, ast.key, ast.arg.name, tuple(found))
 
     @property
     def ast(self) -> UOp:
@@ -37,9 +41,14 @@ class Kernel:
         return self.made()[0]
 
     @property
+    def origins(self) -> Origins:
+        """The user's source lines (ir/origin.py): that of the result first, then of all else that is fused into it."""
+        return tuple(dict.fromkeys(in_run(origin, self.lines) for origin in self.made()[1]))
+
+    @property
     def origin(self) -> str | None:
-        """The user's source line."""
-        return self.made()[1]
+        """The source line of the result."""
+        return next(iter(self.origins), None)
 
 
 class Copy(NamedTuple):

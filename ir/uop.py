@@ -82,12 +82,15 @@ def _key_of(node: UOp) -> bytes:
 
 class _Origin(threading.local):
     line: str | None = None
+    suffix: str = ""
+    layer: Any = None
     given: tuple[Any, ...] = ()
 
 
 current_origin = _Origin()
 """Its `line` is given to every node that this thread makes from now on; `given` are the arguments of the user's call,
-if there is a float among them."""
+if there is a float among them. Lines of later calls end in `suffix`, which names the layer that is called now, `layer`,
+or the parameter that is updated (origin.py)."""
 
 
 def _infix(op: Op) -> Callable[[UOp, UOp | float], UOp]:

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from . import linalg as linalg
     from . import nn as nn
     from .captures import jit
+    from .profiling import profile
 
     __version__: str
 
@@ -88,6 +89,7 @@ __all__ = [
     "meshgrid",
     "nn",
     "no_grad",
+    "profile",
     "stack",
     "train",
     "where",
@@ -111,7 +113,7 @@ def _version() -> str:
 
 
 if not TYPE_CHECKING:  # to a checker a __getattr__ is every name that there could be
-    _find, __dir__ = _lazy_exports(__name__, "captures", "linalg", "nn", only=__all__)
+    _find, __dir__ = _lazy_exports(__name__, "captures", "linalg", "nn", "profiling", only=__all__)
 
     def __getattr__(name: str) -> object:
         """Import the module of a name; for an unknown name, say where it is."""

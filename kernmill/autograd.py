@@ -19,11 +19,13 @@ from kernmill.ir import (
     as_size,
     assign,
     const,
+    current_origin,
     device_of,
     dtypes,
     elementwise,
     expand,
     iota,
+    join_origin,
     numel,
     pad,
     permute,
@@ -31,6 +33,7 @@ from kernmill.ir import (
     reshape,
     show_shape,
     shrink,
+    split_origin,
     strided,
     unwindow,
     window,
@@ -63,9 +66,27 @@ def gradient(root: UOp, grad: UOp, targets: Collection[UOp], leaves: Collection[
             leads.add(node)
     grads: dict[UOp, UOp] = {root: grad}
     inner = {target for target in targets if target.src}
+    own = current_origin.line
+    try:
+        _propagate(order, grads, leads, leaves, inner)
+    finally:
+        current_origin.line = own
+    return {target: grads[target] for target in targets if target in grads}
+
+
+def _propagate(
+    order: Sequence[UOp], grads: dict[UOp, UOp], leads: set[UOp], leaves: Collection[UOp], inner: set[UOp]
+) -> None:
+    """Add the gradients of nodes, last ones first; new nodes name the forward line."""
+    own = current_origin.line
+    named: dict[str | None, str | None] = {None: own}
     for node in reversed(order):
         if node not in leads or node not in grads or node in leaves or is_stop(node):
             continue
+        if node.origin not in named:
+            line, layer, _ = split_origin(node.origin)
+            named[node.origin] = join_origin(line, layer, "backward")
+        current_origin.line = named[node.origin]
         rule, known = RULES.get(node.op), KNOWN.get(node)
         if known and inner and _is_between(inner, node, known[0]):
             known = None
@@ -80,7 +101,6 @@ def gradient(root: UOp, grad: UOp, targets: Collection[UOp], leaves: Collection[
             else zip(node.src, rule(node, grads[node]), strict=True)
         )
         _add_parts(grads, found, leads)
-    return {target: grads[target] for target in targets if target in grads}
 
 
 def _add_parts(grads: dict[UOp, UOp], found: Iterable[tuple[UOp, UOp | None]], leads: Container[UOp]) -> None:

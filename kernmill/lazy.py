@@ -508,12 +508,12 @@ def _is_ours(name: str) -> bool:
 
 
 def user_line() -> str:
-    """`file:line` of the first frame outside kernmill."""
+    """`file:line` of the first frame outside kernmill, with the layer that is called now."""
     frame = sys._getframe(2)
     while True:
         name = frame.f_code.co_filename
         if not _is_ours(name) or frame.f_back is None:
-            return f"{name}:{frame.f_lineno}"
+            return f"{name}:{frame.f_lineno}{current_origin.suffix}"
         frame = frame.f_back
 
 

@@ -10,6 +10,7 @@ from kernmill.ir import lazy_exports
 from . import device as device
 from . import later as later
 from . import opening as opening
+from . import recorder as recorder
 from . import watch as watch
 from . import weight_arena as weight_arena
 from .cpu import elf as elf
@@ -30,6 +31,7 @@ from .plans import stored_plan as stored_plan
 from .programs import compile_cache as compile_cache
 from .programs import schedules as schedules
 from .programs.build import *
+from .recorder import *
 from .replay import *
 from .watch import *
 from .weight_arena import *

@@ -12,6 +12,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from kernmill.ir import (
     DeviceSpec,
@@ -40,11 +41,12 @@ from .programs.compile_cache import cache_key, default_cache
 from .programs.schedules import stamp
 from .replay import copy_between
 
-__all__ = ["device_table", "measured_device", "measured_link", "median_ns"]
+__all__ = ["Ceilings", "device_table", "measured_ceilings", "measured_device", "measured_link", "median_ns"]
 
 _ENOUGH_NS = 1_000_000  # of a small kernel: longer ones are of a device that is slow
 _FEW = 1 << 10  # elements of a small kernel
 _RUNS = 5
+_SIDE, _STREAM, _SHORT = 512, 1 << 24, 1 << 16  # of the product; elements of the long and the short stream
 _ADDITIONS = 64  # of each element, in the kernel that measures them
 _SMALL, _LARGE = 256, 1 << 20  # bytes of the copies over a link
 
@@ -92,6 +94,39 @@ def measured_device(device: Device) -> DeviceSpec:
     return DeviceSpec(device.name).with_rates(figures)
 
 
+class Ceilings(NamedTuple):
+    """What a device can do at most, measured with kernels of ours. Units: flop/ns, byte/ns, ns, bytes."""
+
+    flops_per_ns: float
+    bytes_per_ns: float  # of data that no cache has
+    cached_bytes_per_ns: float  # of data that a cache has
+    launch_ns: float
+    cache_bytes: int  # below which data may be in a cache
+
+
+def measured_ceilings(device: Device) -> Ceilings:
+    """The ceilings of a device, from the cache or measured now: a large product, a long stream, a short one."""
+    flops, memory, cached, launch = _stored(["ceilings", *_tag(device)], lambda: _measure_ceilings(device))
+    return Ceilings(flops, memory, max(memory, cached), launch, 4 * device.target.l2_bytes)
+
+
+def _measure_ceilings(device: Device) -> list[float]:
+    launch = _time(device, _elementwise(16, 1))
+    is_slow = launch > _ENOUGH_NS or _time(device, _elementwise(_FEW, _ADDITIONS)) > _ENOUGH_NS
+    room = _room(device) // dtypes.float32.size_bytes
+    side, count = (16, _FEW) if is_slow else (_SIDE, min(_STREAM, room))
+    side = side if side * side < room else 16
+    works = _product(side), _elementwise(count, 1), _elementwise(min(_SHORT, count), 1)
+    product, stream, short = (_time(device, work, min) for work in works)
+    size = 2 * dtypes.float32.size_bytes
+    return [
+        2 * side**3 / max(1.0, product - launch),
+        size * count / max(1.0, stream - launch),
+        size * min(_SHORT, count) / max(1.0, short - launch / 2),
+        launch,
+    ]
+
+
 def _tag(device: Device) -> list[str]:
     return [device.name, device.cache_tag(), device.description, str(setting("TARGET")), str(setting("THREADS"))]
 
@@ -133,8 +168,8 @@ def _product(side: int) -> tuple[UOp, list[int]]:
     return reduce_axes(elementwise(Ops.MUL, rows, columns), Ops.ADD, (1,)), [side * side, side * side]
 
 
-def _time(device: Device, work: tuple[UOp, list[int]]) -> float:
-    """Median wall time of a graph on a device, in nanoseconds."""
+def _time(device: Device, work: tuple[UOp, list[int]], of: Callable[[list[float]], float] = statistics.median) -> float:
+    """Median wall time of a graph on a device, or the least, in nanoseconds."""
     root, sizes = work
     graph, _ = later.planning.planned((root,), (device.name,) * len(sizes), frozenset(), device.name)
     kernels = [item for item in graph.items if isinstance(item, Kernel)]
@@ -151,19 +186,19 @@ def _time(device: Device, work: tuple[UOp, list[int]]) -> float:
         device.run(calls)
         device.synchronize()
 
-    return median_ns(run)
+    return median_ns(run, of)
 
 
-def median_ns(run: Callable[[], object]) -> float:
+def median_ns(run: Callable[[], object], of: Callable[[list[float]], float] = statistics.median) -> float:
     """Return the median wall time of a few runs, in nanoseconds; the first one does not count."""
-    times = []
+    times: list[float] = []
     for _ in range(_RUNS + 1):
         start = time.perf_counter_ns()
         run()
         times.append(time.perf_counter_ns() - start)
         if times[-1] > 100 * _ENOUGH_NS:
             break
-    return statistics.median(times[1:] or times)
+    return of(times[1:] or times)
 
 
 # --- links -----------------------------------------------------------------------------------------------------------

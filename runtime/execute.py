@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from kernmill.ir import (
@@ -23,12 +24,13 @@ from kernmill.ir import (
     OutOfMemoryError,
     UOp,
     check_failed,
+    current_origin,
     dtypes,
     process_lock,
     setting,
 )
 
-from . import later
+from . import later, recorder
 from .device import (
     Call,
     canonical_name,
@@ -46,8 +48,9 @@ from .plans.graph_key import STALE, GraphWalk
 from .plans.plan import Plan, plans, runs_unseen, settings_key
 from .plans.prepared import Prepared, prepare
 from .plans.views import part_of, views
+from .recorder import Lines
 from .replay import check_values, copy_between, current_recording, download_scalar, is_to_be_recorded
-from .watch import is_watched, wants_report
+from .watch import sees_kernels, wants_report
 
 __all__ = ["STALE", "allocate_buffer", "download", "launched_ns", "realize", "take_over", "upload"]
 
@@ -86,7 +89,10 @@ def upload(array: Any, dtype: DType, device: str, *, borrow: bool = False) -> UO
     buffer = allocate_buffer(device, dtype, array.size)
     buffer.is_borrowed = current_recording() is not None  # a replay reads these values again: never written in place
     if array.size:
+        start = time.perf_counter_ns() if recorder.active is not None else 0
         write_buffer(get_device(device), buffer, array.data.cast("B"))
+        if start and (now := recorder.active) is not None:
+            now.span("copy", f"host -> {device}", start, buffer.nbytes, current_origin.line)
     return buffer_node(buffer)
 
 
@@ -98,7 +104,16 @@ def download(node: UOp) -> Any:
             "jit: the captured function reads values (numpy(), item(), a comparison in an if). A replay would repeat "
             "the values of the capture. Return the tensor and read it outside."
         )
-    return read_buffer(get_device(buffer.device), buffer)
+    device = get_device(buffer.device)
+    if (now := recorder.active) is None:
+        return read_buffer(device, buffer)
+    start = time.perf_counter_ns()
+    device.synchronize()
+    now.span("wait", f"for {device.name}", start)
+    start = time.perf_counter_ns()
+    found = read_buffer(device, buffer)
+    now.span("copy", f"{device.name} -> host", start, buffer.nbytes, node.origin)
+    return found
 
 
 def realize(
@@ -199,7 +214,7 @@ class _Run:
         """Launch everything. Returns the buffers by number, of prepared launches only the given and new ones."""
         if prepared is not None:
             start = time.perf_counter_ns()
-            found = prepared.run(storages, plan.counts, values)
+            found = prepared.run(storages, plan.counts, values, self.lines() if recorder.active is not None else None)
             _launched[0] += time.perf_counter_ns() - start
             return found
         buffers = self.memory(plan, storages)
@@ -210,6 +225,10 @@ class _Run:
         """Mark overwritten leaves after a Ctrl-C: nobody knows how much of them was written."""
         for slot in plan.written:
             take_over(self.walk.leaves[slot])
+
+    def lines(self) -> Lines:
+        """The source lines of this run's nodes: another graph of equal structure may have made the plan."""
+        return tuple([node.origin for node in self.walk.order])
 
     def key(self) -> tuple[Any, ...]:
         return self.walk.structure, self.walk.devices, self.in_place, settings_key()
@@ -276,6 +295,7 @@ class _Run:
 
     def launch(self, plan: Plan, buffers: list[Buffer], values: Mapping[str, int]) -> None:
         """Run the items; kernels of one device that follow each other go as one batch."""
+        lines = self.lines() if recorder.active is not None or self.is_recorded else None
         for step in plan.steps:
             if isinstance(step, Copy):
                 copy_between(buffers[step.target], buffers[step.source], is_timed=wants_report())
@@ -287,7 +307,7 @@ class _Run:
                 given = tuple([values[name] for name, _, _ in kernel.variables])
                 call = Call(program, tuple([buffers[n] for n in kernel.buffers]), given, program.threads)
                 batch.append((kernel, call))
-            run_batch(batch)
+            run_batch(batch, values, lines)
 
     def finish(self, plan: Plan, buffers: Any) -> None:
         """Give results their memory; raise where a check failed. `buffers` has those of results and checks."""
@@ -371,7 +391,7 @@ def _prepared(plan: Plan) -> Prepared | None:
     if not plan.prepared:
         plan.prepared.append(prepare(plan))
     prepared: Prepared | None = plan.prepared[0]
-    if prepared is None or current_recording() is not None or is_watched() or not runs_unseen():
+    if prepared is None or current_recording() is not None or sees_kernels() or not runs_unseen():
         return None
     return prepared
 
@@ -388,16 +408,20 @@ def launched_ns() -> int:
     return _launched[0]
 
 
-def run_batch(batch: list[tuple[Kernel, Call]]) -> None:
-    """Launch kernels of one device in order."""
+def run_batch(batch: list[tuple[Kernel, Call]], values: Mapping[str, int], lines: Lines) -> None:
+    """Launch kernels of one device in order. `lines`: of this run's nodes, if they are wanted."""
     device, is_timed = get_device(batch[0][0].device), wants_report()
     if setting("CHECK") and device.name != "PYTHON":
         for kernel, call in batch:
             later.check.run_checked(device, kernel, call)
     else:
         start = time.perf_counter_ns()
+        now, times = None if is_timed else recorder.active, list[int]()
         try:
-            times = device.run([call for _, call in batch], is_timed=is_timed)
+            if now is None:
+                times = device.run([call for _, call in batch], is_timed=is_timed)
+            else:
+                now.run(device, [call for _, call in batch], [kernel for kernel, _ in batch], values, lines)
         except Exception as error:  # whatever a device's own code raises
             raise failure(device, error, f"run of {_shown(batch)}") from error
         _launched[0] += time.perf_counter_ns() - start
@@ -405,7 +429,9 @@ def run_batch(batch: list[tuple[Kernel, Call]]) -> None:
             later.profile.report(device, [kernel for kernel, _ in batch], times)
     if (record := current_recording()) is not None:
         # the threads of now: a launch may have been refused, and its kernel been made anew with smaller groups
-        record.add_kernels(device.name, [(k, call._replace(threads=call.program.threads)) for k, call in batch])
+        record.add_kernels(
+            device.name, [(replace(k, lines=lines), call._replace(threads=call.program.threads)) for k, call in batch]
+        )
 
 
 def _shown(batch: list[tuple[Kernel, Call]]) -> str:

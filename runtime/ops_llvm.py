@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from kernmill.ir import DType, Ops, OutOfMemoryError, Target, Unit, dtypes, np, process_lock
 from kernmill.renderers import LLVM_OPS, LLVMRenderer, Renderer
@@ -97,6 +97,7 @@ class _LaunchBatch(Batch):
 
     def __init__(self, device: LlvmDevice, calls: Sequence[Call]) -> None:
         super().__init__(device, calls)
+        self.ends: Sequence[int] = range(1, len(calls) + 1)  # of the shorter table's entries
         self.table = self.short = LaunchTable([
             Launch(c.program.handle.symbols[c.program.name], [*[b.address for b in c.buffers], *c.variables], c.threads,
                    chunk := c.chunk(_CHUNK_NS, _SHARED_NS, _MOST_CHUNKS), c.slice(chunk, _SLICE_NS))
@@ -109,6 +110,7 @@ class _LaunchBatch(Batch):
                                   chunk := c.chunk(_CHUNK_NS, _SHARED_NS, _MOST_CHUNKS), c.slice(chunk, _SLICE_NS))
                 for c in chains
             ])  # fmt: skip
+            self.ends = [c.end for c in chains]
 
     def place(self, entry: int, slot: int) -> tuple[Any, int]:
         return self.table.argument(entry, slot)
@@ -123,12 +125,24 @@ class _LaunchBatch(Batch):
             times = pool.run_timed(self.table)
         else:
             pool.run(self.short)
-        if len(_refused) > before:  # the kernel is unknown: every batch that ran meanwhile gets the error
-            raise OutOfMemoryError(
-                f"{self.device.name}: out of memory: a kernel needs {_refused[-1]:,} bytes per thread. Free some "
-                "tensors, or lower THREADS."
-            )
+        if len(_refused) > before:
+            self.refuse()
         return times
+
+    def timed(self) -> tuple[Sequence[int], Sequence[int]]:
+        """With chains, as one entry each."""
+        before = len(_refused)
+        clock = default_pool().run_clocked(self.short)
+        if len(_refused) > before:
+            self.refuse()
+        return clock, self.ends
+
+    def refuse(self) -> NoReturn:
+        """Raise OutOfMemoryError. The kernel is unknown: every batch that ran meanwhile gets the error."""
+        raise OutOfMemoryError(
+            f"{self.device.name}: out of memory: a kernel needs {_refused[-1]:,} bytes per thread. Free some "
+            "tensors, or lower THREADS."
+        )
 
 
 _refused: list[int] = []  # bytes, by kernels that computed nothing; it only grows

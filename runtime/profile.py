@@ -1,19 +1,34 @@
-"""The reports of DEBUG and DUMP: a line per kernel, its UOps, source and assembly; and totals for a final table."""
+"""The reports of DEBUG and DUMP: a line per kernel, its UOps, source and assembly; and the work of a launch."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
+from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
-from kernmill.compiler import Estimate, estimate, show_schedule
-from kernmill.ir import Kernel, MemoryPlan, SettingError, UOp, debug, print_uops, setting
+from kernmill.compiler import Action, Estimate, apply_actions, estimate, show_schedule
+from kernmill.ir import (
+    CompileError,
+    Kernel,
+    MemoryPlan,
+    Ops,
+    SettingError,
+    UOp,
+    const,
+    debug,
+    print_uops,
+    setting,
+    simplify,
+    substitute,
+)
 
-from . import watch
+from . import recorder, watch
 from .programs.compiling import describe, given_actions, render, schedule_of
 from .programs.schedules import symbol
 
@@ -21,22 +36,9 @@ if TYPE_CHECKING:
     from .device import Device
     from .memory.buffer import Buffer
 
-__all__ = ["KernelTotal", "report", "report_copy", "report_memory", "totals"]
+__all__ = ["report", "report_copy", "report_memory", "work_of"]
 
 
-@dataclass(slots=True)
-class KernelTotal:
-    """One kernel's launches so far. Units: ns, floating-point operations, bytes."""
-
-    name: str
-    origin: str | None
-    calls: int = 0
-    time_ns: int = 0
-    flops: int = 0
-    bytes_moved: int = 0
-
-
-totals: dict[str, KernelTotal] = {}
 _dumped: set[str] = set()
 
 
@@ -46,18 +48,34 @@ def cost_of(ast: UOp) -> Estimate:
     return estimate(ast)
 
 
+def work_of(device: Device, kernel: Kernel, values: Mapping[str, int]) -> Estimate:
+    """The work of a launch as it is done: at these values of its variables; and a scatter adds each term once,
+    whatever indices it was compared with."""
+    names = {name for name, _, _ in kernel.variables}
+    has_scatter = {Ops.REDUCE, Ops.EQ} <= {node.op for node in kernel.ast.toposort()}
+    scatters = [a for a in schedule_of(device, kernel) if a.verb == "scatter"] if has_scatter else []
+    return _work(kernel.ast, tuple(scatters), tuple((name, values[name]) for name in sorted(names) if name in values))
+
+
+@lru_cache(maxsize=4096)
+def _work(ast: UOp, scatters: tuple[Action, ...], values: tuple[tuple[str, int], ...]) -> Estimate:
+    known = dict(values)
+    variables = [node for node in ast.toposort() if node.op is Ops.VARIABLE and node.arg[0] in known] if known else []
+    with suppress(CompileError):  # of a schedule in which another action made the loops
+        ast = apply_actions(ast, scatters)
+    return estimate(simplify(substitute(ast, {node: const(node.dtype, known[node.arg[0]]) for node in variables})))
+
+
 def report(device: Device, kernels: Sequence[Kernel], times: Sequence[int]) -> None:
-    """Add a batch to the totals; print and dump according to DEBUG and DUMP."""
+    """Print and dump a batch according to DEBUG and DUMP."""
+    if (now := recorder.active) is not None:
+        clock = [*accumulate(times, initial=perf_counter_ns() - sum(times))]
+        now.add(device, (tuple(kernels), tuple(range(1, len(clock))), None), clock)
     for kernel, time_ns in zip(kernels, times, strict=True):
         cost = cost_of(kernel.ast)
         if watch.launched is not None:
             before = watch.launched.get((device.name, kernel.ast), (kernel, 0))
             watch.launched[device.name, kernel.ast] = kernel, before[1] + time_ns
-        total = totals.setdefault(f"{device.name} {kernel.name}", KernelTotal(kernel.name, kernel.origin))
-        total.calls += 1
-        total.time_ns += time_ns
-        total.flops += cost.flops
-        total.bytes_moved += cost.bytes_moved
         if debug() >= 2:
             rate = f"{cost.flops / max(1, time_ns):8.2f} GFLOP/s {cost.bytes_moved / max(1, time_ns):7.2f} GB/s"
             print(
@@ -71,14 +89,10 @@ def report(device: Device, kernels: Sequence[Kernel], times: Sequence[int]) -> N
 
 
 def report_copy(target: Buffer, source: Buffer, time_ns: int) -> None:
-    """Add a copy between devices to the totals; DEBUG=2: a line with its bytes, time and rate."""
+    """DEBUG=2: print a line of a copy between devices, with its bytes, time and rate."""
     name = f"copy {source.device} -> {target.device}"
     nodes = [node for maker in source.makers if (node := maker()) is not None]
     line = next((node.origin for node in nodes if node.origin), None)
-    total = totals.setdefault(name, KernelTotal(name, None))
-    total.calls += 1
-    total.time_ns += time_ns
-    total.bytes_moved += source.nbytes
     if debug() >= 2:
         rate = f"{source.nbytes / max(1, time_ns):7.2f} GB/s"
         print(f"{name:30} {source.nbytes:>16,} bytes {time_ns / 1e3:10.1f} us {rate}  {line or ''}", file=sys.stderr)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from kernmill.ir import Kernel, KernmillError, ShapeError, check_failed, np
 
-from . import later
+from . import later, recorder
 from .device import Batch, Call, Device, batch_of, failure, get_device, read_buffer, write_buffer
 from .memory.buffer import Buffer
 from .scratch import scratch_of
@@ -296,6 +296,8 @@ class Replay:
                 self._run_other(step, given, is_timed=is_timed)
             elif is_timed:
                 later.profile.report(step.batch.device, step.kernels, step.batch.run(is_timed=True))
+            elif (now := recorder.active) is not None:
+                now.launch(step.batch, step.kernels, self._values)
             else:
                 step.batch.run()
 
@@ -354,14 +356,17 @@ def copy_between(target: Buffer, source: Buffer, *, is_timed: bool = False) -> N
     device, other = get_device(target.device), get_device(source.device)
     start = 0
     try:
-        if is_timed:
+        if is_timed or recorder.active is not None:
             other.synchronize()
             device.synchronize()
             start = perf_counter_ns()
         device.copy_from(target, source, other)
-        if is_timed:
+        if is_timed or recorder.active is not None:
             device.synchronize()
+        if is_timed:
             later.profile.report_copy(target, source, perf_counter_ns() - start)
+        if (now := recorder.active) is not None and start:
+            now.copied(target, source, start)
     except Exception as error:  # whatever a device's own code raises
         raise failure(device, error, f"a copy of {source.nbytes:,} bytes from {other.name}") from error
 

@@ -7,21 +7,27 @@ from contextlib import contextmanager
 
 from kernmill.ir import DeviceTable, GraphPlan, Kernel, UOp, debug, setting
 
-__all__ = ["collecting_kernels", "collecting_placements", "is_quiet", "is_watched", "wants_report"]
+from . import recorder
 
-collecting = False  # set by `kernmill demo` and the profiler: keep totals without printing
+__all__ = ["collecting_kernels", "collecting_placements", "is_quiet", "is_watched", "sees_kernels", "wants_report"]
+
 launched: dict[tuple[str, UOp], tuple[Kernel, int]] | None = None
 placed: list[tuple[GraphPlan, DeviceTable]] | None = None  # what `kernmill explain` shows
 
 
 def wants_report() -> bool:
-    """True if kernels are timed one by one."""
-    return is_watched() or not is_quiet()
+    """True if kernels are timed one by one, for a setting or a block that asks for it."""
+    return launched is not None or not is_quiet()
 
 
 def is_watched() -> bool:
-    """True if a block of this process collects the times of kernels."""
-    return collecting or launched is not None
+    """True if a block of this process collects the times of kernels, or a profile is under way."""
+    return launched is not None or recorder.active is not None
+
+
+def sees_kernels() -> bool:
+    """True if a block of this process collects each kernel by itself."""
+    return launched is not None
 
 
 def is_quiet() -> bool:

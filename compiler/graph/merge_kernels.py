@@ -16,7 +16,7 @@ from bisect import bisect_right, insort
 from collections.abc import Hashable, Iterator, Sequence
 from functools import lru_cache
 
-from kernmill.ir import GraphPlan, Item, Kernel, Ops, UOp, simplify, substitute
+from kernmill.ir import GraphPlan, Item, Kernel, Ops, UOp, distinct, simplify, substitute
 
 from ..kernel.facts import MOST_CODE, code_cost, loops_of, numbered, order_of, routine_of
 from .memory_plan import Alive, buffers_of, outputs_of
@@ -161,7 +161,8 @@ def _merged(one: Kernel, other: Kernel, gone: set[int]) -> Kernel:
     slots = tuple(buffers.index(n) for n in other.buffers)
     ast, used = _merged_asts(one.ast, other.ast, slots, tuple(n not in gone for n in one.outputs))
     outputs = tuple(n for n in (*one.outputs, *other.outputs) if n not in gone)
-    return Kernel.of(ast, tuple(buffers[slot] for slot in used), outputs, one.device, one.origin)
+    origins = distinct((*one.made()[1], *other.made()[1]))
+    return Kernel.of(ast, tuple(buffers[slot] for slot in used), outputs, one.device, origins)
 
 
 @lru_cache(maxsize=1024)  # equal layers are merged once

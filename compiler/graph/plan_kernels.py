@@ -26,6 +26,7 @@ from kernmill.ir import (
     UOp,
     as_size,
     current_origin,
+    distinct,
     dtypes,
     index_const,
     memory_of,
@@ -123,6 +124,7 @@ class _Builder:
     reads: dict[UOp, set[UOp]] = field(default_factory=dict["UOp", "set[UOp]"])  # root -> nodes it reads
     readers: dict[UOp, list[UOp]] = field(default_factory=dict["UOp", "list[UOp]"])  # node -> roots that read it
     waits: dict[UOp, set[UOp]] = field(default_factory=dict["UOp", "set[UOp]"])  # root -> roots that run before it
+    origins: dict[int, list[str]] = field(default_factory=dict[int, list[str]])  # of each kernel
     is_stuck: bool = False
 
     def run(self) -> GraphPlan:
@@ -227,6 +229,8 @@ class _Builder:
                 self.values[key] = self._load(node, use, fusion)
             elif key in fusion.below or node.op in (Ops.CONST, Ops.IOTA, Ops.VARIABLE):
                 self.values[key] = self._value(node, use, fusion)
+                if node.origin and node.op.group is not OpGroup.MOVEMENT and node.op is not Ops.CONST:
+                    self.origins.setdefault(use.kernel, []).append(node.origin)
 
     def _keep(self, node: UOp, kept: Kept, fusion: Fusion) -> None:
         """Fill a row buffer in its own loops; every use reads it from there."""
@@ -289,7 +293,8 @@ class _Builder:
         buffers = list(self.slots[number])
         device = self.device_of.get(node) or self.default_device
         used = tuple(buffers[slot] for slot in slots)
-        self.kernels[node] = Kernel.of(ast, used, (self.buffer_of[node],), device, node.origin)
+        origins = distinct(([node.origin] if node.origin else []) + self.origins.get(number, []))
+        self.kernels[node] = Kernel.of(ast, used, (self.buffer_of[node],), device, origins)
 
     def _call(self, node: UOp, number: int) -> None:
         """Build the kernel of a routine: its node, which reads from the first element of each source on."""

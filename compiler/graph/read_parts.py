@@ -46,4 +46,4 @@ def reading_parts(kernel: Kernel, buffers: list[BufferPlan], alignments: Mapping
         return new if part is None else new.replace(src=(part, simplify(new.src[1] - first), *new.src[2:]))
 
     ast = rebuilt(kernel.ast, moved) if parts else kernel.ast
-    return Kernel.of(ast, tuple(numbers), kernel.outputs, kernel.device, kernel.origin) if parts else kernel
+    return Kernel.of(ast, tuple(numbers), kernel.outputs, kernel.device, kernel.made()[1]) if parts else kernel

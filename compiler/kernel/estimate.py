@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from kernmill.ir import Ops, UOp, closed_ranges
+from kernmill.ir import Ops, UOp, closed_ranges, memory_of
 
 from .facts import iterations
 from .linearize import loop_paths
@@ -35,7 +35,7 @@ def estimate(ast: UOp) -> Estimate:
     for node in ast.toposort():
         times = prod(iterations(loop) for loop in max((paths[r] for r in node.ranges), key=len, default=()))
         if node.op in (Ops.LOAD, Ops.STORE):
-            param = node.src[0].src[0]
+            param = memory_of(node.src[0])
             if param.op is Ops.PARAM:
                 touched[param] = max(touched.get(param, 0), min(times, int(param.arg[1])))
         elif node.op is Ops.REDUCE or (node.op.is_elementwise and not node.dtype.is_index):

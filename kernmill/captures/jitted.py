@@ -23,6 +23,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial, update_wrapper
+from time import perf_counter_ns
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 from kernmill.ir import (
@@ -35,7 +36,7 @@ from kernmill.ir import (
     process_lock,
     show_shape,
 )
-from kernmill.runtime import current_recording, recording, rehearsal
+from kernmill.runtime import counters, current_recording, recorder, recording, rehearsal
 
 from ..lazy import Lazy, is_grad_enabled, is_training, tracked_tensors
 from ..methods.random import _generators
@@ -60,6 +61,7 @@ from .ownership import (
 )
 from .pytree import Parts, opened, rebuild, tree_flatten
 from .reader import MISS, settings_now
+from .reasons import key_difference
 from .rollback import Rollback
 
 __all__ = ["CacheInfo", "CaptureMemory", "Jit", "jit"]
@@ -248,6 +250,26 @@ class Jit(Generic[P, R]):
         return _with_numbers(result, found, call.values)  # type: ignore[no-any-return]
 
     def _capture(self, args: Any, kwargs: Any, call: _Call, before: Walk) -> R:
+        reason = "" if recorder.active is None else self._reason(call)
+        with recorder.span("capture", self._name):
+            start, compiled = perf_counter_ns(), counters.compiled
+            result = self._captured_now(args, kwargs, call, before)
+            if reason and (now := recorder.active) is not None:
+                end, new = perf_counter_ns(), counters.compiled - compiled
+                now.notes.append(recorder.Note("capture", self._name, end, end - start, new, reason))
+        return result
+
+    def _reason(self, call: _Call) -> str:
+        """Return why a call is captured: what differs from the captures so far."""
+        if call.key in self._captured:
+            variants = self._entries.get(call.key, ())
+            label = next((label for old in variants if (label := old.guard.explain())), "")
+            return f"{label} changed" if label else "a tensor that it works on is another one"
+        if not self._captured:
+            return "the first capture"
+        return key_difference(next(reversed(self._captured)), call.key)
+
+    def _captured_now(self, args: Any, kwargs: Any, call: _Call, before: Walk) -> R:
         make_ready([t for t in (*before.tensors.values(), *assigned_tensors()) if not is_free(t)])
         everything = alive_tensors()
         known = Tensors(call.tensors, before.tensors.values(), everything)

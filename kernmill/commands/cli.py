@@ -1,4 +1,4 @@
-"""The command line: `kernmill info | demo | run | quantize | cache | tune | explain | bench | conformance`."""
+"""The command line: `kernmill profile | explain | run | bench | quantize | tune | info | cache | demo | ..`."""
 
 from __future__ import annotations
 
@@ -175,6 +175,12 @@ def _parser() -> argparse.ArgumentParser:
     explaining.add_argument("program", help="a script, or the name of a module")
     explaining.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
     explaining.set_defaults(command=run_explain)
+    profiling = commands.add_parser("profile", help="run a program, and show which of its lines took the time")
+    profiling.add_argument("--top", type=_COUNT, default=20, help="rows of the table (default %(default)s)")
+    profiling.add_argument("--device", help="such as LLVM or CL; default: the setting DEVICE")
+    profiling.add_argument("program", help="a script, or the name of a module")
+    profiling.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
+    profiling.set_defaults(command=run_profile)
     commands.add_parser(
         "bench",
         help="measure tokens per second of a model; without a model, run the comparison benchmarks of a checkout",
@@ -334,6 +340,14 @@ def run_explain(given: argparse.Namespace) -> int:
 
     options.check_path("explain", given.program, "Give a script, or the name of a module.")
     return run(given.program, given.arguments, most=given.graphs)
+
+
+def run_profile(given: argparse.Namespace) -> int:
+    """A program's lines and kernels, ranked; 1 when the program failed."""
+    from .profile import run
+
+    options.check_path("profile", given.program, "Give a script, or the name of a module.")
+    return run(given.program, given.arguments, most=given.top)
 
 
 def _split_options(given: argparse.Namespace, command: str) -> Any:

@@ -10,11 +10,11 @@ from itertools import takewhile
 from pathlib import Path
 
 from kernmill.ir import SettingError
-from kernmill.runtime import profile, watch
 
 from ..lazy import device_name
 from ..llm import Learner, Model, Sampler, Vocabulary, llama_metadata, stories
 from ..llm.stories import END
+from ..profiling import profile
 from ..quantize import run as quantize
 from ..tensor import Tensor
 
@@ -34,18 +34,16 @@ def run(steps: int = 240, seed: int = 1) -> float:
     texts = stories(STORIES, seed)
     vocabulary = Vocabulary(texts)
     print(f"Training a llama of {LAYERS} layers on stories, on {device_name(None)}.")
-    profile.totals.clear()
-    watch.collecting, before = True, watch.collecting
-    try:
+    with profile() as found:
         metadata = llama_metadata(WIDTH, LAYERS, CONTEXT) | vocabulary.metadata()
         learner = Learner(metadata, len(vocabulary), CONTEXT, seed)
         whole = [vocabulary.encode(text, is_whole=True) for text in texts]
         loss = learner.fit(whole, steps, batch=BATCH, seed=seed)
         with tempfile.TemporaryDirectory() as folder:
             tell(learner, vocabulary, Path(folder), seed)
-    finally:
-        watch.collecting = before
-    show_costs(time.perf_counter() - start)
+    print(found.text(5))
+    seconds, devices = time.perf_counter() - start, sorted({row.device for row in found.rows})
+    print(f"\n{seconds:.1f} s in all, on {', '.join(devices) or 'no device'}.")
     return loss
 
 
@@ -60,16 +58,3 @@ def tell(learner: Learner, vocabulary: Vocabulary, folder: Path, seed: int) -> N
         ids = model.generate(vocabulary.encode(""), Sampler(temperature=0.7, seed=seed + n))
         text = vocabulary.decode(takewhile(lambda token: token != END, ids))  # without a tokenizer nothing ends it
         print(textwrap.fill(text, 100, initial_indent="  | ", subsequent_indent="  | "), end="\n\n")
-
-
-def show_costs(seconds: float) -> None:
-    """The five most expensive kernels, their share, and where they ran."""
-    totals = sorted(profile.totals.items(), key=lambda item: -item[1].time_ns)
-    whole = sum(total.time_ns for _, total in totals)
-    print(f"The most expensive of {len(totals)} kernels, {whole / 1e9:.1f} s of {seconds:.1f} s:\n")
-    print("  share  calls      each  GFLOP/s  kernel")
-    for _, total in totals[:5]:
-        each, rate = total.time_ns / max(1, total.calls), total.flops / max(1, total.time_ns)
-        print(f"  {total.time_ns / max(1, whole):5.1%} {total.calls:6} {each / 1e3:6.0f} us {rate:8.1f}  {total.name}")
-    devices = sorted({name.partition(" ")[0] for name, _ in totals})
-    print(f"\n{seconds:.1f} s in all, on {', '.join(devices) or 'no device'}.")

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from kernmill.ir import FormatError, show_shape
+from kernmill.ir import FormatError, current_origin, show_shape
 
 from ..arguments import refuse, with_sentences, with_sentences_at_init
 from ..lazy import is_training
@@ -15,6 +15,7 @@ from ..tensor import Tensor
 
 __all__ = ["Module", "give_values", "pending_updates"]
 
+_places: weakref.WeakKeyDictionary[Module, tuple[weakref.ref[Any], str]] = weakref.WeakKeyDictionary()
 _updated: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
 
 
@@ -44,12 +45,16 @@ class Module:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The same as forward."""
+        outer, suffix = current_origin.layer, current_origin.suffix
+        current_origin.layer, current_origin.suffix = self, _layer_suffix(self, outer, suffix)
         try:
             return self.forward(*args, **kwargs)
         except Exception as error:
             if type(self).__module__.startswith(f"{__name__.partition('.')[0]}.nn."):
                 refuse(error, self.forward, args, kwargs)
             raise
+        finally:
+            current_origin.layer, current_origin.suffix = outer, suffix
 
     # --- content
     def named_tensors(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -66,7 +71,10 @@ class Module:
 
     def parameters(self) -> list[Tensor]:
         """Return every parameter, for an optimizer."""
-        return [tensor for _, tensor in self.named_parameters()]
+        found = list(self.named_parameters())
+        for name, tensor in found:
+            tensor._path = name
+        return [tensor for _, tensor in found]
 
     def modules(self) -> list[Module]:
         """This module and every module below."""
@@ -135,6 +143,20 @@ class Module:
         """Give a running statistic its new value; the next optimizer step computes it together with the parameters."""
         state.assign(value)
         _updated[id(state)] = state
+
+
+def _layer_suffix(layer: Module, outer: Any, suffix: str) -> str:
+    """Return the end of the origins of what a layer computes: its path in the outermost module that is called."""
+    if outer is None:
+        return f" in {type(layer).__name__}"
+    try:
+        known = _places.get(layer)
+    except TypeError:  # its class has equality and no hash
+        return suffix
+    if known is None or known[0]() is not outer:
+        name = next((name for name, found in _walk(outer, "", set()) if found is layer), "")
+        known = _places[layer] = weakref.ref(outer), name
+    return f"{suffix}.{known[1]}" if known[1] else suffix
 
 
 def give_values(

@@ -7,11 +7,12 @@ a step computes parameters and state in one realize. A captured step therefore a
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from kernmill.ir import DType, GradientError, SettingError, UOp, dtypes, show_shape
+from kernmill.ir import DType, GradientError, SettingError, UOp, current_origin, dtypes, show_shape
 
 from ..arguments import with_sentences, with_sentences_at_init
 from ..lazy import no_grad, tracked_tensors
@@ -52,6 +53,16 @@ class Group:
         _at_least_zero(self._name, lr=value)
         # in memory: a number would be part of the kernel, and each rate a different kernel
         self._lr.replace(Tensor([float(value)], self._lr.dtype, self._lr.device).reshape(self._lr.shape))
+
+
+@contextmanager
+def _updating(parameter: Tensor, number: int) -> Generator[None]:
+    """Name the parameter in the origins of its update."""
+    suffix, current_origin.suffix = current_origin.suffix, f", update of {parameter._path or f'parameter {number}'}"
+    try:
+        yield
+    finally:
+        current_origin.suffix = suffix
 
 
 class Optimizer:
@@ -130,7 +141,8 @@ class Optimizer:
         with no_grad():
             changed = self._before(moving)
             for i, grad in zip(moving, grads, strict=True):
-                changed += self._move(i, self.parameters[i], grad.detach())
+                with _updating(self.parameters[i], i):
+                    changed += self._move(i, self.parameters[i], grad.detach())
         self._once.clear()
         for parameter in self.parameters:
             parameter._roots = ()

@@ -166,6 +166,11 @@ class HostAllocator:
                 self._drop_oldest()
             return before - self._cached_bytes
 
+    @property
+    def live_bytes(self) -> int:
+        """The bytes of live blocks as of the last allocation: blocks that nobody has any more may still count."""
+        return self._live_bytes
+
     def held_bytes(self) -> tuple[int, int]:
         """Return the current bytes of live blocks, as requested, and of pooled blocks."""
         take_back()

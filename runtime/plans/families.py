@@ -33,8 +33,10 @@ from kernmill.ir import (
     show_size,
 )
 
+from .. import recorder
 from ..device import default_device, forgetting
 from ..programs.build import counters
+from ..recorder import Note
 from ..replay import is_to_be_recorded
 from .graph_key import NUMBER_DTYPES, GraphWalk, Structure, is_form, is_number
 from .plan import Plan, closed, new_plan, settings_key
@@ -129,7 +131,8 @@ def find_plan(walk: GraphWalk, plain: GraphWalk | None, in_place: frozenset[int]
         form, sample = _form(structure, len(plain.roots), plain.fixed or ())
         family = _family((form, plain.devices, in_place, settings_key()))
         found, reason = _shared(family, sample, structure, plain, in_place)
-    plan = found or new_plan(walk.structure, walk.order, walk.devices, in_place)
+    with recorder.span("plan", lambda: _source_line(walk)):
+        plan = found or new_plan(walk.structure, walk.order, walk.devices, in_place)
     _report(walk, counters.compiled - before, time.perf_counter() - start, reason)
     return plan
 
@@ -407,5 +410,7 @@ def _warn(family: Family, reason: str, walk: GraphWalk) -> None:
 
 
 def _report(walk: GraphWalk, compiled: int, seconds: float, reason: str) -> None:
+    if reason and (now := recorder.active) is not None:
+        now.notes.append(Note("plan", _source_line(walk), time.perf_counter_ns(), int(1e9 * seconds), compiled, reason))
     if reason and debug() >= 1:
         print(f"compiled {compiled} kernels in {1e3 * seconds:.0f} ms, {reason}: {_source_line(walk)}", file=sys.stderr)

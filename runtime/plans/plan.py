@@ -28,6 +28,7 @@ from kernmill.ir import (
     KernmillError,
     MemoryPlan,
     Ops,
+    Origin,
     UOp,
     active_overrides,
     arg_text,
@@ -186,7 +187,7 @@ def closed(structure: Structure, origins: Sequence[str | None]) -> UOp:
     call."""
     nodes, own, first, counted = list[UOp](), set[UOp](), len(structure) - len(origins), itertools.count(1)
     numbers = number_nodes(structure[first:])
-    for entry, origin in zip(structure[first:], origins, strict=True):
+    for number, (entry, origin) in enumerate(zip(structure[first:], origins, strict=True)):
         if isinstance(entry, UOp):
             node = entry
         elif isinstance(entry[0], int):
@@ -204,7 +205,8 @@ def closed(structure: Structure, origins: Sequence[str | None]) -> UOp:
                 node = reshape(src[0], arg) if op is Ops.RESHAPE else permute(src[0], arg)
             else:
                 node = UOp(op, dtype, src, next(counted) if op is Ops.DETACH and arg else arg)
-            node.origin = node.origin or origin
+            if origin is not None:  # whatever graph had this node before
+                node.origin = Origin.of(origin, number)
         if node.op is not Ops.PARAM and own.issuperset(node.src):
             own.add(node)
         nodes.append(node)

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from kernmill.ir import Copy, DType
+from kernmill.ir import Copy, DType, Kernel
 
+from .. import recorder
 from ..chains import can_chain
-from ..device import Call, Device, batch_of, get_device
+from ..device import Batch, Call, batch_of, get_device
 from ..memory.allocator import Lease
 from ..memory.buffer import Buffer
 from .plan import Plan
@@ -50,23 +51,24 @@ def prepare(plan: Plan) -> Prepared | None:
         for number, (variable, _, _) in enumerate(kernel.variables):
             variables.setdefault(variable, []).append((entry, number))
     setters = {variable: batch.setter(positions) for variable, positions in variables.items()}
-    return Prepared(plan, device, batch.run, addresses, setters)
+    return Prepared(plan, batch, addresses, setters)
 
 
 class Prepared:
     """The table of a plan, for one run at a time."""
 
-    __slots__ = ("arena", "device", "given", "inner", "launch", "memory", "new", "parts", "setters")
+    __slots__ = ("arena", "batch", "device", "given", "inner", "kernels", "launch", "memory", "new", "parts", "setters")
 
     def __init__(
         self,
         plan: Plan,
-        device: Device,
-        launch: Callable[[], object],
+        batch: Batch,
         addresses: Sequence[_Addresses],
         setters: Mapping[str, Callable[[int], object]],
     ) -> None:
-        self.device, self.memory, self.launch, self.setters = device.name, device.allocator, launch, setters
+        device = batch.device
+        self.device, self.memory, self.launch, self.setters = device.name, device.allocator, batch.run, setters
+        self.batch, self.kernels = batch, tuple([item for item in plan.graph.items if isinstance(item, Kernel)])
         size = plan.memory.arena_bytes.get(device.name, 0)
         self.arena = size if size <= device.limits.max_alloc_bytes and not plan.counts else 0
         self.given: list[tuple[int, int, _Addresses]] = []  # number, slot
@@ -83,9 +85,15 @@ class Prepared:
             else:
                 self.new.append((number, wanted.dtype, wanted.numel, at))
 
-    def run(self, storages: Sequence[Buffer], counts: Sequence[int], values: Mapping[str, int]) -> dict[int, Buffer]:
+    def run(
+        self,
+        storages: Sequence[Buffer],
+        counts: Sequence[int],
+        values: Mapping[str, int],
+        lines: Sequence[str | None] | None = None,
+    ) -> dict[int, Buffer]:
         """Launch everything. Returns the given and the new buffers by number; `counts` are values of each, by number,
-        where they differ from the plan's."""
+        where they differ from the plan's; `lines` are for a profile."""
         found: dict[int, Buffer] = {}
         where: dict[int, int] = {}
         for number, slot, at in self.given:
@@ -110,7 +118,10 @@ class Prepared:
         for name, give in self.setters.items():
             give(values[name])
         try:
-            self.launch()
+            if (now := recorder.active) is None:
+                self.launch()
+            else:
+                now.launch(self.batch, self.kernels, values, lines)
         finally:
             if arena is not None:
                 self.memory.free(arena)

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 from kernmill.ir import CompileError, FormatError, Kernel, Ops, UOp, no_collection, setting
 
-from .. import later
+from .. import later, recorder
 from ..device import Device, GroupTooLarge, Program, get_device, loaded
 from .compile_cache import cache_key, default_cache
 from .schedules import given_schedule, stamp, symbol, written_schedule
@@ -68,7 +68,8 @@ def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
             continue
         given = _schedule_text(device, kernel)
         disk_key = cache_key(kernel.key, device.tag, stamp(), given or "")
-        program = _stored_program(device, kernel, disk_key)
+        with recorder.span("load", kernel.name):
+            program = _stored_program(device, kernel, disk_key)
         if program is None:
             new[key] = later.compiling.Unfinished(device, kernel, disk_key, given)
             continue
@@ -80,9 +81,11 @@ def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
         device.expect_many()
     order = sorted(new.items(), key=lambda item: -len(item[1].kernel.ast.toposort()))  # all wait for the last
     for _, unfinished in order:
-        unfinished.begin(is_one_of_many=is_many)
+        with recorder.span("compile", unfinished.kernel.name):
+            unfinished.begin(is_one_of_many=is_many)
     for key, unfinished in order:
-        found[key] = unfinished.finish()
+        with recorder.span("compile", unfinished.kernel.name):
+            found[key] = unfinished.finish()
     _programs.update(found)
     return [found[key] for key in keys]
 

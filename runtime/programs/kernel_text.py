@@ -19,4 +19,4 @@ def kernel_from_text(text: str, device: str) -> Kernel:
     ast = sink.replace(arg=KernelInfo(str(sink.arg[0]), tuple(sink.arg[1])))
     slots = sorted(int(node.arg[0]) for node in ast.toposort() if node.op is Ops.PARAM)
     written = tuple(dict.fromkeys(int(store.src[0].src[0].arg[0]) for store in ast.src))
-    return Kernel.of(ast, tuple(slots), written, device, None)
+    return Kernel.of(ast, tuple(slots), written, device, ())

@@ -10,7 +10,7 @@ from tests.compiler.kernels import data, kernels, only, scheduled
 def test_a_kernel_is_named_by_its_sink() -> None:
     ast = only(data(0, 4, 5) + 1.0)
     assert isinstance(ast.arg, KernelInfo)
-    assert Kernel.of(ast, (0, 1), (0,), "LLVM", None).name == ast.arg.name == "map_4x5"
+    assert Kernel.of(ast, (0, 1), (0,), "LLVM", ()).name == ast.arg.name == "map_4x5"
     assert ast.arg.order == ("i0", "i1")
     assert ast.arg.actions == ()
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from kernmill import Context, Tensor, jit
+from kernmill import Context, Tensor, jit, profile
 from kernmill.ir import CompileError, DeviceError, InternalError, KernmillError, Ops, OutOfMemoryError
 from kernmill.runtime import Device, Properties, close_device, get_device, realize
 
@@ -329,14 +329,12 @@ def test_row_14_the_second_spelling_of_DEVICE() -> None:
 
 def test_row_15_a_copy_is_a_line(far: Far, capsys: pytest.CaptureFixture[str]) -> None:
     """Copies between devices were in no report and in no sum."""
-    from kernmill.runtime import profile
-
-    with Context(DEBUG=2):
+    with Context(DEBUG=2), profile() as found:
         (Tensor(np.ones(MIB, np.float32)) + 1).to(far()).realize()
     (line,) = [text for text in capsys.readouterr().err.splitlines() if text.startswith("copy LLVM -> FAR")]
     assert " 4,194,304 bytes " in line
     assert " GB/s" in line
-    assert profile.totals["copy LLVM -> FAR"].bytes_moved >= 4 * MIB
+    assert [span.nbytes for span in found.recorder.spans if span.name == "LLVM -> FAR"] == [4 * MIB]
 
 
 def test_row_16_a_device_that_fails_is_lost(far: Far) -> None:

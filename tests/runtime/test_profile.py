@@ -8,8 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kernmill import Tensor
 from kernmill.ir import Context, Ops, UOp, dtypes, parse_uops, reduce_axes, reshape
-from kernmill.runtime import Buffer, download, families, get_device, plan, realize, totals, upload, wants_report
+from kernmill.runtime import (
+    Buffer,
+    download,
+    families,
+    get_device,
+    plan,
+    realize,
+    recording_profile,
+    upload,
+    wants_report,
+    work_of,
+)
 from tests.runtime.processes import run
 
 
@@ -55,15 +67,24 @@ def test_a_kernel_is_explained_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown.count("GFLOP/s") == 2
 
 
-def test_totals_add_up() -> None:
-    with Context(DEBUG=2):
+def test_a_profile_has_what_is_reported_too() -> None:
+    with recording_profile() as recorder:
+        with Context(DEBUG=2):
+            work("LLVM", 43)
         work("LLVM", 43)
-        before = totals["LLVM sum_5_k43"].calls, totals["LLVM sum_5_k43"].flops
-        work("LLVM", 43)
-    after = totals["LLVM sum_5_k43"]
-    assert after.calls == before[0] + 1
-    assert after.flops == 2 * before[1]
-    assert after.time_ns > 0
+    assert [(ran.kernels[0].name, len(ran.runs)) for ran in recorder.ran.values()] == [("sum_5_k43", 1)] * 2
+
+
+def test_the_work_of_a_scatter_is_what_is_done() -> None:
+    """It was counted as many times as there are outputs: up to 18,900 GFLOP/s."""
+    rows, width, out = 1000, 4, 500
+    with recording_profile() as recorder:
+        index = Tensor(np.arange(rows) % out)
+        Tensor.zeros(out, width).scatter_reduce(
+            0, index.reshape(rows, 1).expand(rows, width), Tensor.ones(rows, width), "sum"
+        ).realize()
+    work = [work_of(get_device("LLVM"), k, {}).flops for ran in recorder.ran.values() for k in ran.kernels]
+    assert rows * width <= max(work) <= 3 * rows * width
 
 
 def test_a_folder_per_kernel(device: str, tmp_path: Path) -> None:

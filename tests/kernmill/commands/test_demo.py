@@ -24,7 +24,7 @@ def test_a_few_steps(capsys: pytest.CaptureFixture[str]) -> None:
     assert losses[-1] < losses[0] - 0.5
     assert "What stories-q8_0.gguf (" in text
     assert text.count("  | ") >= 2
-    assert len(re.findall(r"^ +\d+\.\d%", text, re.MULTILINE)) == 5
+    assert len(re.findall(r"^ *\d+\.\d%", text, re.MULTILINE)) == 5
     assert text.rstrip().endswith("on LLVM.")
 
 

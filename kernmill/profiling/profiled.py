@@ -1,0 +1,61 @@
+"""class Profile: what a program did, in rows, totals and reasons; and the block that makes one."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from functools import cached_property
+
+from kernmill.runtime import Note, Recorder, recording_profile
+
+from .rows import Row, Totals, rows_of, totals_of
+from .table import notes_text, table_text, totals_text
+
+__all__ = ["Profile", "profile"]
+
+
+class Profile:
+    """The events of one block. `str` gives the table; the work of kernels is estimated when it is first needed."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """A row for each kernel at each line, those that took longest first."""
+        return rows_of(self.recorder)
+
+    @cached_property
+    def totals(self) -> Totals:
+        """Where the wall time went. Units: ns."""
+        return totals_of(self.recorder, self.rows)
+
+    @property
+    def notes(self) -> list[Note]:
+        """What was captured or planned, and why."""
+        return self.recorder.notes
+
+    def text(self, most: int = 20, width: int | None = None) -> str:
+        """The table of at most so many rows, the totals, and what was made again."""
+        if not self.rows:
+            return f"no kernel was launched\n{totals_text(self.totals)}"
+        parts = [
+            table_text(self.rows, self.totals.wall_ns, most, width),
+            totals_text(self.totals),
+            notes_text(self.notes),
+        ]
+        return "\n\n".join(part for part in parts if part)
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+@contextmanager
+def profile() -> Generator[Profile]:
+    """Profile everything that the block launches: `with kernmill.profile() as p: ...`, then `print(p)`.
+
+    Launches run as they do without it, and each is timed. On a device that works by itself, such as a GPU, each batch
+    of launches is waited for.
+    """
+    with recording_profile() as recorder:
+        yield Profile(recorder)

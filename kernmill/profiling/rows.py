@@ -1,0 +1,230 @@
+"""From the events of a recorder to rows: a kernel at a line, with its calls, times, work and ceiling.
+
+Launches of the same kernel at the same line are one row, whatever layer they belong to; layers are listed. The first
+call of each launch is apart: it meets cold caches and fresh memory. Work is estimated after the profile.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+from kernmill.ir import Kernel, UOp, in_run, memory_of, split_origin
+from kernmill.runtime import Ran, Recorder, Span, device_rates, get_device, work_of
+
+__all__ = ["Launches", "Row", "Totals", "launches", "rows_of", "short_layers", "totals_of"]
+
+_UPDATE = "update"
+_MOST_SAMPLES = 4096  # of a row, that its median is of
+
+
+class Launches(NamedTuple):
+    """Calls of one entry of a batch: its kernels, and for each call the thread, the start and the end in ns."""
+
+    device: str
+    kernels: tuple[Kernel, ...]
+    lines: Sequence[str | None] | None
+    calls: list[tuple[int, int, int]]
+    values: list[Mapping[str, int]]  # of variables, by call
+    more: int  # calls whose clock was not kept
+    more_ns: int
+
+
+@dataclass(slots=True)
+class Row:
+    """A kernel at a line of the user's program. Units: ns, floating-point operations, bytes."""
+
+    device: str
+    name: str
+    line: str  # "" if unknown
+    kernels: list[Kernel]
+    others: list[str] = field(default_factory=list[str])  # further lines that were fused into it
+    layers: list[str] = field(default_factory=list[str])
+    calls: int = 0
+    total_ns: int = 0
+    first_ns: int = 0  # the slowest first call of a launch
+    times: list[int] = field(default_factory=list[int])  # of later calls
+    flops: int = 0
+    bytes_moved: int = 0
+    bytes_written: int = 0  # by one call: the memory that its results take
+    least_ns: float = 0.0  # of all calls at the ceilings
+    bound: str = ""  # what binds it: compute, memory or launch
+
+    @property
+    def median_ns(self) -> float:
+        """The median of all calls but the first; of a single call its time."""
+        return statistics.median(self.times or [self.first_ns])
+
+    @property
+    def gflops(self) -> float:
+        """Floating-point operations per nanosecond."""
+        return self.flops / max(1, self.total_ns)
+
+    @property
+    def gbytes(self) -> float:
+        """Bytes per nanosecond, of inputs and results counted once."""
+        return self.bytes_moved / max(1, self.total_ns)
+
+    @property
+    def ceiling_share(self) -> float:
+        """The time at the ceiling that binds it, divided by its time."""
+        return self.least_ns / max(1, self.total_ns)
+
+
+class Totals(NamedTuple):
+    """Where the wall time went. Units: ns. They add up to `wall_ns`, unless threads ran kernels at the same time."""
+
+    wall_ns: int
+    kernels_ns: int
+    compile_ns: int  # planning, lowering, compiling, loading programs
+    copies_ns: int
+    waiting_ns: int
+    python_ns: int  # all else: the program's Python and kernmill's
+    compiled: int
+    loaded: int
+
+
+def launches(recorder: Recorder) -> Iterator[Launches]:
+    """The entries of all batches."""
+    for ran in recorder.ran.values():
+        for entry, (begin, end) in enumerate(pairwise((0, *ran.ends))):
+            yield _entry(ran, entry, ran.kernels[begin:end])
+
+
+def _entry(ran: Ran, entry: int, kernels: tuple[Kernel, ...]) -> Launches:
+    calls = [(thread, clock[entry], clock[entry + 1]) for thread, clock, _ in ran.runs]
+    values = [given for _, _, given in ran.runs] if any(kernel.variables for kernel in kernels) else []
+    return Launches(ran.device, kernels, ran.lines, calls, values, ran.more, ran.more_ns[entry] if ran.more_ns else 0)
+
+
+def rows_of(recorder: Recorder) -> list[Row]:
+    """The rows of a profile, those that took longest first."""
+    rows: dict[tuple[str, ...], Row] = {}
+    for found in launches(recorder):
+        head = found.kernels[-1]
+        name = " + ".join(dict.fromkeys(kernel.name for kernel in found.kernels))
+        lines = [in_run(text, found.lines) for kernel in (head, *found.kernels) for text in kernel.made()[1]]
+        lines = [in_run(text, head.lines) for text in lines]
+        shown = _shown(lines[0]) if lines else ""
+        key = found.device, name, shown, *(kernel.key.hex() for kernel in found.kernels)
+        row = rows.setdefault(key, Row(found.device, name, shown, list(found.kernels)))
+        _note(row.others, [place for place in map(_shown, lines) if place != shown])
+        _note(row.layers, [place for place in map(_layer, lines) if place])
+        _count(row, found)
+    return sorted(rows.values(), key=lambda row: -row.total_ns)
+
+
+def _shown(origin: str) -> str:
+    line, _, role = split_origin(origin)
+    role = _UPDATE if role.startswith(_UPDATE) else role
+    return f"{line}, {role}" if role else line
+
+
+def _layer(origin: str) -> str:
+    """The layer; of an update, the parameter."""
+    _, layer, role = split_origin(origin)
+    return role.removeprefix(f"{_UPDATE} of ") if role.startswith(_UPDATE) else layer
+
+
+def _note(known: list[str], more: Iterable[str]) -> None:
+    known += [text for text in dict.fromkeys(more) if text not in known]
+
+
+def _count(row: Row, found: Launches) -> None:
+    """Add the calls of an entry to its row."""
+    times = [end - start for _, start, end in found.calls]
+    calls = len(times) + found.more
+    row.calls += calls
+    row.total_ns += sum(times) + found.more_ns
+    row.first_ns = max(row.first_ns, *times[:1])
+    row.times += times[1 :: 1 + len(times) // _MOST_SAMPLES]
+    row.bytes_written = max(row.bytes_written, sum(_written(kernel) for kernel in found.kernels))
+    for kernel in found.kernels:
+        _add_work(row, found, kernel, calls)
+
+
+def _add_work(row: Row, found: Launches, kernel: Kernel, calls: int) -> None:
+    """Add the work of all calls, and the time that it takes at the ceilings of the device."""
+    device = get_device(found.device)
+    ceilings = device_rates.measured_ceilings(device)
+    for values, times in _by_values(kernel, found, calls):
+        work = work_of(device, kernel, values)
+        rate = ceilings.cached_bytes_per_ns if work.bytes_moved <= ceilings.cache_bytes else ceilings.bytes_per_ns
+        bounds = {
+            "compute": work.flops / ceilings.flops_per_ns,
+            "memory": work.bytes_moved / rate,
+            "launch": ceilings.launch_ns if device.limits.is_async else 0.0,
+        }
+        row.bound = max(bounds, key=lambda name: bounds[name])
+        row.flops += times * work.flops
+        row.bytes_moved += times * work.bytes_moved
+        row.least_ns += times * bounds[row.bound]
+
+
+def _by_values(kernel: Kernel, found: Launches, calls: int) -> Iterator[tuple[Mapping[str, int], int]]:
+    """The values of the kernel's variables, and how many calls had them."""
+    names = [name for name, _, _ in kernel.variables]
+    if not names or not found.values:
+        yield {}, calls
+        return
+    for values, times in Counter(tuple(given[name] for name in names) for given in found.values).items():
+        yield dict(zip(names, values, strict=True)), times
+
+
+def _written(kernel: Kernel) -> int:
+    """The bytes of the results of one call."""
+    params: set[UOp] = {memory_of(store.src[0]) for store in kernel.ast.src}
+    return sum(int(param.arg[1]) * param.dtype.size_bytes for param in params)
+
+
+def totals_of(recorder: Recorder, rows: Sequence[Row]) -> Totals:
+    """Where the time of the thread that made the profile went."""
+    own = [span for span in recorder.spans if span.thread == recorder.thread]
+    kinds = Counter[str]()
+    for span, took in _own_times(own):
+        kinds[_GROUPS.get(span.kind, "python")] += took
+    wall = recorder.end_ns - recorder.start_ns
+    ran = sum(row.total_ns for row in rows)
+    compiled = {span.name for span in recorder.spans if span.kind == "compile"}
+    loaded = sum(span.kind == "load" for span in recorder.spans) - len(compiled)
+    rest = wall - ran - kinds["compile"] - kinds["copies"] - kinds["waiting"]
+    return Totals(wall, ran, kinds["compile"], kinds["copies"], kinds["waiting"], max(0, rest), len(compiled), loaded)
+
+
+_GROUPS = {"plan": "compile", "compile": "compile", "load": "compile", "copy": "copies", "wait": "waiting"}
+
+
+def _own_times(spans: Sequence[Span]) -> Iterator[tuple[Span, int]]:
+    """Each span with its time without that of the spans inside it."""
+    inside = Counter[int]()
+    open_: list[Span] = []
+    for span in sorted(spans, key=lambda span: (span.start_ns, -span.end_ns)):
+        while open_ and open_[-1].end_ns <= span.start_ns:
+            open_.pop()
+        if open_:
+            inside[id(open_[-1])] += span.end_ns - span.start_ns
+        open_.append(span)
+    for span in spans:
+        yield span, span.end_ns - span.start_ns - inside[id(span)]
+
+
+_NUMBER = re.compile(r"(?<=[.\[])\d+(?=[.\]]|$)")
+
+
+def short_layers(layers: Sequence[str]) -> str:
+    """Layers that differ in their numbers only as one: `blocks.0-11.attn.q`; of others the first, and how many."""
+    patterns: dict[str, list[int]] = {}
+    for layer in layers:
+        found = _NUMBER.search(layer)
+        pattern = layer if found is None else f"{layer[: found.start()]}\0{layer[found.end() :]}"
+        patterns.setdefault(pattern, []).extend([] if found is None else [int(found.group())])
+    if not patterns:
+        return ""
+    first, numbers = next(iter(patterns.items()))
+    span = f"{min(numbers)}-{max(numbers)}" if len(numbers) > 1 else "".join(map(str, numbers))
+    return first.replace("\0", span) + (f" and {len(patterns) - 1} more" if len(patterns) > 1 else "")

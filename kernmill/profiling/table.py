@@ -1,0 +1,126 @@
+"""A profile as a table of text, in the width of the terminal."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+
+from kernmill.runtime import Note
+
+from .rows import Row, Totals, short_layers
+
+__all__ = ["notes_text", "show_ns", "table_text", "totals_text"]
+
+_LEAST_WIDTH, _PLAIN_WIDTH = 60, 140
+_ROWS = 20
+
+
+def table_text(rows: Sequence[Row], wall_ns: int, most: int = _ROWS, width: int | None = None) -> str:
+    """The ranked table: one line for each kernel and source line. Columns that do not fit are left out."""
+    width = width or shutil.get_terminal_size((_PLAIN_WIDTH, 50)).columns
+    columns = _columns(rows[:most], max(1, wall_ns))
+    lines = _fitted(columns, width)
+    if len(rows) > most:
+        rest = sum(row.total_ns for row in rows[most:])
+        lines.append(f"and {len(rows) - most} more rows, {rest / max(1, wall_ns):.1%} of the time together")
+    return "\n".join(lines)
+
+
+_Column = tuple[str, bool, int, list[str]]  # head, right-aligned, rank: the greatest are left out first; texts
+
+
+def _columns(rows: Sequence[Row], wall_ns: int) -> list[_Column]:
+    def right(head: str, rank: int, texts: list[str]) -> _Column:
+        return head, True, rank, texts
+
+    return [
+        right("share", 0, [f"{row.total_ns / wall_ns:.1%}" for row in rows]),
+        right("total", 1, [show_ns(row.total_ns) for row in rows]),
+        right("calls", 2, [f"{row.calls:,}" for row in rows]),
+        right("median", 4, [show_ns(row.median_ns) for row in rows]),
+        right("first", 7, [show_ns(row.first_ns) for row in rows]),
+        right("GFLOP/s", 5, [f"{row.gflops:.1f}" if row.flops else "-" for row in rows]),
+        right("GB/s", 6, [f"{row.gbytes:.1f}" for row in rows]),
+        ("of ceiling", False, 3, [f"{row.ceiling_share:4.0%} {row.bound}" for row in rows]),
+        right("writes", 9, [show_bytes(row.bytes_written) for row in rows]),
+        ("line", False, 0, [_place(row) for row in rows]),
+        ("layer", False, 8, [short_layers(row.layers) for row in rows]),
+        ("kernel", False, 1, [row.name for row in rows]),
+    ]
+
+
+def _place(row: Row) -> str:
+    """The line, with the file's name only; further lines that are fused into it are counted."""
+    line = os.path.basename(row.line) or "?"
+    own = row.line.partition(", ")[0]
+    more = len({place for place in row.others if place.partition(", ")[0] != own})
+    return f"{line} +{more}" if more else line
+
+
+def _fitted(columns: list[_Column], width: int) -> list[str]:
+    columns = [column for column in columns if any(column[3]) or column[2] < 2]
+    while True:
+        sizes = [max(map(len, (head, *texts))) for head, _, _, texts in columns]
+        needed = sum(sizes) + 2 * (len(sizes) - 1)
+        worst = max(rank for _, _, rank, _ in columns)
+        if needed <= max(width, _LEAST_WIDTH) or worst < 2:
+            break
+        columns = [column for column in columns if column[2] != worst]
+    last = max(8, max(width, _LEAST_WIDTH) - sum(sizes[:-1]) - 2 * (len(sizes) - 1))
+    lines = []
+    for texts in zip(*([head, *texts] for head, _, _, texts in columns), strict=True):
+        cells = [
+            t.rjust(size) if column[1] else t.ljust(size) for t, size, column in zip(texts, sizes, columns, strict=True)
+        ]
+        cells[-1] = cells[-1] if len(cells[-1]) <= last else cells[-1][: last - 1] + "\u2026"
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def totals_text(totals: Totals) -> str:
+    """Two lines: where the wall time went, and what was compiled."""
+    parts = [
+        ("kernels", totals.kernels_ns), ("compiling", totals.compile_ns), ("copies", totals.copies_ns),
+        ("waiting", totals.waiting_ns), ("Python", totals.python_ns),
+    ]  # fmt: skip
+    wall = max(1, totals.wall_ns)
+    shares = ", ".join(
+        f"{name} {show_ns(took)} ({took / wall:.0%})" for name, took in parts if took or name == "kernels"
+    )
+    made = f"{totals.compiled} kernels were compiled, {totals.loaded} came from the cache."
+    return f"{show_ns(totals.wall_ns)} in all: {shares}.\n{made}"
+
+
+def notes_text(notes: Sequence[Note], most: int = 10) -> str:
+    """What was captured or planned again, and why; the first times are not listed."""
+    again: dict[tuple[str, str, str], list[int]] = {}
+    for note in notes:
+        if note.reason not in ("a new graph", "a captured graph", "the first capture"):
+            again.setdefault((note.kind, note.name, note.reason), []).append(note.taken_ns)
+    if not again:
+        return ""
+    lines = ["made again:"]
+    for (kind, name, reason), times in sorted(again.items(), key=lambda item: -sum(item[1]))[:most]:
+        often = f" {len(times)} times" if len(times) > 1 else ""
+        what = f"capture of {name}" if kind == "capture" else f"plan of {os.path.basename(name)}"
+        lines.append(f"  {what}{often}, {show_ns(sum(times))}: {reason}")
+    if len(again) > most:
+        lines.append(f"  and {len(again) - most} more")
+    return "\n".join(lines)
+
+
+def show_ns(ns: float) -> str:
+    """A time in three digits."""
+    for unit, size in (("s", 1e9), ("ms", 1e6)):
+        if ns >= size:
+            return f"{ns / size:.3g} {unit}" if ns < 100 * size else f"{ns / size:.0f} {unit}"
+    return f"{ns / 1e3:.3g} us" if ns < 1e5 else f"{ns / 1e3:.0f} us"
+
+
+def show_bytes(count: int) -> str:
+    """A size in three digits."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count} B"

@@ -1,0 +1,189 @@
+"""What happened and when, while a profile is under way: launches, copies, compiles, waits, captures, memory.
+
+`active` is the recorder, or None. Code that launches looks at it once for each batch; all other work of a profile is
+done after it (kernmill/profiling). A batch of launches is two tuples and the clock's values: nothing is computed from
+them before `Ran.durations`. The clock is that of `time.perf_counter_ns`.
+Tests: tests/runtime/test_recorder.py.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from kernmill.ir import Kernel
+
+if TYPE_CHECKING:
+    from .device import Batch, Call, Device
+    from .memory.buffer import Buffer
+
+__all__ = ["Note", "Ran", "Recorder", "Span", "recording_profile", "span"]
+
+_MOST_RUNS = 1_000_000  # batches that a recorder keeps the clock of; later ones are counted and summed only
+
+active: Recorder | None = None
+
+
+Lines: TypeAlias = "Sequence[str | None] | None"
+Run: TypeAlias = "tuple[int, Sequence[int], Mapping[str, int]]"  # thread, clock, values of variables
+_NO_VALUES: Mapping[str, int] = {}
+
+
+class Span(NamedTuple):
+    """Something that took time on a thread. `kind`: plan, compile, load, copy, wait, capture. Units: ns, bytes."""
+
+    kind: str
+    name: str
+    start_ns: int
+    end_ns: int
+    thread: int
+    nbytes: int = 0
+    line: str = ""
+
+
+class Note(NamedTuple):
+    """Something was made, and why. `kind`: capture, of a function, or plan, of the graph of a line."""
+
+    kind: str
+    name: str
+    end_ns: int
+    taken_ns: int
+    compiled: int  # kernels that the disk cache did not have
+    reason: str
+
+
+@dataclass(slots=True, eq=False)
+class Ran:
+    """Kernels that were launched as one batch, and the clock of each time. `ends`: how many kernels precede the end of
+    each entry of the clock; kernels of one entry run interleaved, as one."""
+
+    device: str
+    kernels: tuple[Kernel, ...]
+    ends: tuple[int, ...]
+    lines: Lines = None  # source lines of these runs by node, where they are not the plan's
+    runs: list[Run] = field(default_factory=list["Run"])
+    more: int = 0  # runs without a clock, after too many
+    more_ns: list[int] = field(default_factory=list[int])  # of each entry, in these
+
+
+class Recorder:
+    """What one profile records."""
+
+    def __init__(self) -> None:
+        self.start_ns = self.end_ns = perf_counter_ns()
+        self.thread = threading.get_ident()
+        self.ran: dict[tuple[Any, ...], Ran] = {}
+        self.count = 0
+        self.spans: list[Span] = []
+        self.notes: list[Note] = []
+        self.memory: list[tuple[int, str, int]] = []  # clock, device, bytes of its tensors
+        self.ticks: list[tuple[int, str]] = []  # clock, what was counted: tokens
+
+    def launch(
+        self, batch: Batch, kernels: Sequence[Kernel], values: Mapping[str, int] = _NO_VALUES, lines: Lines = None
+    ) -> None:
+        """Run a batch and record it. `values`: of its variables; `lines`: of the nodes of this run's graph."""
+        clock, ends = batch.timed()
+        self.add(batch.device, (tuple(kernels), tuple(ends), lines), clock, values)
+
+    def run(
+        self,
+        device: Device,
+        calls: Sequence[Call],
+        kernels: Sequence[Kernel],
+        values: Mapping[str, int] = _NO_VALUES,
+        lines: Lines = None,
+    ) -> None:
+        """Run calls once and record them."""
+        if device.limits.is_async:
+            clock = [perf_counter_ns()]
+            for took in device.run(calls, is_timed=True):
+                clock.append(clock[-1] + took)
+            self.add(device, (tuple(kernels), tuple(range(1, len(clock))), lines), clock, values)
+        else:
+            self.launch(device.prepare(calls), kernels, values, lines)
+
+    def add(
+        self,
+        device: Device,
+        of: tuple[tuple[Kernel, ...], tuple[int, ...], Lines],
+        clock: Sequence[int],
+        values: Mapping[str, int] = _NO_VALUES,
+    ) -> None:
+        """Record one run of a batch: `of` are its kernels, the ends of its entries, and lines."""
+        key = device.name, *of
+        ran = self.ran.get(key)
+        if ran is None:
+            ran = self.ran.setdefault(key, Ran(device.name, *of))
+        if self.count < _MOST_RUNS:
+            self.count += 1
+            ran.runs.append((threading.get_ident(), clock, values))
+            memory = device.allocator.live_bytes
+            if not self.memory or self.memory[-1][2] != memory:
+                self.memory.append((clock[-1], device.name, memory))
+            return
+        took = [after - before for before, after in pairwise(clock)]
+        ran.more += 1
+        ran.more_ns = [a + b for a, b in zip(ran.more_ns, took, strict=True)] if ran.more_ns else took
+
+    def copied(self, target: Buffer, source: Buffer, start_ns: int) -> None:
+        """Record a copy between devices that ends now."""
+        self.span("copy", f"{source.device} -> {target.device}", start_ns, source.nbytes)
+
+    def span(self, kind: str, name: str, start_ns: int, nbytes: int = 0, line: str | None = "") -> None:
+        """Record what ends now on this thread."""
+        now = perf_counter_ns()
+        self.spans.append(Span(kind, name, start_ns, now, threading.get_ident(), nbytes, line or ""))
+
+    def tick(self, what: str) -> None:
+        """Count one of something, such as a token."""
+        self.ticks.append((perf_counter_ns(), what))
+
+
+@contextmanager
+def span(kind: str, name: Callable[[], str] | str, line: Callable[[], str | None] | None = None) -> Generator[None]:
+    """Record a block of code that is not run often. The name is made only if a recorder is active."""
+    if active is None:
+        yield
+        return
+    now, start = active, perf_counter_ns()
+    try:
+        yield
+    finally:
+        if now is active:
+            now.span(kind, name if isinstance(name, str) else name(), start, 0, None if line is None else line())
+
+
+@contextmanager
+def recording_profile() -> Generator[Recorder]:
+    """Record everything that this process launches inside the block. An inner block records instead of an outer one,
+    which has its events when it ends."""
+    global active
+    outside, active = active, Recorder()
+    mine: Recorder = active
+    try:
+        yield mine
+    finally:
+        mine.end_ns = perf_counter_ns()
+        active = outside
+        if outside is not None:
+            _merge(outside, mine)
+
+
+def _merge(outer: Recorder, inner: Recorder) -> None:
+    for key, ran in inner.ran.items():
+        known = outer.ran.setdefault(key, Ran(ran.device, ran.kernels, ran.ends, ran.lines))
+        known.runs += ran.runs
+        known.more += ran.more
+        if ran.more:
+            known.more_ns = [a + b for a, b in zip(known.more_ns or [0] * len(ran.more_ns), ran.more_ns, strict=True)]
+    outer.count += inner.count
+    outer.spans += inner.spans
+    outer.notes += inner.notes
+    outer.memory += inner.memory
+    outer.ticks += inner.ticks

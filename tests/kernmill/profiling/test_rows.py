@@ -1,0 +1,110 @@
+"""Rows of a profile: lines, work, totals that add up; and the table in a terminal."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kernmill import Tensor, jit, profile
+from kernmill.profiling import rows
+from kernmill.profiling.table import show_bytes, show_ns, table_text
+from kernmill.runtime import device_rates, families, plan
+
+
+@pytest.fixture(autouse=True)
+def on_device() -> None:
+    """The default one: tests of devices take the fixture `device`."""
+
+
+@pytest.fixture(autouse=True)
+def exact() -> None:
+    """No plan is known: a graph of another size would get kernels for all sizes."""
+    plan.plans.clear()
+    families.families.clear()
+
+
+@pytest.fixture(autouse=True)
+def known_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measuring them on a busy machine would take a second."""
+    ceilings = device_rates.Ceilings(50.0, 10.0, 20.0, 1000.0, 1 << 20)
+    monkeypatch.setattr(device_rates, "measured_ceilings", lambda device: ceilings)
+
+
+def test_a_row_is_a_kernel_at_a_line(device: str) -> None:
+    x = Tensor(np.ones((6, 51), np.float32), device=device).realize()
+    with profile() as found:
+        for _ in range(4):
+            (x * 2).sum(1).numpy()
+        x.exp().numpy()
+    assert {row.name: row.calls for row in found.rows} == {"sum_6_k51": 4, "map_6x51": 1}
+    for row in found.rows:
+        assert row.line.startswith(__file__)
+        assert row.device == device
+        assert row.total_ns >= row.first_ns > 0
+    row = next(row for row in found.rows if row.calls == 4)
+    assert (row.flops, row.bytes_moved, row.bytes_written) == (4 * 6 * 51 * 2, 4 * 4 * (6 * 51 + 6), 4 * 6)
+    assert row.bound in ("compute", "memory", "launch")
+
+
+def test_the_totals_are_the_wall_time() -> None:
+    x = Tensor(np.ones((300, 300), np.float32)).realize()
+    f = jit(lambda x: (x @ x).sum())
+    with profile() as found:
+        for _ in range(20):
+            f(x).item()
+    totals = found.totals
+    parts = totals.kernels_ns + totals.compile_ns + totals.copies_ns + totals.waiting_ns + totals.python_ns
+    assert parts == pytest.approx(totals.wall_ns, rel=0.03)
+    assert sum(row.total_ns for row in found.rows) == totals.kernels_ns
+
+
+def test_the_work_of_a_kernel_for_all_sizes_is_that_of_its_size() -> None:
+    x = Tensor(np.ones((40, 40), np.float32)).realize()
+    with profile() as found:
+        for n in (3, 5, 7):
+            (x[:n].contiguous().exp() * 2.25).realize()
+    assert sum(row.flops for row in found.rows) == 2 * 40 * (3 + 5 + 7)
+
+
+def test_lines_that_are_fused_are_listed() -> None:
+    x = Tensor(np.ones(53, np.float32)).realize()
+    with profile() as found:
+        y = x.exp()
+        y = y + 3
+        y.realize()
+    (row,) = found.rows
+    assert [line.rpartition(":")[2] for line in row.others] == [str(int(row.line.rpartition(":")[2]) - 1)]
+
+
+def test_layers_that_differ_in_a_number() -> None:
+    assert rows.short_layers(["Net.blocks.0.q", "Net.blocks.11.q"]) == "Net.blocks.0-11.q"
+    assert rows.short_layers(["a.1", "b"]) == "a.1 and 1 more"
+    assert rows.short_layers([]) == ""
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
+def test_the_table_has_the_width_of_the_terminal(width: int) -> None:
+    x = Tensor(np.ones((6, 57), np.float32)).realize()
+    with profile() as found:
+        (x * 2).sum(1).numpy()
+    lines = table_text(found.rows, found.totals.wall_ns, width=width).splitlines()
+    assert max(map(len, lines)) <= max(60, width)
+    assert "share" in lines[0]
+    assert "line" in lines[0]
+
+
+def test_no_kernel() -> None:
+    with profile() as found:
+        pass
+    assert str(found).startswith("no kernel was launched")
+
+
+def test_times_and_sizes_have_three_digits() -> None:
+    assert [show_ns(ns) for ns in (12, 1234, 123456, 1.5e6, 2.345e9)] == [
+        "0.012 us",
+        "1.23 us",
+        "123 us",
+        "1.5 ms",
+        "2.35 s",
+    ]
+    assert [show_bytes(n) for n in (12, 2048, 3 << 20, 1 << 30)] == ["12 B", "2 KiB", "3 MiB", "1 GiB"]
