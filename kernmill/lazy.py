@@ -201,6 +201,7 @@ class Lazy(AnyTensor):
     _link: Any = None  # views.py: of a view, or of a tensor that has views
     _pin: UOp | None = None  # of a tensor that has views: its node
     _owner: Lazy | None = None  # of a view whose node must be rebuilt
+    _path = ""  # its name as a parameter of a module
     _is_named = False  # True if a user has a reference: then its node is not shared
     _former: weakref.ref[UOp] | None = None  # the node that a realized tensor had: expressions of it may be alive
 

@@ -506,7 +506,6 @@ class Tensor(Conversions):
     _roots: tuple[weakref.ref[Tensor], ...] = ()  # of a leaf: losses since an optimizer's last step
     _after_backward: AfterBackward | None = None  # of a leaf: changes new gradients before they are added to `grad`
     _leads_to: frozenset[int] = frozenset()  # leaves that backward() gave gradients to, until a step moved them
-    _path = ""  # its name as a parameter of a module
     _was_stepped = False  # optimizers have made the steps that its backward() was for
 
     def __init__(
