@@ -6,7 +6,7 @@
     train.py:60, update of blocks.3.attn.q.weight
 
 The text is what messages print; `split_origin` takes it apart. Two lines may compute graphs of equal structure, which
-share a plan: an `Origin` also has the number of its node in that structure, so that each run finds its own line.
+share a plan. An `Origin` also has the number of its node in that structure, so that each run finds its own line.
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ class Batch:
 
     def timed(self) -> tuple[Sequence[int], Sequence[int]]:
         """(default: `run`, timed) Execute as `run` without times does. Return the clock in ns before the first entry
-        and after each, and how many calls precede the end of each entry: an entry is one call, or several that run
+        and after each, and how many calls precede the end of each entry. An entry is one call, or several that run
         interleaved."""
         clock = [perf_counter_ns()]
         for took in self.run(is_timed=True):

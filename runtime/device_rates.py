@@ -95,7 +95,7 @@ def measured_device(device: Device) -> DeviceSpec:
 
 
 class Ceilings(NamedTuple):
-    """What a device can do at most, measured with kernels of ours. Units: flop/ns, byte/ns, ns, bytes."""
+    """The most that a device can do, measured with kernels of ours. Units: flop/ns, byte/ns, ns, bytes."""
 
     flops_per_ns: float
     bytes_per_ns: float  # of data that no cache has

@@ -72,7 +72,7 @@ class Ran:
 
 
 class Recorder:
-    """What one profile records."""
+    """The events of one profile."""
 
     def __init__(self) -> None:
         self.start_ns = self.end_ns = perf_counter_ns()

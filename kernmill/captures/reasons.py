@@ -29,11 +29,11 @@ def key_difference(before: tuple[Any, ...], now: tuple[Any, ...]) -> str:
         if len(old) != len(_WORDS) or len(new) != len(_WORDS):
             break
         word, was, is_now = next(row for row in zip(_WORDS, old, new, strict=True) if row[1] != row[2])
-        return f"the {word} of tensor {number} changed from {_value(was)} to {_value(is_now)}"
+        return f"the {word} of tensor {number} changed from {_token_text(was)} to {_token_text(is_now)}"
     return "other tensors share memory"
 
 
-def _value(value: Any) -> str:
+def _token_text(value: Any) -> str:
     return show_shape(value) if isinstance(value, tuple) else str(getattr(value, "name", value))
 
 

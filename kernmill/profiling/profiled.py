@@ -27,16 +27,16 @@ class Profile:
 
     @cached_property
     def totals(self) -> Totals:
-        """Where the wall time went. Units: ns."""
+        """The parts of the wall time. Units: ns."""
         return totals_of(self.recorder, self.rows)
 
     @property
     def notes(self) -> list[Note]:
-        """What was captured or planned, and why."""
+        """Captures and plans, with their reasons."""
         return self.recorder.notes
 
     def text(self, most: int = 20, width: int | None = None) -> str:
-        """The table of at most so many rows, the totals, and what was made again."""
+        """Return the table of up to `most` rows, the totals, and what was made again."""
         if not self.rows:
             return f"no kernel was launched\n{totals_text(self.totals)}"
         parts = [

@@ -77,7 +77,7 @@ class Row:
 
 
 class Totals(NamedTuple):
-    """Where the wall time went. Units: ns. They add up to `wall_ns`, unless threads ran kernels at the same time."""
+    """The parts of the wall time. Units: ns. They add up to `wall_ns`, unless threads ran kernels at the same time."""
 
     wall_ns: int
     kernels_ns: int
@@ -110,22 +110,22 @@ def rows_of(recorder: Recorder) -> list[Row]:
         name = " + ".join(dict.fromkeys(kernel.name for kernel in found.kernels))
         lines = [in_run(text, found.lines) for kernel in (head, *found.kernels) for text in kernel.made()[1]]
         lines = [in_run(text, head.lines) for text in lines]
-        shown = _shown(lines[0]) if lines else ""
+        shown = _line_of(lines[0]) if lines else ""
         key = found.device, name, shown, *(kernel.key.hex() for kernel in found.kernels)
         row = rows.setdefault(key, Row(found.device, name, shown, list(found.kernels)))
-        _note(row.others, [place for place in map(_shown, lines) if place != shown])
-        _note(row.layers, [place for place in map(_layer, lines) if place])
-        _count(row, found)
+        _note(row.others, [place for place in map(_line_of, lines) if place != shown])
+        _note(row.layers, [place for place in map(_layer_of, lines) if place])
+        _add_calls(row, found)
     return sorted(rows.values(), key=lambda row: -row.total_ns)
 
 
-def _shown(origin: str) -> str:
+def _line_of(origin: str) -> str:
     line, _, role = split_origin(origin)
     role = _UPDATE if role.startswith(_UPDATE) else role
     return f"{line}, {role}" if role else line
 
 
-def _layer(origin: str) -> str:
+def _layer_of(origin: str) -> str:
     """The layer; of an update, the parameter."""
     _, layer, role = split_origin(origin)
     return role.removeprefix(f"{_UPDATE} of ") if role.startswith(_UPDATE) else layer
@@ -135,7 +135,7 @@ def _note(known: list[str], more: Iterable[str]) -> None:
     known += [text for text in dict.fromkeys(more) if text not in known]
 
 
-def _count(row: Row, found: Launches) -> None:
+def _add_calls(row: Row, found: Launches) -> None:
     """Add the calls of an entry to its row."""
     times = [end - start for _, start, end in found.calls]
     calls = len(times) + found.more
@@ -143,7 +143,7 @@ def _count(row: Row, found: Launches) -> None:
     row.total_ns += sum(times) + found.more_ns
     row.first_ns = max(row.first_ns, *times[:1])
     row.times += times[1 :: 1 + len(times) // _MOST_SAMPLES]
-    row.bytes_written = max(row.bytes_written, sum(_written(kernel) for kernel in found.kernels))
+    row.bytes_written = max(row.bytes_written, sum(_result_bytes(kernel) for kernel in found.kernels))
     for kernel in found.kernels:
         _add_work(row, found, kernel, calls)
 
@@ -176,14 +176,14 @@ def _by_values(kernel: Kernel, found: Launches, calls: int) -> Iterator[tuple[Ma
         yield dict(zip(names, values, strict=True)), times
 
 
-def _written(kernel: Kernel) -> int:
+def _result_bytes(kernel: Kernel) -> int:
     """The bytes of the results of one call."""
     params: set[UOp] = {memory_of(store.src[0]) for store in kernel.ast.src}
     return sum(int(param.arg[1]) * param.dtype.size_bytes for param in params)
 
 
 def totals_of(recorder: Recorder, rows: Sequence[Row]) -> Totals:
-    """Where the time of the thread that made the profile went."""
+    """Return the parts of the time of the thread that made the profile."""
     own = [span for span in recorder.spans if span.thread == recorder.thread]
     kinds = Counter[str]()
     for span, took in _own_times(own):

@@ -44,13 +44,13 @@ def _columns(rows: Sequence[Row], wall_ns: int) -> list[_Column]:
         right("GB/s", 6, [f"{row.gbytes:.1f}" for row in rows]),
         ("of ceiling", False, 3, [f"{row.ceiling_share:4.0%} {row.bound}" for row in rows]),
         right("writes", 9, [show_bytes(row.bytes_written) for row in rows]),
-        ("line", False, 0, [_place(row) for row in rows]),
+        ("line", False, 0, [_line_cell(row) for row in rows]),
         ("layer", False, 8, [short_layers(row.layers) for row in rows]),
         ("kernel", False, 1, [row.name for row in rows]),
     ]
 
 
-def _place(row: Row) -> str:
+def _line_cell(row: Row) -> str:
     """The line, with the file's name only; further lines that are fused into it are counted."""
     line = os.path.basename(row.line) or "?"
     own = row.line.partition(", ")[0]
@@ -93,7 +93,7 @@ def totals_text(totals: Totals) -> str:
 
 
 def notes_text(notes: Sequence[Note], most: int = 10) -> str:
-    """What was captured or planned again, and why; the first times are not listed."""
+    """Return what was captured or planned again, and why; the first times are not listed."""
     again: dict[tuple[str, str, str], list[int]] = {}
     for note in notes:
         if note.reason not in ("a new graph", "a captured graph", "the first capture"):
