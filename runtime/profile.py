@@ -49,7 +49,7 @@ def cost_of(ast: UOp) -> Estimate:
 
 
 def work_of(device: Device, kernel: Kernel, values: Mapping[str, int]) -> Estimate:
-    """The work of a launch as it is done: at these values of its variables; and a scatter adds each term once,
+    """The work that a launch does, at these values of its variables. A scatter adds each term once,
     whatever indices it was compared with."""
     names = {name for name, _, _ in kernel.variables}
     has_scatter = {Ops.REDUCE, Ops.EQ} <= {node.op for node in kernel.ast.toposort()}

@@ -25,6 +25,9 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "kernmill/llm/arch/": "every architecture is compared with NumPy by tests/kernmill/llm/arch/test_dense.py",
     "kernmill/views.py": "tests/fuzz/test_views.py compares random programs with NumPy and PyTorch",
     "kernmill/commands/device_parts.py": "tests/runtime/test_device_parts.py breaks a device for each of them",
+    "kernmill/captures/reasons.py": "tests/runtime/test_recorder.py has a capture for each reason",
+    "kernmill/profiling/profiled.py": "tests/kernmill/profiling/test_rows.py makes profiles",
+    "kernmill/profiling/table.py": "tests/kernmill/profiling/test_rows.py shows them in terminals",
     "kernmill/commands/explain.py": "tests/runtime/test_placement_report.py runs the command",
     "kernmill/commands/program.py": "tests/kernmill/commands/test_tuning.py and the command explain run programs",
     "compiler/graph/choose_devices.py": "tests/compiler/graph/test_place.py compares with all placements",
@@ -36,6 +39,7 @@ TESTED_ELSEWHERE: dict[str, str] = {
 }
 
 TOPICS: dict[str, str] = {  # tests of more than one source
+    "kernmill/profiling/test_origins.py": "layers, gradients and optimizers name what they compute",
     "kernmill/test_gradients.py": "a row for each public method",
     "kernmill/test_gradient_faults.py": "named regressions of autograd, tensors and captures",
     "kernmill/nn/test_cells.py": "layers of nn/layers.py and nn/recurrent.py that PyTorch has, too",
