@@ -307,7 +307,8 @@ class _Builder:
         device = self.device_of.get(node) or self.default_device
         buffers = list(self.slots[number])
         used = tuple(buffers[slot] for slot in slots)
-        self.kernels[node] = Kernel.of(ast, used, (self.buffer_of[node],), device, (node.origin,) if node.origin else ())
+        origins = (node.origin,) if node.origin else ()
+        self.kernels[node] = Kernel.of(ast, used, (self.buffer_of[node],), device, origins)
 
     def _memory(self, node: UOp, kernel: int) -> UOp:
         """The buffer of a node in the body of a kernel: numbered as that meets them, so that equal layers are equal."""
