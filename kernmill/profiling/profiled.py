@@ -8,7 +8,7 @@ from functools import cached_property
 
 from kernmill.runtime import Note, Recorder, recording_profile
 
-from .rows import Row, Totals, rows_of, totals_of
+from .rows import KernelRow, Totals, rows_of, totals_of
 from .table import notes_text, table_text, totals_text
 
 __all__ = ["Profile", "profile"]
@@ -21,7 +21,7 @@ class Profile:
         self.recorder = recorder
 
     @cached_property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[KernelRow]:
         """A row for each kernel at each line, those that took longest first."""
         return rows_of(self.recorder)
 

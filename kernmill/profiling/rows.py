@@ -17,7 +17,7 @@ from typing import NamedTuple
 from kernmill.ir import Kernel, UOp, in_run, memory_of, split_origin
 from kernmill.runtime import Ran, Recorder, Span, device_rates, get_device, work_of
 
-__all__ = ["Launches", "Row", "Totals", "launches", "rows_of", "short_layers", "totals_of"]
+__all__ = ["Launches", "KernelRow", "Totals", "launches", "rows_of", "short_layers", "totals_of"]
 
 _UPDATE = "update"
 _MOST_SAMPLES = 4096  # of a row, that its median is of
@@ -36,7 +36,7 @@ class Launches(NamedTuple):
 
 
 @dataclass(slots=True)
-class Row:
+class KernelRow:
     """A kernel at a line of the user's program. Units: ns, floating-point operations, bytes."""
 
     device: str
@@ -102,9 +102,9 @@ def _entry(ran: Ran, entry: int, kernels: tuple[Kernel, ...]) -> Launches:
     return Launches(ran.device, kernels, ran.lines, calls, values, ran.more, ran.more_ns[entry] if ran.more_ns else 0)
 
 
-def rows_of(recorder: Recorder) -> list[Row]:
+def rows_of(recorder: Recorder) -> list[KernelRow]:
     """The rows of a profile, those that took longest first."""
-    rows: dict[tuple[str, ...], Row] = {}
+    rows: dict[tuple[str, ...], KernelRow] = {}
     for found in launches(recorder):
         head = found.kernels[-1]
         name = " + ".join(dict.fromkeys(kernel.name for kernel in found.kernels))
@@ -112,7 +112,7 @@ def rows_of(recorder: Recorder) -> list[Row]:
         lines = [in_run(text, head.lines) for text in lines]
         shown = _line_of(lines[0]) if lines else ""
         key = found.device, name, shown, *(kernel.key.hex() for kernel in found.kernels)
-        row = rows.setdefault(key, Row(found.device, name, shown, list(found.kernels)))
+        row = rows.setdefault(key, KernelRow(found.device, name, shown, list(found.kernels)))
         _note(row.others, [place for place in map(_line_of, lines) if place != shown])
         _note(row.layers, [place for place in map(_layer_of, lines) if place])
         _add_calls(row, found)
@@ -135,7 +135,7 @@ def _note(known: list[str], more: Iterable[str]) -> None:
     known += [text for text in dict.fromkeys(more) if text not in known]
 
 
-def _add_calls(row: Row, found: Launches) -> None:
+def _add_calls(row: KernelRow, found: Launches) -> None:
     """Add the calls of an entry to its row."""
     times = [end - start for _, start, end in found.calls]
     calls = len(times) + found.more
@@ -148,7 +148,7 @@ def _add_calls(row: Row, found: Launches) -> None:
         _add_work(row, found, kernel, calls)
 
 
-def _add_work(row: Row, found: Launches, kernel: Kernel, calls: int) -> None:
+def _add_work(row: KernelRow, found: Launches, kernel: Kernel, calls: int) -> None:
     """Add the work of all calls, and the time that it takes at the ceilings of the device."""
     device = get_device(found.device)
     ceilings = device_rates.measured_ceilings(device)
@@ -182,7 +182,7 @@ def _result_bytes(kernel: Kernel) -> int:
     return sum(int(param.arg[1]) * param.dtype.size_bytes for param in params)
 
 
-def totals_of(recorder: Recorder, rows: Sequence[Row]) -> Totals:
+def totals_of(recorder: Recorder, rows: Sequence[KernelRow]) -> Totals:
     """Return the parts of the time of the thread that made the profile."""
     own = [span for span in recorder.spans if span.thread == recorder.thread]
     kinds = Counter[str]()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from kernmill.runtime import Note
 
-from .rows import Row, Totals, short_layers
+from .rows import KernelRow, Totals, short_layers
 
 __all__ = ["notes_text", "show_ns", "table_text", "totals_text"]
 
@@ -16,7 +16,7 @@ _LEAST_WIDTH, _PLAIN_WIDTH = 60, 140
 _ROWS = 20
 
 
-def table_text(rows: Sequence[Row], wall_ns: int, most: int = _ROWS, width: int | None = None) -> str:
+def table_text(rows: Sequence[KernelRow], wall_ns: int, most: int = _ROWS, width: int | None = None) -> str:
     """The ranked table: one line for each kernel and source line. Columns that do not fit are left out."""
     width = width or shutil.get_terminal_size((_PLAIN_WIDTH, 50)).columns
     columns = _columns(rows[:most], max(1, wall_ns))
@@ -30,7 +30,7 @@ def table_text(rows: Sequence[Row], wall_ns: int, most: int = _ROWS, width: int 
 _Column = tuple[str, bool, int, list[str]]  # head, right-aligned, rank: the greatest are left out first; texts
 
 
-def _columns(rows: Sequence[Row], wall_ns: int) -> list[_Column]:
+def _columns(rows: Sequence[KernelRow], wall_ns: int) -> list[_Column]:
     def right(head: str, rank: int, texts: list[str]) -> _Column:
         return head, True, rank, texts
 
@@ -50,7 +50,7 @@ def _columns(rows: Sequence[Row], wall_ns: int) -> list[_Column]:
     ]
 
 
-def _line_cell(row: Row) -> str:
+def _line_cell(row: KernelRow) -> str:
     """The line, with the file's name only; further lines that are fused into it are counted."""
     line = os.path.basename(row.line) or "?"
     own = row.line.partition(", ")[0]
