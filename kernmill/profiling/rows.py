@@ -17,7 +17,7 @@ from typing import NamedTuple
 from kernmill.ir import Kernel, UOp, in_run, memory_of, split_origin
 from kernmill.runtime import Ran, Recorder, Span, device_rates, get_device, work_of
 
-__all__ = ["Launches", "KernelRow", "Totals", "launches", "rows_of", "short_layers", "totals_of"]
+__all__ = ["KernelRow", "Launches", "Totals", "launches", "rows_of", "short_layers", "totals_of"]
 
 _UPDATE = "update"
 _MOST_SAMPLES = 4096  # of a row, that its median is of
