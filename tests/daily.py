@@ -29,6 +29,8 @@ DAILY_CASES: dict[str, int] = {
     "kernmill/dist/test_mpi.py::test_one_rank_that_ends_ends_all": 2,
     "kernmill/llm/arch/test_dense.py::test_a_file_is_the_model": 2,
     "kernmill/llm/arch/test_dense.py::test_logits_are_those_of_numpy": 12,
+    "kernmill/llm/arch/test_bert.py::test_vectors_are_those_of_numpy": 3,
+    "kernmill/llm/arch/test_bert.py::test_documents_are_ranked": 1,
     "kernmill/llm/test_bench.py::test_words_of_llama_bench": 0,
     "kernmill/llm/test_train.py::test_every_architecture_learns": 8,
     "kernmill/methods/test_reduce.py::test_long_sums_lose_no_digits": 6,

@@ -26,7 +26,7 @@ from kernmill.runtime import (
     host,
 )
 
-from . import options
+from . import model_parsers, options
 
 __all__ = ["main"]
 
@@ -152,6 +152,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--device", help="such as LLVM or PYTHON; default: the setting DEVICE")
     demo.set_defaults(command=run_demo)
     commands.add_parser("run", help=_RUN, add_help=False)
+    model_parsers.add_parsers(commands.add_parser, run_on_model)
     commands.add_parser("quantize", help=_QUANTIZE, add_help=False)
     cache = commands.add_parser("cache", help="the kernels and plans on disk")
     cache.add_argument("action", choices=("info", "verify", "clear"))
@@ -391,6 +392,14 @@ def run_model(given: argparse.Namespace) -> int:
         raise SettingError(f"run: --{option} {rest}") from None
     with Context(THREADS=given.threads or setting("THREADS")):
         return run(given.model, asked, sampler)
+
+
+def run_on_model(given: argparse.Namespace) -> int:
+    """Embed, rerank, tokenize, or show."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in run_model
+    from .models import run_command
+
+    return run_command(given)
 
 
 def run_bench(given: argparse.Namespace) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -14,7 +13,18 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from kernmill import Context, DTypeError, FormatError, IndexRangeError, SettingError, Tensor, Variable, cat, no_grad
+from kernmill import (
+    Context,
+    DTypeError,
+    FormatError,
+    IndexRangeError,
+    SettingError,
+    Tensor,
+    Variable,
+    cat,
+    no_grad,
+    stack,
+)
 from kernmill.ir import KernmillError, OutOfMemoryError, process_lock, setting
 from kernmill.runtime import (
     WeightArena,
@@ -28,7 +38,7 @@ from kernmill.runtime import (
 from ..arguments import is_whole, name_call
 from ..captures import Jit
 from ..formats import gguf
-from ..formats.quoting import escaped, quoted
+from ..formats.quoting import quoted
 from ..quant import (
     BLOCKS,
     MANY_ROWS,
@@ -41,27 +51,25 @@ from ..quant import (
 )
 from .arch import ARCHITECTURES, Architecture, Cache, Config, Places, Weight
 from .arch.cache import CacheTypes
-from .arch.config import architecture_in
 from .arch.weight import nbytes
+from .embedding import WholeTexts, are_several, paired
 from .generation import Completion, Generations, Text, TokenGeneration, stop_strings
 from .layer_templates import LayerTemplates
+from .model_file import check_all_used, check_known, config_in, config_of, kept_metadata, naming
 from .sampling import Sampler
 from .split import Split, SplitOptions, choose_split
 from .tokenizer import WITHOUT, Tokenizer
 
-__all__ = ["Model", "ModelMemory", "arena_for", "config_in", "config_of", "naming", "needing_memory"]
+__all__ = ["Model", "ModelMemory", "arena_for", "needing_memory"]
 
 Weights = Callable[[str], Weight | None]
 Array = np.ndarray[Any, Any]
+Texts = str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]]
 Tokens = Tensor | tuple[Any, ...]  # of a block, or a variable for each sequence
-_OF_LAYER = re.compile(r"blk\.(\d+)\.\w+\.weight")
-_BESIDE_MODELS = {
-    "adapter": "an adapter to a model", "imatrix": "an importance matrix", "mmproj": "the image encoder of a model",
-}  # fmt: skip
 BLOCK, LARGE_BLOCK = 64, 512  # tokens of a prompt that are computed together; ... where a matrix unit does it
 _PADDED = 0.6  # of a large block: with this many tokens it is faster than small ones
 ONE_BY_ONE = 8  # tokens, of a short prompt or left of a long one: the graph for one token is needed in any case
-_MEMORY = ("architecture", "_cache", "_last", "_all")  # attributes that `close` releases
+_MEMORY = ("architecture", "_cache", "_last", "_all", "_texts")  # attributes that `close` releases
 DEFAULT_CAPACITY = 4096  # tokens; less where the model was trained on less
 
 
@@ -106,7 +114,7 @@ class Model:
         block: int | None = None,
         cache_type: CacheTypes = "f32",
     ) -> None:
-        _check_known(config.name)
+        check_known(config.name)
         capacity = min(config.context, DEFAULT_CAPACITY) if capacity is None else capacity
         sizes = (BLOCK, LARGE_BLOCK) if block is None else (block, block)
         if not all(is_whole(size, 1) for size in (capacity, sequences, *sizes)):
@@ -122,8 +130,10 @@ class Model:
             _check_memory(capacity, Cache.nbytes(config, capacity, sequences, cache_type))
         with no_grad():
             self.architecture: Architecture = ARCHITECTURES[config.name](config, weights, capacity)
-            self._cache = Cache.empty(config, capacity, sequences, cache_type)
-        if float_unit(self._cache.keys[0].device) is None or self.large_block < MANY_ROWS:
+            is_causal = self.architecture.is_causal
+            self._cache = Cache.empty(config, capacity, sequences, cache_type) if is_causal else Cache.none()
+        self._texts = WholeTexts(self.architecture, capacity)
+        if float_unit((config.cache_homes or (default_device(),))[0]) is None or self.large_block < MANY_ROWS:
             self.large_block = self.block
         if tokenizer is not None and len(tokenizer) > self.architecture.vocabulary:
             raise FormatError(
@@ -217,7 +227,7 @@ class Model:
             model = cls.of(file.metadata, weight, split=split, **options)
             for each in arenas.values():
                 each.close()
-            _check_all_used(file, used, model.config)
+            check_all_used(file, used, model.config)
             return model
 
     def __reduce__(self) -> NoReturn:
@@ -248,6 +258,11 @@ class Model:
             raise SettingError(
                 f"{call}: token ids must be integers. Encode text with tokenizer.encode(), or pass it to complete()."
             ) from None
+        if not self.architecture.is_causal and call in ("generate", "logits"):
+            raise SettingError(
+                f"{call}: {self.config.name} is an encoder: its tokens attend to later ones too, so that it predicts "
+                "no text. Use embed(), or a causal model."
+            )
         if not known:
             raise SettingError(f"{call}: no tokens. Give at least one, such as the begin token.")
         if len(known) > self.capacity:
@@ -324,6 +339,8 @@ class Model:
     def _states(self, ids: Sequence[int], call: str) -> Tensor:
         known = self._checked(ids, call)
         with self._stepping, self._on_device():
+            if not self.architecture.is_causal:
+                return Tensor(self._texts.hidden(known))
             self._seen[0] = []
             return Tensor(np.concatenate([states[0, new[0]] for new, states in self._run([known], self._all)]))
 
@@ -362,13 +379,17 @@ class Model:
 
     # --- memory
     @property
+    def _captures(self) -> tuple[Jit[..., Tensor], ...]:
+        return self._last, self._all, *self._texts.captures
+
+    @property
     def replays(self) -> int:
         """Steps so far that were one native call; the others also built a graph and its kernels."""
-        return self._last.replays + self._all.replays
+        return sum(one.replays for one in self._captures)
 
     def memory(self) -> ModelMemory:
         """Return the current memory of the weights, the cache and captured graphs."""
-        compute = self._last.memory().kept_bytes + self._all.memory().kept_bytes
+        compute = sum(one.memory().kept_bytes for one in self._captures)
         context = sum(nbytes(tensor) for part in (self._cache.keys, self._cache.values) for tensor in part)
         return ModelMemory(sum(self.architecture.bytes_by_device.values()), context, compute)
 
@@ -398,16 +419,45 @@ class Model:
         with self._on_device(), no_grad():
             return self.architecture.logits(self._states(ids, "logits")).realize()
 
-    def embed(self, text: str | Sequence[int], *, normalize: bool = True) -> Tensor:
+    def embed(self, text: Texts, *, normalize: bool = True) -> Tensor:
         """Return the vector of a text or of token ids, pooled as the file says, of length 1 if `normalize`.
 
-        `<architecture>.pooling_type`: mean (also without the key), first or last token. With type none the result has a
-        vector for each token, with type rank the scores of the classes. Shapes: (width,), (tokens, width) or
-        (classes,).
+        Several texts in a list are computed together, and the result has a row for each.
+        `<architecture>.pooling_type`: mean (also without the key), first or last token, or rank: scores of classes,
+        which are not normalized. With type none there is a vector for each token, and one text at a time.
+        Shapes: (width,) or (classes,), with a first axis for several texts; (tokens, width).
+
+        Raises:
+            SettingError: several texts with type none; a text that is longer than the capacity.
         """
-        ids = self._tokens_of(text, "embed")
-        with self._on_device(), no_grad():
-            return self.architecture.pooling(self._states(ids, "embed"), normalize).realize()
+        several = are_several(text)
+        if several and self.architecture.pooling.kind == "none":
+            raise SettingError(
+                "embed: the file's pooling type is none, so that a text has a vector for each token. Give one text at "
+                "a time."
+            )
+        texts: Sequence[Any] = text if several else [text]
+        found = self._vectors([self._checked(self._tokens_of(one, "embed"), "embed") for one in texts], normalize)
+        return stack(found) if several else found[0]
+
+    def rerank(self, query: str, documents: Sequence[str]) -> Tensor:
+        """Return how well each document answers a query, by a model that ranks. Shapes: (documents,).
+
+        Raises:
+            SettingError: the file is not of a model that ranks (pooling_type 4).
+        """
+        kind = self.architecture.pooling.kind
+        if kind != "rank":
+            raise SettingError(f"rerank: the file's pooling type is {kind}, not rank. Use the file of a reranker.")
+        if self.tokenizer is None:
+            raise SettingError("rerank: the model was built without a tokenizer.")
+        template = self.metadata.get("tokenizer.chat_template.rerank")
+        pairs = [paired(self.tokenizer, template, query, document) for document in documents]
+        return stack(self._vectors([self._checked(ids, "rerank") for ids in pairs], False))[:, 0].realize()
+
+    def _vectors(self, ids: list[list[int]], normalize: bool) -> list[Tensor]:
+        with self._stepping, self._on_device(), no_grad():
+            return [Tensor(one) for one in self._texts.vectors(ids, normalize)]
 
     def generate(
         self, ids: Sequence[int], sampler: Sampler | None = None, max_tokens: int | None = None
@@ -517,43 +567,6 @@ def _split_of(file: gguf.GGUFFile, wanted: SplitOptions | None, options: Mapping
     return choose_split(sizes, config.layers, cache // config.layers, config.width, wanted)
 
 
-def kept_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of metadata without the lists of the tokenizer, which can have 50 MB."""
-    kept: dict[str, Any] = {}
-    for key in metadata:
-        is_list = isinstance(metadata, gguf.Metadata) and metadata.type_of(key)[1] is not None
-        if key.startswith("tokenizer.") and is_list:
-            continue
-        value = metadata[key]
-        if not (key.startswith("tokenizer.") and isinstance(value, (list, tuple))):
-            kept[key] = value
-    return kept
-
-
-def config_of(metadata: Mapping[str, Any]) -> Config:
-    """The sizes of a model from the metadata of its file.
-
-    Raises:
-        FormatError: an unknown architecture; a size that is missing or makes no sense.
-    """
-    name = architecture_in(metadata)
-    if not name:
-        raise FormatError("the file has no general.architecture, which is required. Convert it again.")
-    _check_known(name)
-    return Config.of(metadata)
-
-
-@contextmanager
-def naming(file: gguf.GGUFFile) -> Generator[None]:
-    """Prefix errors about a file with its path."""
-    try:
-        yield
-    except FormatError as error:
-        if str(error).startswith(file.where):
-            raise
-        raise FormatError(f"{file.where}: {error}") from error
-
-
 @contextmanager
 def needing_memory(
     path: str | os.PathLike[str], capacity: int | None = None, cache_type: CacheTypes = "f32"
@@ -581,18 +594,6 @@ def _context_size(path: str | os.PathLike[str], capacity: int | None, cache_type
     return f"of {capacity} tokens {Cache.nbytes(config, capacity, 1, cache_type) / 2**20:.0f} MiB"
 
 
-def _check_known(name: str) -> None:
-    if name not in ARCHITECTURES:
-        import difflib  # nothing else needs it
-
-        close = difflib.get_close_matches(name[:100], ARCHITECTURES, 1, 0.7)
-        nearest = f"The nearest name is {close[0]}. " if close else ""
-        raise FormatError(
-            f"general.architecture is {quoted(name)}, which kernmill cannot run yet. {nearest}"
-            f"It runs {', '.join(sorted(ARCHITECTURES))}."
-        )
-
-
 def _check_memory(capacity: int, size_bytes: int) -> None:
     """Check before any allocation: a system may promise more memory than it has, and kill processes that use it."""
     props = get_device().props()
@@ -602,55 +603,6 @@ def _check_memory(capacity: int, size_bytes: int) -> None:
             f"Model: a context of {capacity} tokens takes {size_bytes / 2**30:.2f} GiB, and the device has "
             f"{room / 2**30:.2f} GiB left. Choose a smaller context (capacity; kernmill run: -c; kernmill bench: "
             "-p and -n), or a cache type of fewer bits (cache_type; kernmill run: --cache-type)."
-        )
-
-
-def config_in(file: gguf.GGUFFile) -> Config:
-    """Return the configuration of the model in a file and check its number of layers, before memory is allocated.
-
-    Raises:
-        FormatError: it has no model, or one with a different number of layers; as `config_of`.
-    """
-    what = file.metadata.get("general.type")
-    if isinstance(what, str) and what in _BESIDE_MODELS:
-        raise FormatError(
-            f"it is {_BESIDE_MODELS[what]} (general.type {what!r}), not a model. Give the model's own file."
-        )
-    if not file.entries:
-        raise FormatError("it has no tensors, only metadata, such as a vocabulary. Give the model's own file.")
-    config = config_of(file.metadata)
-    kind = ARCHITECTURES[config.name]
-    first = next(name for name in ("attn_norm.weight", "attn_output.weight") if name in kind.needed_names())
-    if f"blk.0.{first}" not in file.entries:
-        raise FormatError(f"the file has no tensor blk.0.{first}, which a {config.name} model needs.")
-    layers = max(int(m[1]) + 1 for name in file.entries if (m := _OF_LAYER.fullmatch(name)))
-    counted = config.layers + config.ahead_layers
-    if layers != counted:
-        raise FormatError(
-            f"{config.name}.block_count is {counted}, and blk.{layers - 1} is the last layer with tensors. "
-            "The file's metadata and tensors are inconsistent."
-        )
-    kind.check(config, {name: entry.shape for name, entry in file.entries.items()})
-    return config
-
-
-def _check_all_used(file: gguf.GGUFFile, used: set[str], config: Config) -> None:
-    """Check that no tensor is ignored, which would silently change the output. Exceptions: only one kind of rope
-    factors is read, and tensors for images, ranking or further tokens are not needed for text."""
-    ahead = [f"blk.{config.layers + n}." for n in range(config.ahead_layers)]
-    fine = (
-        "v.",
-        "mm.",
-        "cls.",
-        *ahead,
-        *(("rope_factors_",) if any(u.startswith("rope_factors_") for u in used) else ()),
-    )
-    left = [entry for entry in file.entries if entry not in used and not entry.startswith(fine)]
-    if left:
-        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-        raise FormatError(
-            f"tensor {escaped(left[0])}{more} is not part of {config.name}; the output would be wrong. Use a file of "
-            "the standard architecture."
         )
 
 

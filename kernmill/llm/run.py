@@ -17,8 +17,9 @@ from kernmill.runtime import device_list, get_device
 from ..formats import gguf
 from .arch.cache import CacheTypes
 from .chat import ChatTemplate
-from .generate import DEFAULT_CAPACITY, Model, arena_for, config_in, naming, needing_memory
+from .generate import DEFAULT_CAPACITY, Model, arena_for, needing_memory
 from .generation import stop_strings
+from .model_file import config_in, naming
 from .sampling import Sampler
 from .split import SplitOptions
 from .tokenizer import Tokenizer

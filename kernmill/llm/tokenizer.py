@@ -61,6 +61,7 @@ class TokenKind(IntEnum):
 
 
 _PRE = "default"  # for files that do not name their pre-tokenizer
+_SEPARATED = ("jina-v1-en", "jina-v2-code", "roberta-bpe")  # pairs of texts have a token of its own between them
 _NO_ID = (-1, 2**32 - 1)
 _MAX_LENGTH = 1 << 12  # characters of a token; the longest of known vocabularies have 256
 # limits of the total characters of all splits of all tokens: absolute, and per character of a token
@@ -101,12 +102,14 @@ class Tokenizer:
         self.kinds: list[int] = self._parallel("token_type", int, "integers") or [1] * len(self.tokens)
         self.row = self._checked_row() if self.kind == "gpt2" else PreTokenizer(())
         self.bos_id, self.eos_id = self._id("bos"), self._id("eos")
-        if self.kind == "bert":  # [CLS] and [SEP]; the key is spelled so
+        self.separator_id = self._id("seperator")  # the key is spelled so
+        if self.kind == "bert":  # [CLS] and [SEP]
             self.bos_id = self.bos_id if (cls := self._id("cls")) is None else cls
-            self.eos_id = self.eos_id if (separator := self._id("seperator")) is None else separator
+            self.eos_id = self.eos_id if self.separator_id is None else self.separator_id
         self.unknown_id = self._id("unknown")
         self.add_bos = self._flag("add_bos_token", self.kind in ("llama", "bert") or self.row.adds_bos)
         self.add_eos = self._flag("add_eos_token", self.kind in ("bert", "t5"))
+        self.add_separator = self._flag("add_sep_token", self._text("pre", "") in _SEPARATED)
         self.add_space_prefix = self._flag("add_space_prefix", self.kind in ("llama", "t5"))
         self.end_ids = self._ends()
         self._merges: _Merges | list[str] = self._checked_merges(together) if self.kind == "gpt2" else []

@@ -15,7 +15,7 @@ from kernmill import SettingError, Tensor, jit, nn
 from .. import dist
 from ..quant import save
 from .arch import ARCHITECTURES, Cache, Config, Places
-from .generate import config_of
+from .model_file import config_of
 
 __all__ = ["Learner", "llama_metadata", "shapes_of"]
 
@@ -47,14 +47,6 @@ def shapes_of(config: Config, vocabulary: int) -> dict[str, tuple[int, ...]]:
     return shapes | {f"blk.{n}.{name}": shape for n in range(config.layers) for name, shape in layer.items()}
 
 
-class _Batch(Cache):
-    """A replacement of the cache: every token of a text is available at once, so nothing is stored."""
-
-    def write(self, layer: int, places: Places, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """The new ones are all."""
-        return keys, values
-
-
 class Learner:
     """A language model whose weights are parameters: `loss` of batches of tokens, `save` as a file for `run`.
 
@@ -75,6 +67,10 @@ class Learner:
                 f"Learner: {name} models have experts, which are not trained here. Choose an architecture without "
                 "experts, such as llama."
             )
+        if name in ARCHITECTURES and ARCHITECTURES[name].is_encoder:
+            raise SettingError(
+                f"Learner: {name} models are encoders, which predict no text. Choose an architecture such as llama."
+            )
         self.metadata, self.length = dict(metadata), length
         config, chance = config_of(metadata), np.random.default_rng(seed)
         self.weights: dict[str, Tensor] = {}
@@ -91,7 +87,7 @@ class Learner:
     def logits(self, tokens: Tensor) -> Tensor:
         """Shapes: (texts, length) -> (texts, length, vocabulary)."""
         every = Places([0], self.length)  # the same for all texts
-        return self.architecture.logits(self.architecture.forward(tokens, every, _Batch([], [])))
+        return self.architecture.logits(self.architecture.forward(tokens, every, Cache.none()))
 
     def loss(self, tokens: Tensor) -> Tensor:
         """How surprised the model is, in nats a token. Shapes: (texts, length + 1) -> ()."""

@@ -3,6 +3,7 @@
 from .arcee import Arcee
 from .architecture import Architecture
 from .baichuan import Baichuan
+from .bert import Bert
 from .cache import CACHE_TYPES, Cache, Places
 from .chatglm import ChatGLM
 from .cohere2 import Cohere2
@@ -12,12 +13,14 @@ from .deepseek2 import DeepSeek2
 from .dots1 import Dots1
 from .ernie4_5 import Ernie45
 from .ernie4_5_moe import Ernie45Moe
+from .eurobert import EuroBert
 from .exaone import Exaone
 from .exaone4 import Exaone4
 from .falcon import Falcon
 from .gemma import Gemma
 from .gemma2 import Gemma2
 from .gemma3 import Gemma3
+from .gemma_embedding import GemmaEmbedding
 from .glm4 import Glm4
 from .glm4moe import Glm4Moe
 from .gpt2 import Gpt2
@@ -28,10 +31,15 @@ from .granitemoe import GraniteMoe
 from .hunyuan_dense import HunyuanDense
 from .hunyuan_moe import HunyuanMoe
 from .internlm2 import InternLM2
+from .jina_bert_v2 import JinaBertV2
+from .jina_bert_v3 import JinaBertV3
 from .llama import Llama
 from .llama4 import Llama4
 from .minimax_m2 import MiniMaxM2
+from .modern_bert import ModernBert
 from .nemotron import Nemotron
+from .nomic_bert import NomicBert
+from .nomic_bert_moe import NomicBertMoe
 from .olmo2 import Olmo2
 from .olmoe import OlmoE
 from .orion import Orion
@@ -55,6 +63,7 @@ __all__ = ["ARCHITECTURES", "CACHE_TYPES", "Architecture", "Cache", "Config", "M
 ARCHITECTURES: dict[str, type[Architecture]] = {  # general.architecture of a GGUF file
     "arcee": Arcee,
     "baichuan": Baichuan,
+    "bert": Bert,
     "chatglm": ChatGLM,
     "cohere2": Cohere2,
     "command-r": CommandR,
@@ -62,26 +71,34 @@ ARCHITECTURES: dict[str, type[Architecture]] = {  # general.architecture of a GG
     "dots1": Dots1,
     "ernie4_5": Ernie45,
     "ernie4_5-moe": Ernie45Moe,
+    "eurobert": EuroBert,
     "exaone": Exaone,
     "exaone4": Exaone4,
     "falcon": Falcon,
     "gemma": Gemma,
+    "gemma-embedding": GemmaEmbedding,
     "gemma2": Gemma2,
     "gemma3": Gemma3,
     "glm4": Glm4,
     "glm4moe": Glm4Moe,
-    "gpt2": Gpt2,
     "gpt-oss": GptOss,
+    "gpt2": Gpt2,
     "gptneox": GptNeoX,
     "granite": Granite,
     "granitemoe": GraniteMoe,
     "hunyuan-dense": HunyuanDense,
     "hunyuan-moe": HunyuanMoe,
     "internlm2": InternLM2,
+    "jina-bert-v2": JinaBertV2,
+    "jina-bert-v3": JinaBertV3,
     "llama": Llama,
+    "llama-embed": Llama,
     "llama4": Llama4,
     "minimax-m2": MiniMaxM2,
+    "modern-bert": ModernBert,
     "nemotron": Nemotron,
+    "nomic-bert": NomicBert,
+    "nomic-bert-moe": NomicBertMoe,
     "olmo2": Olmo2,
     "olmoe": OlmoE,
     "orion": Orion,

@@ -1,4 +1,4 @@
-"""class Architecture: the decoder of all architectures, with hooks for their differences.
+"""class Architecture(LayerTensors): the decoder of all architectures, with hooks for their differences.
 
     x = embedding of the tokens
     each layer:  x = x + attention(norm(x))
@@ -13,70 +13,43 @@ float32.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
-from kernmill import FormatError, Tensor, where
+from kernmill import Tensor, where
 
 from .cache import Cache, Places
 from .config import Config
 from .experts import apart, chosen_experts, expert_shapes
 from .pooling import Pooling
 from .rope import rotate, tables
-from .weight import Weight, chosen, join, linear, nbytes, parts_of, rows
+from .tensors import ATTENTION, EXPERTS, GATED, SHARED, LayerTensors, Weights
+from .weight import Weight, chosen, linear, parts_of, rows
 
 __all__ = ["Architecture", "Weights"]
 
-Weights = Callable[[str], Weight | None]  # the tensor of a name, or None where the file has none
-_ATTENTION, _GATED = ("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up")
-_DENSE = ("ffn_gate", "ffn_up", "ffn_down")  # a layer has these, or experts
-_EXPERTS, _SHARED = ("ffn_gate_exps", "ffn_up_exps"), ("ffn_gate_shexp", "ffn_up_shexp")
-_OF_LAYER = re.compile(r"blk\.\d+\.")
 Around = tuple[Tensor, Tensor, Tensor]  # cosine, sine and mask of a pass
 Layers = Callable[[Hashable, Tensor, Sequence[Weight], Sequence[Tensor], Callable[[], Tensor]], Tensor]
 
 
-def _check_fits(c: Config, name: str, shape: Sequence[int], wanted: Sequence[int | None]) -> None:
-    """Check that a tensor has the shape that the metadata require; None stands for any size."""
-    if len(shape) != len(wanted) or any(size not in (None, own) for size, own in zip(wanted, shape, strict=True)):
-        sizes = ", ".join("any" if size is None else str(size) for size in wanted)
-        raise FormatError(
-            f"{name} has shape {tuple(shape)}, and a {c.name} model of these sizes needs ({sizes}). The file's "
-            f"metadata and tensors are inconsistent: {c.sizes}."
-        )
-
-
-class Architecture:
+class Architecture(LayerTensors):
     """A model: tokens in, logits out.
 
     Raises:
         FormatError: a tensor is missing or has another shape than the metadata say.
     """
 
+    is_encoder = False  # tokens attend to later ones too, whatever the file says: no text is generated
     by_halves = True  # which entries of a head are rotated together: see rope.rotate
     has_layer_norm = False  # a norm subtracts the mean, and may have a bias
-    has_gate = True  # the feed-forward part multiplies `ffn_up` with an activated `ffn_gate`
     is_parallel = False  # attention and feed-forward part read the same x
     norms_rotated = False  # heads are normed after they are rotated, not before
     period = 0  # the last of this many layers has no window, the others have one; 0: no layer has one
-    mixes = "never"  # whether layers have experts: never, sometimes (if a file says so), always
-    gating, is_normed = "softmax", True  # of experts, where the file does not say: see config.Experts
     weighs_input = False  # the weights of experts multiply their x, not their results
     before_attention, after_attention = "attn_norm", "post_attention_norm"  # names of norms; "": none
     before_feed_forward, after_feed_forward = "ffn_norm", "post_ffw_norm"
-    needs_always = (
-        "attn_norm.weight", "attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_output.weight",
-        "ffn_norm.weight", "ffn_gate.weight", "ffn_up.weight", "ffn_down.weight",
-    )  # fmt: skip
-    needs_besides: tuple[str, ...] = ()
-    lacks: tuple[str, ...] = ()  # of `needs_always`, tensors that these models do not have
-    may_lack: tuple[str, ...] = ()  # of `needs_always`, tensors that some of these models have
-    fused: tuple[tuple[str, tuple[str, ...]], ...] = (
-        ("attn_qkv", _ATTENTION), ("ffn_gate_up_exps", _EXPERTS)
-    )  # fmt: skip
-    same_x: tuple[tuple[str, ...], ...] = (_ATTENTION, _GATED, _SHARED)  # matrices that become one where they can
+    ranked = "cls"  # the state that an encoder's classifier reads
+    output_norm = "output_norm"  # the name of the last norm; "": none
 
     def __init__(self, config: Config, weights: Weights, capacity: int) -> None:
         config = self._with_experts(config)
@@ -85,11 +58,12 @@ class Architecture:
         self.vocabulary = self.embedding.shape[0]
         output = self.found("output.weight", self.vocabulary, config.width)
         self.output = self.embedding if output is None else output
-        self.ends = {"output_norm.weight": self.vector("output_norm.weight", config.width)}
-        for name, size in (("output_norm.bias", config.width), ("output.bias", self.vocabulary)):
-            if isinstance(bias := self.found(name, size), Tensor):
-                self.ends[name] = bias
-        self.pooling = Pooling.of(config, self.found)
+        self.ends: dict[str, Tensor] = {}
+        if self.output_norm:
+            self.ends["output_norm.weight"] = self.vector(f"{self.output_norm}.weight", config.width)
+            self.add_end("output_norm.bias", config.width)
+        self.add_end("output.bias", self.vocabulary)
+        self.pooling = Pooling.of(config, self.found, "last" if self.is_causal else self.ranked, self.rank_activation)
         self.matrices: list[dict[str, Weight]] = []
         self.vectors: list[dict[str, Tensor]] = []  # norms and biases
         for n in range(config.layers):
@@ -98,161 +72,10 @@ class Architecture:
         self.is_rotated = [self.has_rope(n) for n in range(config.layers)]
         self.rope = {is_local: self.rope_tables(is_local) for is_local in set(self.is_local)}
 
-    # --- weights
-    def found(self, name: str, *shape: int | None) -> Weight | None:
-        """Return the tensor of this name, or None; None in a shape stands for any size."""
-        weight = self._weights(name)
-        if weight is None:
-            return None
-        if isinstance(weight, Tensor) and not weight.dtype.is_float:
-            raise FormatError(
-                f"{name} is {weight.dtype.name}: weights must be floats or quantized. Convert the file again."
-            )
-        if len(shape) == 1 and not isinstance(weight, Tensor):
-            raise FormatError(f"{name} is quantized: norms and biases must be floats. Convert the file again.")
-        _check_fits(self.config, name, weight.shape, shape)
-        return weight
-
-    def needed(self, name: str, *shape: int | None) -> Weight:
-        """A tensor that the model needs."""
-        weight = self.found(name, *shape)
-        if weight is None:
-            raise FormatError(f"the file has no tensor {name}, which a {self.config.name} model needs.")
-        return weight
-
-    def vector(self, name: str, *shape: int | None) -> Tensor:
-        """A vector that the model needs."""
-        weight = self.needed(name, *shape)
-        assert isinstance(weight, Tensor)
-        return weight
-
     @property
-    def bytes_by_device(self) -> dict[str, int]:
-        """Bytes of all weights, each counted once, by device."""
-        weights: list[Weight] = [self.embedding, self.output, *self.ends.values(), *self.pooling.weights]
-        for matrices, vectors in zip(self.matrices, self.vectors, strict=True):
-            weights += [*matrices.values(), *vectors.values()]
-        found: dict[str, int] = {}
-        for weight in {id(weight): weight for weight in weights}.values():
-            found[weight.device] = found.get(weight.device, 0) + nbytes(weight)
-        return found
-
-    @classmethod
-    def needed_names(cls) -> tuple[str, ...]:
-        """The tensors that a layer must have, by their names in the layer."""
-        without = {*cls.lacks, *cls.may_lack}
-        return tuple(name for name in (*cls.needs_always, *cls.needs_besides) if name not in without)
-
-    @classmethod
-    def _with_experts(cls, c: Config) -> Config:
-        """The sizes with what the architecture says about experts where the file says nothing."""
-        e = c.experts
-        if e.count and cls.mixes == "never":
-            raise FormatError(
-                f"{c.name}.expert_count is {e.count}, and models of this architecture have no experts. Convert the "
-                "file again."
-            )
-        if not e.count and cls.mixes == "always":
-            raise FormatError(f"the file has no {c.name}.expert_count, which is required.")
-        is_normed = cls.is_normed if e.is_normed is None else e.is_normed
-        return replace(c, experts=replace(e, gating=e.gating or cls.gating, is_normed=is_normed))
-
-    def _names_in(self, n: int) -> tuple[dict[str, tuple[int, ...]], set[str]]:
-        """The tensors that a layer can have, with their shapes, and those that it must have."""
-        c, needed = self.config, set(self.needed_names())
-        shapes, of_experts = self.shapes(c), expert_shapes(c)
-        if not self.config.experts.are_in(n):
-            return shapes, needed
-        dense = {name for name in shapes if name.split(".")[0] in _DENSE}
-        needed = needed - dense | {f"{name}.weight" for name in ("ffn_gate_inp", "ffn_down_exps", *_EXPERTS)}
-        if c.experts.shared_width:
-            needed |= {f"{name}.weight" for name in ("ffn_down_shexp", *_SHARED)}
-        return {name: shape for name, shape in shapes.items() if name not in dense} | of_experts, needed
-
-    @classmethod
-    def whole_shapes(cls, c: Config) -> dict[str, tuple[int, ...]]:
-        """More tensors that the model must have in addition to its layers."""
-        return {}
-
-    @classmethod
-    def shapes(cls, c: Config) -> dict[str, tuple[int, ...]]:
-        """Every tensor that a layer can have, by its name in the layer."""
-        queries, keys, values = c.heads * c.head_width, c.kv_heads * c.head_width, c.kv_heads * c.value_width
-        return {
-            "attn_norm.weight": (c.width,),
-            "attn_norm.bias": (c.width,),
-            "attn_norm_2.weight": (c.width,),
-            "attn_norm_2.bias": (c.width,),
-            "attn_q.weight": (queries, c.width),
-            "attn_k.weight": (keys, c.width),
-            "attn_v.weight": (values, c.width),
-            "attn_q.bias": (queries,),
-            "attn_k.bias": (keys,),
-            "attn_v.bias": (values,),
-            "attn_q_norm.weight": (c.head_width,),
-            "attn_k_norm.weight": (c.head_width,),
-            "attn_output.weight": (c.width, c.heads * c.value_width),
-            "attn_output.bias": (c.width,),
-            "post_attention_norm.weight": (c.width,),
-            "ffn_norm.weight": (c.width,),
-            "ffn_norm.bias": (c.width,),
-            "ffn_gate.weight": (c.feed_forward, c.width),
-            "ffn_up.weight": (c.feed_forward, c.width),
-            "ffn_down.weight": (c.width, c.feed_forward),
-            "ffn_gate.bias": (c.feed_forward,),
-            "ffn_up.bias": (c.feed_forward,),
-            "ffn_down.bias": (c.width,),
-            "post_ffw_norm.weight": (c.width,),
-        }
-
-    @classmethod
-    def check(cls, c: Config, shapes: Mapping[str, Sequence[int]]) -> None:
-        """Check that the sizes match the tensors of a file, before memory is allocated for them.
-
-        Raises:
-            FormatError: the shape of a tensor differs from the metadata.
-        """
-        whole = {"token_embd.weight": (None, c.width), "output.weight": (None, c.width)}
-        layer = cls.shapes(c) | expert_shapes(c)
-        for joint, parts in cls.fused:
-            if f"{parts[0]}.weight" in layer:
-                *before, _, width = layer[f"{parts[0]}.weight"]
-                rows = sum(layer[f"{part}.weight"][-2] for part in parts)
-                layer |= {f"{joint}.weight": (*before, rows, width), f"{joint}.bias": (*before, rows)}
-        for name, shape in shapes.items():
-            _check_fits(c, name, shape, whole.get(name) or layer.get(_OF_LAYER.sub("", name)) or shape)
-
-    def add_layer(self, n: int) -> None:
-        """Take the tensors that a layer has, by their names in it."""
-        shapes, wanted = self._names_in(n)
-        matrices: dict[str, Weight] = {}
-        vectors: dict[str, Tensor] = {}
-        for joint, parts in self.fused:
-            if f"{parts[0]}.weight" not in shapes:
-                continue
-            *before, _, width = shapes[f"{parts[0]}.weight"]
-            rows = [shapes[f"{part}.weight"][-2] for part in parts]
-            weight = self.found(f"blk.{n}.{joint}.weight", *before, sum(rows), width)
-            if weight is None:
-                continue
-            matrices[f"{parts[0]}.weight"] = weight  # `products` splits its result
-            bias = self.found(f"blk.{n}.{joint}.bias", *before, sum(rows))
-            for part, size in zip(parts, rows, strict=True):
-                del shapes[f"{part}.weight"], shapes[f"{part}.bias"]
-                if isinstance(bias, Tensor):
-                    vectors[f"{part}.bias"], bias = bias[..., :size].contiguous().realize(), bias[..., size:]
-        for name, shape in shapes.items():
-            if name in self.lacks:
-                continue
-            weight = (self.needed if name in wanted else self.found)(f"blk.{n}.{name}", *shape)
-            if isinstance(weight, Tensor) and (len(shape) == 1 or name.endswith(".bias")):
-                vectors[name] = weight
-            elif weight is not None:
-                matrices[name] = weight
-        for names in self.same_x:
-            join(matrices, [f"{name}.weight" for name in names])
-        self.matrices.append(matrices)
-        self.vectors.append(vectors)
+    def is_causal(self) -> bool:
+        """True if tokens attend to earlier ones only."""
+        return self.config.is_causal and not self.is_encoder
 
     # --- differences
     def has_window(self, n: int) -> bool:
@@ -270,11 +93,6 @@ class Architecture:
         """Divisors of the frequencies, where the file has some."""
         return self.factors("rope_freqs.weight")
 
-    def factors(self, name: str) -> Tensor | None:
-        """A divisor for each frequency, if the file has them."""
-        found = self.found(name, self.config.rope.size // 2)
-        return found if isinstance(found, Tensor) else None
-
     def rope_tables(self, is_local: bool) -> tuple[Tensor, Tensor]:
         """Cosine and sine for layers with or without a window."""
         return tables(self.config.rope, self.capacity, self.rope_factors())
@@ -282,6 +100,10 @@ class Architecture:
     def activation(self, x: Tensor) -> Tensor:
         """Apply the activation of the feed-forward part."""
         return x.silu()
+
+    def rank_activation(self, x: Tensor) -> Tensor:
+        """Apply the activation of the classifier of a model that ranks."""
+        return x.tanh()
 
     def scale(self) -> float:
         """Of the scores."""
@@ -318,10 +140,10 @@ class Architecture:
                 continue
             kind = (self.is_local[n], self.is_rotated[n], *matrices, *vectors)
             weights = [*matrices.values(), *vectors.values()]
-            x = layers(kind, x, weights, [cache.keys[n], cache.values[n]], build)
+            x = layers(kind, x, weights, cache.of_layer(n), build)
         if self.config.homes:
             x = x.to(self.config.homes[-1])
-        return self.norm(x, self.ends["output_norm.weight"], self.ends.get("output_norm.bias"))
+        return self.norm(x, self.ends.get("output_norm.weight"), self.ends.get("output_norm.bias"))
 
     def layer(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
         """One layer. Shapes: (sequences, tokens, width) to the same."""
@@ -351,11 +173,18 @@ class Architecture:
         return self.norm(x, self.vectors[n].get(f"{name}.weight"), self.vectors[n].get(f"{name}.bias"))
 
     def mask(self, places: Places, count: int, is_local: bool) -> Tensor:
-        """Return which positions each token attends to. Shapes: (sequences, 1, 1, count, end)."""
+        """Return which positions each token attends to; floats are added to scores.
+
+        Shapes: (sequences, 1, 1, count, end), with floats also a size for each key head and each head of its group.
+        """
         every = Tensor.arange(self.capacity)
         seen, now = every[: places.end], places.rows(every, count).unflatten(-1, (1, 1, -1, 1))
-        mask = seen <= now
-        return mask & (seen > now - self.config.window) if is_local else mask
+        if self.is_causal:
+            mask = seen <= now
+            return mask & (seen > now - self.config.window) if is_local else mask
+        assert places.lengths is not None
+        mask = (seen < places.lengths.unflatten(0, (-1, 1, 1, 1, 1))) | seen.eq(now)  # padding sees at least itself
+        return mask & ((seen - now).abs() <= self.config.window // 2) if is_local else mask
 
     def norm(self, x: Tensor, weight: Tensor | None, bias: Tensor | None = None) -> Tensor:
         """x divided by the root mean square of its last axis, times the weight; without a weight x.
@@ -371,7 +200,7 @@ class Architecture:
 
     def queries_keys_values(self, n: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Shapes: (sequences, tokens, width) -> (sequences, tokens, heads * width) each."""
-        q, k, v = self.products(n, x, _ATTENTION)
+        q, k, v = self.products(n, x, ATTENTION)
         return q, k, v
 
     def product(self, n: int, x: Tensor, name: str) -> Tensor:
@@ -410,7 +239,7 @@ class Architecture:
             scores = q.matmul(keys.mT) * self.scale()
             if c.attention_cap:
                 scores = (scores / c.attention_cap).tanh() * c.attention_cap
-            scores = where(mask, scores, -math.inf)
+            scores = where(mask, scores, -math.inf) if mask.dtype.is_bool else scores + mask
             mixed = (scores.softmax(-1) if sinks is None else self._with_sinks(scores, sinks)).matmul(values)
         mixed = mixed.flatten(1, 2).transpose(1, 2).flatten(2).contiguous()  # concatenate the heads
         return self.product(n, mixed, "attn_output")
@@ -449,7 +278,7 @@ class Architecture:
         if self.config.experts.are_in(n):
             return self._mixture(n, x)
         if self.has_gate:
-            gate, up = self.products(n, x, _GATED)
+            gate, up = self.products(n, x, GATED)
             up = self.activation(gate) * up
         else:
             up = self.activation(self.product(n, x, "ffn_up"))
@@ -467,7 +296,7 @@ class Architecture:
             inputs = rows
         result = apart(inputs, choice, e.count, lambda part, ids: self._experts_of(n, part, ids))
         if "ffn_down_shexp.weight" in self.matrices[n]:
-            gate, up = self.products(n, rows, _SHARED)
+            gate, up = self.products(n, rows, SHARED)
             shared = self.product(n, (self.activation(gate) * up).contiguous(), "ffn_down_shexp")
             weight = vectors.get("ffn_gate_inp_shexp.weight")
             result = result + (shared if weight is None else shared * (rows * weight).sum(-1, keepdim=True).sigmoid())
@@ -477,14 +306,14 @@ class Architecture:
         """Rows with the expert of their tile. Shapes: (tiles, rows, width), (tiles,) -> (tiles, rows, width)."""
         matrices, vectors, width = self.matrices[n], self.vectors[n], self.config.experts.width
         parts: list[Tensor] = []
-        for name in _EXPERTS:
-            if f"{name}.weight" in matrices:
+        for name in EXPERTS:
+            if f"{name}.weight" in matrices:  # None: it is merged into the one before, or there are no gates
                 parts += parts_of(chosen(x, matrices[f"{name}.weight"], ids), [width] * (2 - len(parts)))
-        biases = [vectors.get(f"{name}.bias") for name in _EXPERTS]
-        gate, up = (
+        biases = [vectors.get(f"{name}.bias") for name in EXPERTS[-len(parts) :]]
+        *gate, up = (
             part if bias is None else part + bias[ids].unsqueeze(1) for part, bias in zip(parts, biases, strict=True)
         )
-        mixed = self._activated(gate, up).contiguous()
+        mixed = (self._activated(gate[0], up) if gate else self.activation(up)).contiguous()
         return chosen(mixed, matrices["ffn_down_exps.weight"], ids, vectors.get("ffn_down_exps.bias"))
 
     def _activated(self, gate: Tensor, up: Tensor) -> Tensor:

@@ -42,11 +42,13 @@ class Places(NamedTuple):
 
     `first`: of each sequence, the position of its first new token. `end`: one past the last position that any sequence
     uses. `chosen`: some sequences of the cache, for a step of an engine; None: all of them, in order.
+    `lengths`: of whole texts, which need no cache, how many tokens each has; the others are padding.
     """
 
     first: Sequence[Any]
     end: Any
     chosen: Chosen | None = None
+    lengths: Tensor | None = None
 
     @classmethod
     def bound(cls, first: Sequence[int], count: int, capacity: int) -> Places:
@@ -80,8 +82,16 @@ class Places(NamedTuple):
         number = self.row(0)
         return table[number : number + 1, :, : self.end]
 
+    @classmethod
+    def whole(cls, lengths: Tensor, count: int) -> Places:
+        """Whole texts from position 0 on. Shapes: lengths (texts,)."""
+        return cls((0,), count, lengths=lengths)
+
     def rows(self, table: Tensor, count: int) -> Tensor:
-        """Return the rows of a table for the new tokens. Shapes: (capacity, ..) -> (sequences, count, ..)."""
+        """Return the rows of a table for the new tokens; of whole texts the same for all.
+
+        Shapes: (capacity, ..) -> (sequences or 1, count, ..).
+        """
         if self.chosen is not None and len(self.first) > 1:
             places = self.chosen.first.unsqueeze(1) + Tensor.arange(count)
             return table[places]
@@ -155,6 +165,11 @@ class Cache(NamedTuple):
         )
         return cls(keys, values, key_type, value_type)
 
+    @classmethod
+    def none(cls) -> Cache:
+        """The cache of whole texts: it keeps nothing."""
+        return cls([], [])
+
     @staticmethod
     def nbytes(config: Config, capacity: int, sequences: int = 1, type: CacheTypes = "f32") -> int:
         """Return the bytes that `empty` takes. Raises the same errors."""
@@ -162,12 +177,18 @@ class Cache(NamedTuple):
         each = sum(prod(row) * dtype.size_bytes for row, dtype in rows)
         return each * sequences * config.kv_heads * capacity * config.layers
 
+    def of_layer(self, layer: int) -> list[Tensor]:
+        """The tensors that a layer changes."""
+        return [self.keys[layer], self.values[layer]] if self.keys else []
+
     def write(self, layer: int, places: Places, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Write the keys and values of new tokens; return those of the layer up to `places.end`.
 
         Shapes: keys and values (sequences, kv heads, tokens, width); the results the same with `end` tokens.
         Dtypes: the results float32.
         """
+        if not self.keys:
+            return keys, values
         count = keys.shape[2]
         found: list[Tensor] = []
         for old, new, type in (

@@ -110,6 +110,8 @@ class Config:
     logit_scale: float = 0.0
     is_parallel: bool = True  # use_parallel_residual
     is_rotated: bool = True  # rope.scaling.finetuned
+    activation: str = ""  # hidden_activation; "": the architecture's own
+    is_causal: bool = True  # tokens attend to earlier ones only
     experts: Experts = Experts()
     latent: Latent | None = None
     ahead_layers: int = 0  # the last ones of a file, which predict further tokens and are not computed
@@ -135,7 +137,6 @@ class Config:
             FormatError: a key is missing or makes no sense; it is named.
         """
         keys = _Keys(metadata)
-        keys.check_causal()
         width, heads = keys.size("embedding_length"), keys.size("attention.head_count")
         kv_heads = keys.size("attention.head_count_kv", heads)
         if heads % kv_heads:
@@ -167,6 +168,8 @@ class Config:
             logit_scale=keys.number("logit_scale", 0.0, within=_SCALES),
             is_parallel=keys.flag("use_parallel_residual", True),
             is_rotated=keys.flag("rope.scaling.finetuned", True),
+            activation=keys.text("hidden_activation", ""),
+            is_causal=keys.flag("attention.causal", True),
             experts=_experts(keys),
             latent=_latent(keys),
         )
@@ -270,15 +273,6 @@ class _Keys:
         """How states become a vector: one of POOLINGS."""
         return self.choice("pooling_type", POOLINGS, POOLINGS.index("mean"))
 
-    def check_causal(self) -> None:
-        """Check that tokens attend to earlier ones only: bidirectional models cannot generate text."""
-        is_causal = self.get("attention.causal")
-        if is_causal not in (None, True):
-            raise FormatError(
-                f"{self.name}.attention.causal is {quoted(is_causal)}: this is a bidirectional model. kernmill "
-                "generates text with causal models only. Use a causal model."
-            )
-
     def size(self, key: str, default: int | None = None, *, least: int = 1) -> int:
         """Return an integer; a list of one number for each layer is accepted if all are equal."""
         value = self.get(key)
@@ -379,5 +373,5 @@ def _experts(keys: _Keys) -> Experts:
         groups=groups,
         groups_used=groups_used,
         dense_layers=keys.size("leading_dense_block_count", 0, least=0),
-        step=keys.size("interleave_moe_layer_step", 0, least=0) or 1,
+        step=keys.size("interleave_moe_layer_step", 0, least=0) or keys.size("moe_every_n_layers", 0, least=0) or 1,
     )

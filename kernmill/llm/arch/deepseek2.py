@@ -76,14 +76,13 @@ class DeepSeek2(Architecture):
             }
         )
 
-    def _names_in(self, n: int) -> tuple[dict[str, tuple[int, ...]], set[str]]:
-        shapes, needed = super()._names_in(n)
-        return shapes, needed | set(self._of_queries())
-
-    def _of_queries(self) -> tuple[str, ...]:
-        assert self.config.latent is not None
-        ranked = ("attn_q_a.weight", "attn_q_a_norm.weight", "attn_q_b.weight")
-        return ranked if self.config.latent.query_rank else ("attn_q.weight",)
+    @classmethod
+    def names_in(cls, c: Config, n: int) -> tuple[dict[str, tuple[int, ...]], set[str]]:
+        """Queries are one product or two."""
+        shapes, needed = super().names_in(c, n)
+        assert c.latent is not None
+        ranked = {"attn_q_a.weight", "attn_q_a_norm.weight", "attn_q_b.weight"}
+        return shapes, needed | (ranked if c.latent.query_rank else {"attn_q.weight"})
 
     def rope_tables(self, is_local: bool) -> tuple[Tensor, Tensor]:
         """Tables whose vectors do not grow: the scores do."""

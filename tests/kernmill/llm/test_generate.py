@@ -339,7 +339,7 @@ FAULTS: list[tuple[Callable[[], object], type[Exception], str]] = [
         for name, call in (
             ("generate", lambda: list(random_model().generate("ab"))),  # type: ignore[arg-type]
             ("logits", lambda: random_model().logits([1.5])),  # type: ignore[list-item]
-            ("embed", lambda: random_model().embed(np.array([[1, 2]]))),  # type: ignore[arg-type]
+            ("embed", lambda: random_model().embed([1.5])),  # type: ignore[arg-type]
         )
     ),
     (

@@ -1,0 +1,199 @@
+"""Tiny random models, one or more for each architecture: sizes for which every piece counts, and a vocabulary."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernmill import Tensor
+from kernmill.llm.arch import ARCHITECTURES, Config
+from kernmill.quant import save
+
+Array = np.ndarray[Any, Any]
+W, F, HEADS, KV, CONTEXT = 64, 96, 4, 2, 256
+LETTERS = "abcdefghijklmnopqrst\u2581"
+TOKENS = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *LETTERS]
+SIZES: dict[str, Any] = {
+    "context_length": CONTEXT, "embedding_length": W, "block_count": 3, "feed_forward_length": F,
+    "attention.head_count": HEADS, "attention.head_count_kv": KV, "attention.layer_norm_rms_epsilon": 1e-5,
+    "attention.layer_norm_epsilon": 1e-5, "rope.freq_base": 1000.0,
+}  # fmt: skip
+VOCABULARY: dict[str, Any] = {
+    "tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": TOKENS,
+    "tokenizer.ggml.token_type": [2, 3, 3, *[6] * 256, *[1] * len(LETTERS)],
+    "tokenizer.ggml.scores": [0.0] * 259 + [-float(n) for n in range(len(LETTERS))],
+    "tokenizer.ggml.unknown_token_id": 0, "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2,
+    "tokenizer.ggml.token_type_count": 2,
+}  # fmt: skip
+EXPERTS = {"expert_count": 6, "expert_used_count": 2, "expert_feed_forward_length": 32}
+SHARED = EXPERTS | {"expert_shared_count": 1, "expert_shared_feed_forward_length": 32}
+SIGMOID = {"expert_gating_func": 2, "expert_weights_norm": True, "expert_weights_scale": 1.5}
+OWN_WIDTH = {"feed_forward_length": 32}  # of experts: the file says it so
+QKV = r"attn_[qkv]\.bias"
+QKVO = r"attn_([qkv]|output)\.bias"
+NORM_BIASES = r"(attn|ffn)_norm\.bias"
+ALL = rf"{QKVO}|{NORM_BIASES}|ffn_(up|down)\.bias"
+OUTPUT_BIAS = ("output_norm.bias",)
+PARTIAL = {"rope.dimension_count": 8}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A tiny model. `keys`: sizes without the name of the architecture, None removes one. `has`: tensors of layers
+    that such a file may have, as a regular expression. `ends`: tensors of the whole model. `extra`: shapes of others.
+    `gelu`: llama.cpp reads it from a table of float16."""
+
+    arch: str
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    has: str = "$^"
+    ends: tuple[str, ...] = ()
+    extra: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    is_tied: bool = False
+    gelu: bool = False
+    lacks: str = "$^"
+    fused: tuple[str, ...] = ()  # matrices of several, as converters write them
+
+
+ENCODER = {"attention.causal": False, "attention.head_count_kv": HEADS, "pooling_type": 1}
+BERT_ENDS = ("token_embd_norm.weight", "token_embd_norm.bias", "token_types.weight")
+BERT = rf"{QKVO}|(attn_output|layer_output)_norm\.bias|ffn_(up|down)\.bias"
+_ROWS: tuple[Case, ...] = (
+    Case("arcee"),
+    Case("baichuan", {"block_count": 32}),
+    Case("bert", ENCODER | {"pooling_type": 2}, BERT, (*BERT_ENDS, "position_embd.weight"), gelu=True),
+    Case("chatglm", PARTIAL, QKV, fused=("attn_qkv", "ffn_up")),
+    Case("cohere2", {"attention.sliding_window": 8, "logit_scale": 0.5, "block_count": 5}, is_tied=True),
+    Case("command-r", {"logit_scale": 0.25}, is_tied=True),
+    Case("dots1", SHARED | SIGMOID | {"leading_dense_block_count": 1, "attention.head_count_kv": HEADS},
+         r"attn_[qk]_norm\.weight|exp_probs_b\.bias"),
+    Case("ernie4_5", is_tied=True),
+    Case("ernie4_5-moe", SHARED | {"leading_dense_block_count": 1, "interleave_moe_layer_step": 1},
+         r"exp_probs_b\.bias"),
+    Case("eurobert", ENCODER | {"pooling_type": 3}),
+    Case("exaone"),
+    Case("exaone4", {"attention.sliding_window": 8, "block_count": 64}),
+    Case("exaone4", {}),
+    Case("falcon", {}, r"attn_norm\.bias", OUTPUT_BIAS, gelu=True, fused=("attn_qkv",)),
+    Case("gemma", is_tied=True, gelu=True),
+    Case("gemma2", {"attention.sliding_window": 8, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0},
+         is_tied=True, gelu=True),
+    Case("gemma3", {"attention.sliding_window": 8, "block_count": 7}, is_tied=True, gelu=True),
+    Case("gemma-embedding", ENCODER | {"attention.sliding_window": 8, "block_count": 7, "dense_2_feat_in": W,
+                                       "dense_2_feat_out": 128, "dense_3_feat_in": 128, "dense_3_feat_out": W},
+         extra={"dense_2.weight": (128, W), "dense_3.weight": (W, 128)}, is_tied=True, gelu=True),
+    Case("glm4", PARTIAL, QKV, fused=("ffn_up",)),
+    Case("glm4moe", SHARED | SIGMOID | PARTIAL | {"leading_dense_block_count": 1},
+         rf"{QKV}|attn_[qk]_norm\.weight|exp_probs_b\.bias"),
+    Case("gpt2", {"attention.head_count_kv": HEADS}, ALL, (*OUTPUT_BIAS, "position_embd.weight"), is_tied=True,
+         gelu=True, fused=("attn_qkv",)),
+    Case("gpt-oss", EXPERTS | {"attention.sliding_window": 8, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+                               "rope.scaling.original_context_length": 64}),
+    Case("gptneox", PARTIAL | {"use_parallel_residual": True, "attention.head_count_kv": HEADS}, ALL, OUTPUT_BIAS,
+         gelu=True, fused=("attn_qkv",)),
+    Case("granite", {"embedding_scale": 3.0, "residual_scale": 0.4, "attention.scale": 0.3, "logit_scale": 5.0}),
+    Case("granitemoe", SHARED | {"embedding_scale": 3.0, "residual_scale": 0.4, "attention.scale": 0.3,
+                                 "logit_scale": 5.0} | OWN_WIDTH),
+    Case("hunyuan-dense"),
+    Case("hunyuan-moe", SHARED | OWN_WIDTH),
+    Case("internlm2"),
+    Case("jina-bert-v2", ENCODER, BERT + r"|attn_[qk]_norm\.(weight|bias)", BERT_ENDS, gelu=True),
+    Case("jina-bert-v3", ENCODER, BERT, BERT_ENDS, gelu=True),
+    Case("llama"),
+    Case("llama", {"expert_count": 6, "expert_used_count": 2}),
+    Case("minimax-m2", EXPERTS | OWN_WIDTH | PARTIAL | {"expert_gating_func": 2}, r"exp_probs_b\.bias"),
+    Case("modern-bert", ENCODER | {"attention.sliding_window": 8, "block_count": 4, "rope.freq_base_swa": 100.0},
+         ends=("token_embd_norm.weight",), gelu=True, fused=("attn_qkv", "ffn_up")),
+    Case("nemotron", PARTIAL, rf"{QKVO}|{NORM_BIASES}|ffn_(up|down)\.bias", OUTPUT_BIAS),
+    Case("nomic-bert", ENCODER, r"(attn_output|layer_output)_norm\.bias", BERT_ENDS),
+    Case("nomic-bert-moe", ENCODER | {"expert_count": 6, "expert_used_count": 2, "moe_every_n_layers": 2}, BERT,
+         BERT_ENDS, gelu=True),
+    Case("olmo2"),
+    Case("olmoe", {"expert_count": 6, "expert_used_count": 2, "attention.head_count_kv": HEADS}),
+    Case("orion", {}, NORM_BIASES, OUTPUT_BIAS),
+    Case("phi2", PARTIAL, rf"{QKVO}|attn_norm\.bias|ffn_(up|down)\.bias", (*OUTPUT_BIAS, "output.bias"), gelu=True),
+    Case("phi3", fused=("attn_qkv", "ffn_up")),
+    Case("phimoe", EXPERTS | OWN_WIDTH, rf"{QKVO}|{NORM_BIASES}", (*OUTPUT_BIAS, "output.bias")),
+    Case("qwen2"),
+    Case("qwen2moe", SHARED, r"ffn_gate_inp_shexp\.weight"),
+    Case("qwen2vl", {"rope.dimension_sections": [4, 2, 2, 0]}),
+    Case("qwen3"),
+    Case("qwen3", {"pooling_type": 3}),
+    Case("qwen3moe", EXPERTS),
+    Case("qwen3vl", {"rope.dimension_sections": [3, 3, 2, 0], "n_deepstack_layers": 0}),
+    Case("qwen3vlmoe", EXPERTS | {"rope.dimension_sections": [3, 3, 2, 0], "n_deepstack_layers": 0}),
+    Case("seed_oss", {}, QKV),
+    Case("smollm3", {"block_count": 5}),
+    Case("stablelm", PARTIAL, rf"{QKV}|{NORM_BIASES}", OUTPUT_BIAS),
+    Case("starcoder", {"attention.head_count_kv": 1}, ALL, (*OUTPUT_BIAS, "position_embd.weight"), gelu=True,
+         fused=("attn_qkv",)),
+    Case("starcoder2", {}, ALL, OUTPUT_BIAS, gelu=True),
+    Case("xverse"),
+)  # fmt: skip
+
+
+def _names() -> dict[str, Case]:
+    found: dict[str, Case] = {}
+    for case in _ROWS:
+        count = sum(name.split(" ")[0] == case.arch for name in found)
+        found[f"{case.arch} {count + 1}" if count else case.arch] = case
+    return found
+
+
+CASES = _names()
+
+
+def metadata_of(case: Case) -> dict[str, Any]:
+    keys = SIZES | dict(case.keys)
+    sizes = {f"{case.arch}.{key}": value for key, value in keys.items() if value is not None}
+    return {"general.architecture": case.arch, **sizes, **VOCABULARY}
+
+
+def weights_of(case: Case, seed: int = 1) -> dict[str, Array]:
+    """Random weights: norms around 1, matrices that keep the size of x, biases that count."""
+    config = Config.of(metadata_of(case))
+    kind = ARCHITECTURES[case.arch]
+    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (len(TOKENS), W), **case.extra}
+    if not case.is_tied and "attention.causal" not in case.keys:
+        shapes["output.weight"] = (len(TOKENS), W)
+    if kind.output_norm:
+        shapes[f"{kind.output_norm}.weight"] = (W,)
+    sizes = {"position_embd.weight": (CONTEXT, W), "token_types.weight": (2, W), "output.bias": (len(TOKENS),)}
+    shapes |= {name: sizes.get(name, (W,)) for name in case.ends}
+    for n in range(config.layers):
+        known, needed = kind.names_in(config, n)
+        for name, shape in known.items():
+            if (name in needed or re.fullmatch(case.has, name)) and not re.fullmatch(case.lacks, name):
+                shapes[f"blk.{n}.{name}"] = shape
+    chance = np.random.default_rng(seed)
+    weights = {name: _random(chance, name, shape) for name, shape in shapes.items()}
+    return _with_fused(weights, {joint: parts for joint, parts in kind.fused if joint in case.fused})
+
+
+def _with_fused(weights: dict[str, Array], fused: Mapping[str, tuple[str, ...]]) -> dict[str, Array]:
+    for joint, parts in fused.items():
+        for name in [name for name in weights if re.search(rf"\.{parts[0]}\.(weight|bias)$", name)]:
+            layer, end = name.split(f"{parts[0]}.")
+            whole = np.concatenate([weights.pop(f"{layer}{part}.{end}") for part in parts], -1 if end == "bias" else -2)
+            weights[f"{layer}{joint}.{end}"] = whole
+    return weights
+
+
+def _random(chance: np.random.Generator, name: str, shape: tuple[int, ...]) -> Array:
+    if "norm" in name and name.endswith("weight"):
+        values = 1 + 0.25 * chance.standard_normal(shape)
+    elif len(shape) == 1 or name.endswith(".bias"):
+        values = 0.25 * chance.standard_normal(shape)
+    else:
+        values = chance.standard_normal(shape) * (1.0 if name.startswith("token_embd") else 1.2 / shape[-1] ** 0.5)
+    return np.asarray(values, np.float32)
+
+
+def write(case: Case, path: Path, seed: int = 1) -> Path:
+    """The model as a GGUF file of floats."""
+    save(path, {name: Tensor(array) for name, array in weights_of(case, seed).items()}, metadata_of(case))
+    return path
