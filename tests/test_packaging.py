@@ -38,6 +38,17 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "runtime/cpu/pool_system.py": "tests/runtime/cpu/test_pool.py and test_interrupts.py run the pool's code",
 }
 
+TESTED_ELSEWHERE |= dict.fromkeys(
+    (f"kernmill/serve/{name}.py" for name in ("errors", "limits", "metrics", "requests", "shapes")),
+    "tests/kernmill/serve/test_app.py asks for every path",
+)
+TESTED_ELSEWHERE |= {
+    "kernmill/commands/serving.py": "tests/kernmill/serve/test_running.py runs the command",
+    "kernmill/llm/talk/call_formats.py": "tests/kernmill/llm/talk/test_replies.py has a row for each format",
+    "kernmill/llm/talk/pieces.py": "tests/kernmill/llm/talk/test_llm.py reads streams in threads and coroutines",
+    "kernmill/llm/talk/reply.py": "tests/kernmill/llm/talk/test_llm.py and tests/kernmill/serve/test_responses.py",
+}
+
 TOPICS: dict[str, str] = {  # tests of more than one source
     "kernmill/profiling/test_origins.py": "layers, gradients and optimizers name what they compute",
     "kernmill/test_gradients.py": "a row for each public method",

@@ -62,7 +62,7 @@ MODULES = {  # what users of a module call; `quant` has more for those who add a
     "nn.state": ("Files of weights", ("save", "load", "load_metadata")),
     "quant": ("Quantized tensors and GGUF files", ("QuantizedTensor", "block_type", "save", "load", "load_tensor")),
     "llm": ("Language models", ("stories", "Vocabulary", "llama_metadata", "Learner", "Model", "Sampler", "Tokenizer",
-                                "ChatTemplate")),
+                                "ChatTemplate", "LLM", "Reply")),
 }  # fmt: skip
 _LEFT_OUT = ("data", "node_shape")  # one raises an error that names what to write, the other is for our own methods
 _ERROR = re.compile(r"^ +\w+Error: ")

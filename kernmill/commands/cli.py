@@ -1,4 +1,4 @@
-"""The command line: `kernmill profile | explain | run | bench | quantize | tune | info | cache | demo | ..`."""
+"""The command line: `kernmill profile | explain | run | serve | bench | quantize | tune | info | cache | demo | ..`."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from . import model_parsers, options
 __all__ = ["main"]
 
 _RUN = "write text with a language model from a GGUF file"
+_SERVE = "serve language models over HTTP, as OpenAI's interface and as a page"
 _QUANTIZE = "write a GGUF file with its weights in fewer bits"
 _QUANTIZED: dict[str, dict[str, Any]] = {
     "source": {"metavar": "IN", "help": "a GGUF file, or the first part of a split one"},
@@ -112,6 +113,9 @@ def _given(arguments: Sequence[str]) -> argparse.Namespace:
     rest = list(arguments[1:])
     if arguments[:1] == ["run"]:
         return argparse.Namespace(command=run_model, **vars(options.read("run", rest, description=_RUN)))
+    if arguments[:1] == ["serve"]:
+        paths = {"paths": {"nargs": "*", "metavar": "MODEL", "help": "GGUF files"}}
+        return argparse.Namespace(command=run_serve, **vars(options.parse("serve", rest, paths, description=_SERVE)))
     if arguments[:1] == ["quantize"]:
         return argparse.Namespace(
             command=run_quantize, **vars(options.parse("quantize", rest, _QUANTIZED, description=_QUANTIZE))
@@ -153,6 +157,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(command=run_demo)
     commands.add_parser("run", help=_RUN, add_help=False)
     model_parsers.add_parsers(commands.add_parser, run_on_model)
+    commands.add_parser("serve", help=_SERVE, add_help=False)
     commands.add_parser("quantize", help=_QUANTIZE, add_help=False)
     cache = commands.add_parser("cache", help="the kernels and plans on disk")
     cache.add_argument("action", choices=("info", "verify", "clear"))
@@ -400,6 +405,17 @@ def run_on_model(given: argparse.Namespace) -> int:
     from .models import run_command
 
     return run_command(given)
+def run_serve(given: argparse.Namespace) -> int:
+    """Answers of language models over HTTP."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in run_model
+    from ..llm.packages import check_package
+
+    for package in ("starlette", "uvicorn", "msgspec"):
+        check_package(package, "the server", "serve")
+    from .serving import run
+
+    with Context(THREADS=given.threads or setting("THREADS")):
+        return run(given, _split_options(given, "serve"))
 
 
 def run_bench(given: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""The options of `kernmill run` and `kernmill bench`: a row each, with llama.cpp's names as aliases; replies for its
+"""The options of `kernmill run`, `serve` and `bench`: a row each, with llama.cpp's names as aliases; replies for its
 other options; and the prompt text."""
 
 # ruff: noqa: E501 - a row is a line
@@ -20,6 +20,7 @@ __all__ = [
     "BENCH",
     "QUANTIZE",
     "RUN",
+    "SERVE",
     "Option",
     "cache_types",
     "check_path",
@@ -135,6 +136,17 @@ _SPLIT = (
     Option("-ncmoe --n-cpu-moe", _TOKENS, None, "those of the first N layers", "N"),
     Option("-nkvo --no-kv-offload", None, False, "keys and values stay on the CPU"),
 )
+_SAMPLING = (
+    Option("--temperature --temp", float, 0.8, "sampling temperature, 0 = greedy", "N"),
+    Option("--top-k", int, 40, "sample from the k most likely tokens, 0 or less = off", "N"),
+    Option("--top-p", float, 0.95, "nucleus sampling: smallest set of tokens with this total probability, 1 = off", "N"),
+    Option("--min-p", float, 0.05, "drop tokens below this fraction of the best one's probability, 0 = off", "N"),
+    Option("--repeat-penalty", float, 1.0, "1: none", "N"),
+    Option("--repeat-last-n", int, 64, "recent tokens that penalties consider; 0 = none, -1 = all", "N"),
+    Option("--presence-penalty", float, 0.0, "subtracted from the logits of recent tokens", "N"),
+    Option("--frequency-penalty", float, 0.0, "subtracted once per occurrence of a recent token", "N"),
+    Option("-l --logit-bias", _bias, None, "add to the logit of a token, such as 15043+1.5, 15043-1 or 15043-inf; may be repeated", "ID(+/-)BIAS", repeats=True),
+)
 RUN = (
     _MODEL,
     Option("-p --prompt", str, None, "prompt; with --chat the first message. Default: stdin, if it is a pipe", "TEXT"),
@@ -146,20 +158,46 @@ RUN = (
     Option("--system --system-prompt -sys", str, "", "system message (with --chat)", "TEXT"),
     Option("--single-turn -st", None, False, "end after one message and its answer (with --chat)"),
     Option("--no-display-prompt", None, False, "print only the generated text"),
-    Option("--temperature --temp", float, 0.8, "sampling temperature, 0 = greedy", "N"),
-    Option("--top-k", int, 40, "sample from the k most likely tokens, 0 or less = off", "N"),
-    Option("--top-p", float, 0.95, "nucleus sampling: smallest set of tokens with this total probability, 1 = off", "N"),
-    Option("--min-p", float, 0.05, "drop tokens below this fraction of the best one's probability, 0 = off", "N"),
-    Option("--repeat-penalty", float, 1.0, "1: none", "N"),
-    Option("--repeat-last-n", int, 64, "recent tokens that penalties consider; 0 = none, -1 = all", "N"),
-    Option("--presence-penalty", float, 0.0, "subtracted from the logits of recent tokens", "N"),
-    Option("--frequency-penalty", float, 0.0, "subtracted once per occurrence of a recent token", "N"),
-    Option("-l --logit-bias", _bias, None, "add to the logit of a token, such as 15043+1.5, 15043-1 or 15043-inf; may be repeated", "ID(+/-)BIAS", repeats=True),
+    *_SAMPLING,
     Option("--stop -r --reverse-prompt", str, None, "end the text before this string; may be repeated", "TEXT", repeats=True),
     Option("--ignore-eos", None, False, "never choose the tokens that end a text"),
     Option("-s --seed", int, None, "random seed; -1 = random (default)", "N"),
     Option("-t --threads", _THREADS, None, "number of threads; 0, -1 = the setting THREADS (default)", "N"),
     *_SHARED,
+    *_SPLIT,
+)
+SERVE = (
+    Option("-m --model", str, (), "a GGUF file, also without -m; several are served by their names", "FILE", repeats=True),
+    Option("--models-dir", str, None, "serve all GGUF files of a folder; each is loaded when it is asked for", "FOLDER"),
+    Option("--models-max", _COUNT, 1, "most models in memory; the least recently used one goes first", "N"),
+    Option("--models-memory", _COUNT, None, "most memory of loaded models, by the sizes of their files", "MIB"),
+    Option("--sleep-idle-seconds", _COUNT, None, "drop a model that nobody has used for this time", "N"),
+    Option("-a --alias", str, None, "the name of the model for clients; default: that of the file", "NAME"),
+    Option("--host", str, "127.0.0.1", "address to listen on; another than loopback needs an API key", "ADDRESS"),
+    Option("--port", whole_number("port", 0), 8080, "port to listen on; 0: a free one", "N"),
+    Option("--api-key", str, None, "key that clients must send; several with commas. Default: the variable KERNMILL_API_KEY", "KEY", repeats=True),
+    Option("--api-key-file", str, None, "a file with a key on each line", "FILE"),
+    Option("--api-prefix", str, "", "path before all paths, such as /llm", "PATH"),
+    Option("--cors-origins", str, None, "pages of these origins may call the server; several with commas; default: none", "ORIGIN"),
+    Option("-c --ctx-size", _TOKENS, None, "tokens of context of each text; 0: what the model was trained on. Default: the same, at most 4096", "N"),
+    Option("-np --parallel", _COUNT, 4, "slots: texts at once", "N"),
+    Option("--queue", _COUNT, 64, "requests that wait for a slot; more get status 429", "N"),
+    Option("--chunk", _COUNT, 256, "most tokens of a prompt that are read between two tokens of the others", "N"),
+    Option("--max-body", _COUNT, 8, "most MiB of a request", "N"),
+    Option("-to --timeout", whole_number("number of seconds", 0), 0, "seconds after which an answer ends; 0 = no limit", "N"),
+    Option("--stall-timeout", _COUNT, 60, "seconds that a client may leave text unread", "N"),
+    Option("--sse-ping-interval", _COUNT, 15, "seconds between comments in a stream without text", "N"),
+    Option("--drain", whole_number("number of seconds", 0), 30, "seconds that running answers have after SIGTERM", "N"),
+    Option("--chat-template", str, None, "Jinja source that replaces the template of the file", "TEXT"),
+    Option("--chat-template-file", str, None, "the same, from a file", "FILE"),
+    Option("--no-webui --no-ui", None, False, "no page at /"),
+    Option("--no-slots", None, False, "no /slots"),
+    Option("--no-metrics", None, False, "no /metrics"),
+    Option("-s --seed", int, None, "random seed of requests without one; -1 = random (default)", "N"),
+    Option("-v --verbose", None, False, "print a line for each request, without its text"),
+    Option("-t --threads", _THREADS, None, "number of threads; 0, -1 = the setting THREADS (default)", "N"),
+    *_SAMPLING,
+    *(row for row in _SHARED if not row.names.startswith("-b ")),
     *_SPLIT,
 )
 BENCH = (
@@ -201,6 +239,13 @@ _HARMLESS = (  # names of llama.cpp's options, the values that change nothing he
     ("-gan --grp-attn-n", _1, "this value disables it"),
     ("-d --n-depth -embd --embeddings", _0, "this value disables it"),
 )
+_HARMLESS_SERVE = (
+    ("-b --batch-size -ub --ubatch-size --threads-http --slot-prompt-similarity -sps", _ANY, "the server chooses it"),
+    ("--cache-reuse", _0, "this value disables it"),
+    ("--metrics --props --slots --embedding --embeddings --rerank --reranking --webui --ui --cache-prompt", None, "this is the default"),
+    ("--reasoning-format", re.compile("auto|deepseek"), "this is the default"),
+    ("-e --escape -n --n-predict --predict", re.compile("-1"), "this is the default"),
+)
 _OTHERS = (  # names of llama.cpp (also with a -suffix) that would change the result, and the remedy
     ("--grammar -j --json-schema -jf", "Constrained generation is not supported. Describe the format in the prompt, or choose tokens by Model.next_logits in Python."),
     ("--mirostat --typical --dry --xtc --dynatemp --top-nsigma --top-n-sigma --samplers --sampling-seq --sampler-seq", "Choose by --temp, --top-k, --top-p, --min-p and penalties; in Python, by your own sampler."),
@@ -221,7 +266,7 @@ _OTHERS = (  # names of llama.cpp (also with a -suffix) that would change the re
     ("--keep-split --prune-layers --dry-run", "kernmill quantize writes all layers, to one file."),
 )
 # fmt: on
-_TABLES = {"run": RUN, "bench": BENCH, "quantize": QUANTIZE}
+_TABLES = {"run": RUN, "serve": SERVE, "bench": BENCH, "quantize": QUANTIZE}
 
 
 def read(command: str, words: Sequence[str], **texts: str) -> argparse.Namespace:
@@ -299,7 +344,7 @@ def _ignore(command: str, name: str, value: str | None, left: deque[str], known:
     Raises:
         SettingError: any other option.
     """
-    for names, values, why in _HARMLESS:
+    for names, values, why in (*(_HARMLESS_SERVE if command == "serve" else ()), *_HARMLESS):
         if name not in names.split() or command == "quantize":
             continue
         takes = values or _ON_OFF

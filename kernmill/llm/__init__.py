@@ -11,9 +11,13 @@ from .stories import Vocabulary, stories
 from .tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from .talk import LLM, Reply, ReplyPart, ToolCall
     from .train import Learner, llama_metadata
 
-__all__ = ["ChatTemplate", "Learner", "Model", "Sampler", "Tokenizer", "Vocabulary", "llama_metadata", "stories"]
+__all__ = [
+    "LLM", "ChatTemplate", "Learner", "Model", "Reply", "ReplyPart", "Sampler", "Tokenizer", "ToolCall", "Vocabulary",
+    "llama_metadata", "stories",
+]  # fmt: skip
 
 if not TYPE_CHECKING:  # to a checker a __getattr__ is every name that there could be
-    __getattr__, __dir__ = lazy_exports(__name__, "train", only=__all__)
+    __getattr__, __dir__ = lazy_exports(__name__, "train", "talk", only=__all__)

@@ -9,7 +9,7 @@ from kernmill.ir import SettingError
 
 from .tokenizer import TextStream
 
-__all__ = ["Completion", "Generations", "StopStrings", "Text", "TokenGeneration", "stop_strings"]
+__all__ = ["Completion", "Generations", "StopStrings", "Text", "TokenGeneration", "longest_overlap", "stop_strings"]
 
 
 @dataclass
@@ -167,7 +167,7 @@ class StopStrings:
             start, self.found = min(ends)
             self._waiting = ""
             return text[:start]
-        sure = len(text) - max(_overlap(text, string) for string in self._strings)
+        sure = len(text) - max(longest_overlap(text, string) for string in self._strings)
         self._waiting = text[sure:]
         return text[:sure]
 
@@ -177,7 +177,7 @@ class StopStrings:
         return waited
 
 
-def _overlap(text: str, string: str) -> int:
+def longest_overlap(text: str, string: str) -> int:
     """Length of the longest end of `text` that begins `string`."""
     longest = min(len(text), len(string) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(string[:n])), 0)

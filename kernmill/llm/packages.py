@@ -1,4 +1,4 @@
-"""Packages of the extra `llm`: imported when they are used, with an error that names the command."""
+"""Packages of the extras: imported when they are used, with an error that names the command."""
 
 from __future__ import annotations
 
@@ -23,15 +23,17 @@ def package(name: str, purpose: str) -> Any:
         raise _missing(name, purpose) from error
 
 
-def check_package(name: str, purpose: str) -> None:
-    """Check that a package of the extra `llm` is installed, without importing it.
+def check_package(name: str, purpose: str, extra: str = "llm") -> None:
+    """Check that a package of an extra is installed, without importing it.
 
     Raises:
         SettingError: it is not installed.
     """
     if importlib.util.find_spec(name) is None:
-        raise _missing(name, purpose)
+        raise _missing(name, purpose, extra)
 
 
-def _missing(name: str, purpose: str) -> SettingError:
-    return SettingError(f"{purpose} needs the package {name}, which is not installed. Run: pip install 'kernmill[llm]'")
+def _missing(name: str, purpose: str, extra: str = "llm") -> SettingError:
+    return SettingError(
+        f"{purpose} needs the package {name}, which is not installed. Run: pip install 'kernmill[{extra}]'"
+    )

@@ -1,0 +1,132 @@
+"""`kernmill serve`: from the options of the command line to the server."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from kernmill.ir import SettingError
+
+from ..formats import gguf
+from ..llm.sampling import SamplingOptions
+from ..serve.limits import ServerOptions
+from ..serve.running import run as serve
+from . import options
+
+__all__ = ["run"]
+
+
+def run(given: argparse.Namespace, wanted: Any) -> int:
+    """Serve until a signal ends it; returns the exit status. `wanted`: the split over several devices.
+
+    Raises:
+        SettingError: no model, a value outside its range, or an address that cannot be used.
+    """
+    paths = _paths(given)
+    for path in paths.values():
+        gguf.read(path)  # a mistake is reported now, not when the model is loaded
+    return serve(
+        paths,
+        ServerOptions(
+            host=given.host, port=given.port, api_keys=_keys(given), cors_origins=_comma_separated(given.cors_origins),
+            api_prefix=_prefix(given.api_prefix), body_bytes=given.max_body << 20, timeout_s=given.timeout,
+            stall_s=given.stall_timeout, ping_s=given.sse_ping_interval, drain_s=given.drain, slots=given.parallel,
+            queue=given.queue, chunk=given.chunk, context=given.ctx_size, cache_type=options.cache_types(given),
+            split=wanted, sampling=_sampling(given), template=_template(given), has_page=not given.no_webui,
+            shows_slots=not given.no_slots, shows_metrics=not given.no_metrics, models_max=given.models_max,
+            models_bytes=(given.models_memory or 0) << 20, idle_s=given.sleep_idle_seconds or 0,
+            is_verbose=given.verbose,
+        ),
+    )  # fmt: skip
+
+
+def _paths(given: argparse.Namespace) -> dict[str, str]:
+    """Return the file of each name."""
+    paths = [*given.paths, *given.model]
+    for path in paths:
+        options.check_path("serve", path, "Give a GGUF file.")
+    if given.models_dir is not None:
+        options.check_path("serve", given.models_dir, "Give the path of a folder.")
+        if not os.path.isdir(given.models_dir):
+            raise SettingError(f"serve: --models-dir {given.models_dir}: there is no such folder.")
+        paths += sorted(str(path) for path in Path(given.models_dir).glob("*.gguf"))
+    if not paths:
+        raise SettingError("serve: no model. Give a GGUF file: kernmill serve model.gguf.")
+    if given.alias is not None and len(paths) > 1:
+        raise SettingError(f"serve: --alias {given.alias} is for one model, and there are {len(paths)}.")
+    return {given.alias: paths[0]} if given.alias else names_of(paths)
+
+
+def names_of(paths: list[str]) -> dict[str, str]:
+    """Return a name for each file: its own without .gguf; a number follows a name that is taken."""
+    found: dict[str, str] = {}
+    for path in paths:
+        name = base = Path(path).name.removesuffix(".gguf")
+        count = 1
+        while name in found:
+            count += 1
+            name = f"{base}-{count}"
+        found[name] = path
+    return found
+
+
+def _keys(given: argparse.Namespace) -> tuple[str, ...]:
+    keys = [key for text in given.api_key or () for key in _comma_separated(text)]
+    if given.api_key_file is not None:
+        keys += _file_text(given.api_key_file, "--api-key-file").split()
+    if not keys:
+        keys = list(_comma_separated(os.environ.get("KERNMILL_API_KEY")))
+    if (given.api_key or given.api_key_file is not None) and not keys:
+        raise SettingError("serve: the API key is empty. Give at least one character, or leave the option out.")
+    return tuple(keys)
+
+
+def _comma_separated(text: str | None) -> tuple[str, ...]:
+    return tuple(_stripped((text or "").split(",")))
+
+
+def _stripped(parts: list[str]) -> Iterator[str]:
+    return (part.strip() for part in parts if part.strip())
+
+
+def _prefix(text: str) -> str:
+    prefix = text.rstrip("/")
+    if prefix and not prefix.startswith("/"):
+        raise SettingError(f"serve: --api-prefix {text}: must begin with /.")
+    return prefix
+
+
+def _template(given: argparse.Namespace) -> str | None:
+    if None not in (given.chat_template, given.chat_template_file):
+        raise SettingError("serve: --chat-template and --chat-template-file are both a template. Give one.")
+    if given.chat_template_file is not None:
+        return _file_text(given.chat_template_file, "--chat-template-file")
+    source: str | None = given.chat_template
+    if source is not None and "{" not in source:
+        raise SettingError(
+            f"serve: --chat-template {source}: must be Jinja source. Save the template to a file, and give it with "
+            "--chat-template-file."
+        )
+    return source
+
+
+def _file_text(path: str, option: str) -> str:
+    options.check_path("serve", path, f"Give a file with {option}.")
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise SettingError(f"serve: {option} {path}: cannot be read: {why}.") from None
+
+
+def _sampling(given: argparse.Namespace) -> SamplingOptions:
+    try:
+        return SamplingOptions(
+            given.temperature, given.top_k, given.top_p, given.min_p, given.repeat_penalty, given.repeat_last_n,
+            given.seed, given.presence_penalty, given.frequency_penalty, dict(given.logit_bias or ()),
+        )  # fmt: skip
+    except SettingError as error:
+        raise SettingError(f"serve: {str(error).removeprefix('SamplingOptions: ')}") from None

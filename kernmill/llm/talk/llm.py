@@ -1,0 +1,158 @@
+"""class LLM: a model with an engine: completions, conversations with tools, embeddings, for several callers at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from kernmill.ir import SettingError
+
+from ..engine import Engine, GenerationRequest
+from ..generate import Model
+from ..sampling import SamplingOptions
+from .pieces import Feed
+from .prompts import Prompts
+from .reply import Prompt, Reply, TextOptions
+
+__all__ = ["LLM"]
+
+Array = np.ndarray[Any, Any]
+
+
+class LLM:
+    """A language model for several texts at once.
+
+    `model` is a `Model`, or the path of a GGUF file. `template`: Jinja source that replaces that of the file. The other
+    options are those of `Engine` for its model: `slots` texts at once, `context` tokens each.
+
+    Calls may come from several threads. `with LLM(path) as llm:` closes the model at the end.
+
+    Raises:
+        FormatError: the file cannot be read, or has no model that kernmill can run. SettingError: it has no tokenizer.
+    """
+
+    def __init__(
+        self,
+        model: Model | str | os.PathLike[str],
+        *,
+        template: str | None = None,
+        sampling: SamplingOptions | None = None,
+        **options: Any,
+    ) -> None:
+        self._owns = not isinstance(model, Model)
+        self.model = model if isinstance(model, Model) else Model.from_gguf(model, capacity=options.get("context"))
+        if self.model.tokenizer is None:
+            raise SettingError("LLM: the model was built without a tokenizer. Open a file that has one.")
+        self.tokenizer = self.model.tokenizer
+        self.sampling = SamplingOptions() if sampling is None else sampling
+        self.engine = Engine(self.model, **options)
+        self.prompts = Prompts(self.model, self.tokenizer, self.engine.context, template)
+
+    # --- calls
+    def __call__(self, prompt: str | Sequence[int], **options: Any) -> Reply:
+        """Return the reply to a prompt, whole. Options: `sampling`, `max_tokens`, `stop`, `logprobs`, `grammar`, and
+        fields of `SamplingOptions` such as `temperature`."""
+        return self.stream(prompt, **options).wait()
+
+    def stream(self, prompt: str | Sequence[int], *, grammar: Any = None, **options: Any) -> Reply:
+        """Return the reply to a prompt while it is generated: iterate over its parts, or `async for`."""
+        return self.start(Prompt(self.prompts.encode(prompt), grammar=grammar), self.options(options))
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Reply:
+        """Return the next message of a conversation, whole. Options: those of a call, and those of `conversation`."""
+        return self.chat_stream(messages, **options).wait()
+
+    def chat_stream(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Reply:
+        """Return the next message of a conversation while it is generated."""
+        names = ("tools", "tool_choice", "response_format", "template_values")
+        own = {name: options.pop(name) for name in names if name in options}
+        return self.start(self.prompts.conversation(messages, **own), self.options(options))
+
+    def embed(self, texts: str | Iterable[str]) -> list[Array]:
+        """Return a vector of length 1 for each text."""
+        given = [texts] if isinstance(texts, str) else list(texts)
+        return [self.embedding(self.prompts.encode(text)) for text in given]
+
+    def rerank(self, query: str, documents: Sequence[str]) -> Array:
+        """Return how well each document answers a query, by a model that ranks. Shapes: (documents,).
+
+        Raises:
+            SettingError: another model, or a text that is too long.
+        """
+        for text in (query, *documents):
+            self.prompts.check_length(text)
+        scores: Array = self.model.rerank(query, documents).numpy()
+        return scores
+
+    def embedding(self, ids: Sequence[int], dimensions: int | None = None) -> Array:
+        """Return the vector of a text, of length 1. Shapes: (dimensions,).
+
+        Raises:
+            SettingError: the model has no vector of a text, or a shorter one.
+        """
+        vector: Array = self.model.embed(ids).numpy()
+        if vector.ndim != 1:
+            raise SettingError("embeddings: the pooling of this model is none; it gives a vector for each token.")
+        if dimensions is None or dimensions == vector.size:
+            return vector
+        if dimensions > vector.size:
+            raise SettingError(f"dimensions: must be at most {vector.size}, the width of this model.")
+        short = vector[:dimensions]
+        norm = float(np.linalg.norm(short))
+        return short / norm if norm else short
+
+    # --- the steps of a call
+    @property
+    def context(self) -> int:
+        """Tokens of a text."""
+        return self.engine.context
+
+    def options(self, given: Mapping[str, Any]) -> TextOptions:
+        """Return options from keywords: `sampling`, fields of `SamplingOptions`, `max_tokens`, `stop`, `logprobs`.
+
+        Raises:
+            SettingError: an unknown option.
+        """
+        rest = dict(given)
+        own = {name: rest.pop(name) for name in ("max_tokens", "logprobs") if name in rest}
+        stop = rest.pop("stop", None)
+        stops = () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)
+        sampling = rest.pop("sampling", None) or self.sampling
+        names = [one.name for one in fields(SamplingOptions)]
+        unknown = [name for name in rest if name not in names]
+        if unknown:
+            known = ", ".join(("sampling", "max_tokens", "stop", "logprobs", *names))
+            raise SettingError(f"LLM: there is no option {unknown[0]}. Options are {known}.")
+        if rest:
+            sampling = SamplingOptions(**{**{name: getattr(sampling, name) for name in names}, **rest})
+        return TextOptions(sampling, stop=stops, **own)
+
+    def start(self, prompt: Prompt, options: TextOptions) -> Reply:
+        """Start to generate the reply to a prompt.
+
+        Raises:
+            SettingError: the prompt is too long. QueueFull: too many texts wait.
+        """
+        request = GenerationRequest(
+            prompt.tokens, options.sampling, options.max_tokens, options.stop if prompt.format is None else (),
+            0 if options.logprobs is None else max(1, options.logprobs), prompt.grammar,
+        )  # fmt: skip
+        feed = Feed()
+        return Reply(self.engine.submit(request, feed), feed, prompt, self.tokenizer, options)
+
+    # --- its end
+    def close(self, wait_s: float = 0) -> None:
+        """End all texts, after at most `wait_s` seconds, and release the model if a path was given."""
+        self.engine.close(wait_s)
+        if self._owns:
+            self.model.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,221 @@
+"""Prompts: texts and messages in OpenAI's form to tokens, with the format and the grammar of the reply."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kernmill.ir import SettingError
+
+from ..chat import ChatTemplate
+from ..generate import Model
+from ..tokenizer import Tokenizer
+from .guarded import PromptGuard
+from .replies import ReplyFormat
+from .reply import Prompt
+
+__all__ = ["Prompts", "chosen_tool", "message_for_template"]
+
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+class Prompts:
+    """Makes prompts for a model. `template`: Jinja source that replaces that of the file; `context`: tokens of a text.
+
+    Raises:
+        FormatError: the template is not valid.
+    """
+
+    def __init__(self, model: Model, tokenizer: Tokenizer, context: int, template: str | None = None) -> None:
+        self.tokenizer, self.context = tokenizer, context
+        self._guard = PromptGuard(tokenizer)
+        bos, eos = ("" if i is None else tokenizer.tokens[i] for i in (tokenizer.bos_id, tokenizer.eos_id))
+        if template is None:
+            self.template = ChatTemplate.of(model.metadata, tokenizer)
+        else:
+            self.template = ChatTemplate(template, bos=bos, eos=eos)
+
+    def encode(self, prompt: str | Sequence[int]) -> list[int]:
+        """Return the tokens of a prompt.
+
+        Raises:
+            SettingError: it is longer than the context.
+        """
+        if not isinstance(prompt, str):
+            return list(prompt)
+        self.check_length(prompt)
+        return self.tokenizer.encode(prompt)
+
+    def check_length(self, text: str) -> None:
+        """Check the length of a text before it is tokenized, which takes much memory for a long one.
+
+        Raises:
+            SettingError: it has more characters than the context can take.
+        """
+        most = self.context * self.tokenizer.longest
+        if len(text) > most:
+            raise SettingError(
+                f"the prompt has {len(text)} characters, and the context of {self.context} tokens takes at "
+                f"most {most}. Shorten it."
+            )
+
+    def conversation(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        tool_choice: str | Mapping[str, Any] | None = None,
+        response_format: Mapping[str, Any] | None = None,
+        template_values: Mapping[str, Any] | None = None,
+        grammar: str | None = None,
+    ) -> Prompt:
+        """Return the prompt of a conversation in OpenAI's form.
+
+        tool_choice      "none", "auto", "required", or {"function": {"name": ..}}
+        response_format  {"type": "json_object"}, or {"type": "json_schema", "json_schema": {"schema": ..}}
+        template_values  variables of the template, such as enable_thinking
+
+        Raises:
+            SettingError: a message that is not valid, or what the model's template cannot express.
+        """
+        given = () if tool_choice == "none" else tuple(tools)
+        text = self.rendered(messages, given, template_values or {})
+        format = ReplyFormat.of(self.template.source, text)
+        if given and not format.is_harmony and format.calls is None:
+            raise SettingError("tools: the model's chat template has no form for tool calls. Choose another model.")
+        rule = reply_grammar(format, given, tool_choice, response_format, grammar)
+        return Prompt(self._guard.tokens(text), format, given, rule)
+
+    def rendered(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], values: Mapping[str, Any]
+    ) -> str:
+        """Return the text of a conversation, with marks in spelled control tokens.
+
+        Raises:
+            SettingError: a message that is not valid, or a text that is too long.
+        """
+        checked = [message_for_template(message, place) for place, message in enumerate(messages)]
+        for message in checked:
+            self.check_length(message.get("content") or "")
+        reserved = {"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"}
+        own = {name: value for name, value in values.items() if name not in reserved}
+        text = self.template.render(self._guard.marked(checked), tools=self._guard.marked(list(tools)) or None, **own)
+        self.check_length(text)
+        return text
+
+    def prompt(
+        self, text: str | Sequence[int], *, response_format: Mapping[str, Any] | None = None, grammar: str | None = None
+    ) -> Prompt:
+        """Return the prompt of a completion."""
+        return Prompt(self.encode(text), grammar=reply_grammar(ReplyFormat(), (), None, response_format, grammar))
+
+    def plain(self, text: str) -> str:
+        """Return the result of `rendered` without marks."""
+        return self._guard.text(text)
+
+
+def message_for_template(message: Mapping[str, Any], place: int) -> dict[str, Any]:
+    """Return a message as templates expect it: one text, role developer as system, arguments of calls as objects.
+
+    Raises:
+        SettingError: an unknown role, or content that is not text.
+    """
+    where = f"messages[{place}]"
+    role = message.get("role")
+    if role not in _ROLES:
+        raise SettingError(f"{where}.role: must be one of {', '.join(_ROLES)}.")
+    found: dict[str, Any] = {"role": "system" if role == "developer" else role}
+    found["content"] = _text_of(message.get("content"), where)
+    for name in ("name", "tool_call_id"):
+        if isinstance(message.get(name), str):
+            found[name] = message[name]
+    thought = message.get("reasoning_content") or message.get("reasoning")
+    if isinstance(thought, str):
+        found["reasoning_content"] = thought
+    calls = message.get("tool_calls")
+    if calls:
+        found["tool_calls"] = [_call_of(call, f"{where}.tool_calls[{n}]") for n, call in enumerate(calls)]
+    return found
+
+
+def _text_of(content: Any, where: str) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise SettingError(f"{where}.content: must be a text or a list of parts.")
+    texts: list[str] = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind in ("text", "input_text", "output_text") and isinstance(part.get("text"), str):
+            texts.append(part["text"])
+        elif kind == "refusal" and isinstance(part.get("refusal"), str):
+            texts.append(part["refusal"])
+        else:
+            raise SettingError(f"{where}.content: a part of type {str(kind)[:40]} is not supported. Give text.")
+    return "\n".join(texts)
+
+
+def _call_of(call: Any, where: str) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise SettingError(f"{where}: must have function.name.")
+    arguments = function.get("arguments") or {}
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            raise SettingError(f"{where}.function.arguments: must be JSON.") from None
+    return {
+        "id": str(call.get("id", "")), "type": "function",
+        "function": {"name": function["name"], "arguments": arguments},
+    }  # fmt: skip
+
+
+def reply_grammar(
+    format: ReplyFormat,
+    tools: Sequence[Mapping[str, Any]],
+    tool_choice: str | Mapping[str, Any] | None,
+    response_format: Mapping[str, Any] | None,
+    grammar: str | None = None,
+) -> Any:
+    """Return the grammar that a reply must follow, or None.
+
+    Raises:
+        SettingError: a choice or a format that is not supported.
+    """
+    chosen = chosen_tool(tools, tool_choice)
+    kind = "text" if response_format is None else response_format.get("type", "text")
+    if kind not in ("text", "json_object", "json_schema"):
+        raise SettingError(f"response_format.type: {str(kind)[:40]} is not supported: text, json_object, json_schema.")
+    if kind != "text" or grammar is not None:
+        raise SettingError("response_format: is not supported by this version.")
+    if chosen is not None:
+        raise SettingError("tool_choice: required and named functions are not supported by this version.")
+    return None
+
+
+def chosen_tool(
+    tools: Sequence[Mapping[str, Any]], choice: str | Mapping[str, Any] | None
+) -> Sequence[Mapping[str, Any]] | None:
+    """Return the tools of which one must be called; None: the model chooses.
+
+    Raises:
+        SettingError: an unknown choice, or an unknown tool.
+    """
+    if choice in (None, "none", "auto"):
+        return None
+    if not tools:
+        raise SettingError("tool_choice: needs tools.")
+    if choice == "required":
+        return tools
+    name = None
+    if isinstance(choice, Mapping):
+        function = choice.get("function")
+        name = function.get("name") if isinstance(function, Mapping) else choice.get("name")
+    found = [tool for tool in tools if tool["function"]["name"] == name]
+    if not found:
+        raise SettingError("tool_choice: must be none, auto, required, or the name of one of the tools.")
+    return found

@@ -1,0 +1,244 @@
+"""Replies of a chat model, read during generation: reasoning, answer and tool calls apart.
+
+The format of a model is read off its chat template. Calls are read by `call_formats.py`. Text that only looks like a
+call is part of the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..generation import longest_overlap
+from .call_formats import FORMATS, CallFormat, ToolCall
+
+__all__ = ["HARMONY", "ReplyFormat", "ReplyPart", "ReplyReader"]
+
+HARMONY = "<|channel|>"
+_THOUGHTS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<|channel>thought", "<channel|>"))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyPart:
+    """New text of the answer or of the reasoning, or a whole tool call with its index."""
+
+    content: str = ""
+    reasoning: str = ""
+    call: ToolCall | None = None
+    index: int = 0
+
+
+@dataclass(frozen=True)
+class ReplyFormat:
+    """The form of the replies of a model. `thought`: the markers around reasoning. `is_inside`: the prompt opened
+    it."""
+
+    calls: CallFormat | None = None
+    thought: tuple[str, str] | None = None
+    is_inside: bool = False
+    is_harmony: bool = False
+
+    @classmethod
+    def of(cls, template: str, prompt: str = "") -> ReplyFormat:
+        """Return the format of the replies to a prompt that the template rendered."""
+        if HARMONY in template and "<|start|>" in template:
+            return cls(is_harmony=True)
+        calls = next((row for row in FORMATS if any(mark in template for mark in row.signs)), None)
+        thought = next((pair for pair in _THOUGHTS if pair[0] in template), None)
+        is_inside = thought is not None and prompt.rstrip().endswith(thought[0])
+        return cls(calls, thought, is_inside)
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Strings that a reader must see, also where they are control tokens."""
+        if self.is_harmony:
+            return ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|call|>", "<|return|>")
+        found = () if self.thought is None else self.thought
+        return found if self.calls is None else (*found, *self.calls.markers)
+
+    def reader(self, tools: Sequence[Mapping[str, Any]] = ()) -> ReplyReader | HarmonyReader:
+        """A reader for one reply. Without tools, calls are text."""
+        if self.is_harmony:
+            return HarmonyReader()
+        return ReplyReader(self, tools)
+
+
+class ReplyReader:
+    """Reads a reply with markers in its text."""
+
+    def __init__(self, format: ReplyFormat, tools: Sequence[Mapping[str, Any]] = ()) -> None:
+        self._format, self._tools = format, tools
+        self._calls = format.calls if tools else None
+        self._waiting = ""
+        self._state = "reasoning" if format.is_inside else "start"
+        self._count = 0
+        self._strips = True  # blanks before the answer or the reasoning
+
+    def push(self, text: str) -> Iterator[ReplyPart]:
+        """Yield what is certain after more text."""
+        self._waiting += text
+        while self._waiting:
+            before = (self._state, len(self._waiting))
+            yield from self._advance_text(is_end=False)
+            if (self._state, len(self._waiting)) == before:
+                return
+
+    def finish(self) -> Iterator[ReplyPart]:
+        """Yield the rest, when the reply has ended."""
+        while self._waiting:
+            before = (self._state, len(self._waiting))
+            yield from self._advance_text(is_end=True)
+            if (self._state, len(self._waiting)) == before:
+                break
+
+    def _advance_text(self, is_end: bool) -> Iterator[ReplyPart]:
+        if self._state == "reasoning":
+            assert self._format.thought is not None
+            yield from self._until(self._format.thought[1], "content", is_end, is_reasoning=True)
+        elif self._state == "call":
+            yield from self._tool_block(is_end)
+        else:
+            yield from self._answer(is_end)
+
+    def _until(self, mark: str, state: str, is_end: bool, *, is_reasoning: bool) -> Iterator[ReplyPart]:
+        place = self._waiting.find(mark)
+        if place >= 0:
+            text, self._waiting = self._waiting[:place], self._waiting[place + len(mark) :]
+            yield from self._told(text, is_reasoning)
+            self._state, self._strips = state, True
+            return
+        sure = len(self._waiting) - (0 if is_end else longest_overlap(self._waiting, mark))
+        text, self._waiting = self._waiting[:sure], self._waiting[sure:]
+        yield from self._told(text, is_reasoning)
+
+    def _answer(self, is_end: bool) -> Iterator[ReplyPart]:
+        opens = [] if self._calls is None else list(self._calls.opens)
+        if self._state == "start":
+            yield from self._opening(is_end)
+            return
+        found = [(self._waiting.find(mark), mark) for mark in opens if mark in self._waiting]
+        if found:
+            place, _ = min(found)
+            text, self._waiting = self._waiting[:place], self._waiting[place:]
+            yield from self._told(text.rstrip() if not text.strip() else text, False)
+            self._state = "call"
+            return
+        held = 0 if is_end else max((longest_overlap(self._waiting, mark) for mark in opens), default=0)
+        sure = len(self._waiting) - held
+        text, self._waiting = self._waiting[:sure], self._waiting[sure:]
+        yield from self._told(text, False)
+
+    def _opening(self, is_end: bool) -> Iterator[ReplyPart]:
+        """Decide what the reply begins with: reasoning, a call without a marker, or an answer."""
+        stripped = self._waiting.lstrip()
+        if not stripped and not is_end:
+            return
+        thought = self._format.thought
+        if thought is not None and stripped.startswith(thought[0]):
+            self._waiting, self._state = stripped[len(thought[0]) :], "reasoning"
+        elif not is_end and thought is not None and thought[0].startswith(stripped):
+            return
+        elif self._calls is not None and self._calls.first and stripped[:1] in self._calls.first:
+            self._waiting, self._state = stripped, "call"
+        else:
+            self._state = "content"
+            self._strips = thought is not None
+        yield from ()
+
+    def _tool_block(self, is_end: bool) -> Iterator[ReplyPart]:
+        assert self._calls is not None
+        text, whole = self._waiting, len(self._waiting)
+        if self._calls.close is not None:
+            place = text.find(self._calls.close)
+            if place < 0 and not is_end:
+                return
+            whole = len(text) if place < 0 else place + len(self._calls.close)
+        elif not is_end:
+            return
+        block, self._waiting = text[:whole], text[whole:]
+        calls = self._calls.read(block, self._tools)
+        self._state = "content"
+        if not calls:
+            self._strips = False
+            yield from self._told(block, False)
+        else:
+            self._strips = True
+        for call in calls:
+            yield ReplyPart(call=call, index=self._count)
+            self._count += 1
+
+    def _told(self, text: str, is_reasoning: bool) -> Iterator[ReplyPart]:
+        if self._strips:
+            text = text.lstrip()
+        if text:
+            self._strips = False
+            yield ReplyPart(reasoning=text) if is_reasoning else ReplyPart(content=text)
+
+
+@dataclass
+class HarmonyReader:
+    """Reads a reply of gpt-oss: messages in channels, of which `analysis` is reasoning, `final` the answer, and one
+    with a recipient a call."""
+
+    _waiting: str = ""
+    _head: str | None = ""  # of the message, None: in its body
+    _body: list[str] = field(default_factory=list[str])
+    _count: int = 0
+
+    def push(self, text: str) -> Iterator[ReplyPart]:
+        """Yield what is certain after more text."""
+        self._waiting += text
+        yield from self._take_messages(is_end=False)
+
+    def finish(self) -> Iterator[ReplyPart]:
+        """Yield the rest, when the reply has ended."""
+        yield from self._take_messages(is_end=True)
+        yield from self._ended()
+
+    def _take_messages(self, is_end: bool) -> Iterator[ReplyPart]:
+        while self._waiting:
+            if self._head is not None:
+                head, mark, rest = self._waiting.partition("<|message|>")
+                if not mark:
+                    return
+                self._head, self._waiting, self._channel = None, rest, head
+                continue
+            ends = [(self._waiting.find(mark), mark) for mark in _ENDS if mark in self._waiting]
+            if ends:
+                place, mark = min(ends)
+                yield from self._told(self._waiting[:place])
+                self._waiting = self._waiting[place + len(mark) :]
+                yield from self._ended()
+                continue
+            held = 0 if is_end else max(longest_overlap(self._waiting, mark) for mark in _ENDS)
+            sure = len(self._waiting) - held
+            text, self._waiting = self._waiting[:sure], self._waiting[sure:]
+            yield from self._told(text)
+            return
+
+    _channel = ""
+
+    def _recipient(self) -> str:
+        _, mark, rest = self._channel.partition("to=functions.")
+        return rest.split("<|")[0].split()[0] if mark and rest.split("<|")[0].split() else ""
+
+    def _told(self, text: str) -> Iterator[ReplyPart]:
+        if not text:
+            return
+        if self._recipient():
+            self._body.append(text)
+        elif "analysis" in self._channel:
+            yield ReplyPart(reasoning=text)
+        else:
+            yield ReplyPart(content=text)
+
+    def _ended(self) -> Iterator[ReplyPart]:
+        name = self._recipient()
+        if self._head is None and name:
+            yield ReplyPart(call=ToolCall.of(name, "".join(self._body).strip() or "{}"), index=self._count)
+            self._count += 1
+        self._head, self._body, self._channel = "", [], ""
+
+
+_ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>")

@@ -1,0 +1,461 @@
+"""The application: paths and what they do."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import functools
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import numpy as np
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route
+
+import kernmill
+from kernmill.ir import KernmillError
+
+from ..llm import Model
+from ..llm.engine import QueueFull, SlotState
+from ..llm.talk import LLM, Prompt, Reply, TextOptions
+from . import page
+from .errors import RequestError, invalid
+from .jobs import Job, JsonAnswer, StreamAnswer
+from .limits import ServerOptions
+from .metrics import Metrics
+from .protection import App, Protection, Receive, Scope, Send, answer_error, read_body
+from .requests import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    EmbeddingRequest,
+    RerankRequest,
+    ResponsesRequest,
+    SamplingFields,
+    TemplateRequest,
+    TokenizeRequest,
+    decoded,
+    inputs_of,
+)  # fmt: skip
+from .responses import ResponsesShape, chat_tools, messages_of, response_format_of
+from .shapes import ChatShape, CompletionShape, Shape
+from .store import Loader, ModelEntry, ModelStore
+
+__all__ = ["make_app"]
+
+Answer = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+def make_app(paths: Mapping[str, str], options: ServerOptions, load: Loader) -> App:
+    """Return the server for models by name as an ASGI application. `load` opens a file."""
+    server = _Server(ModelStore(paths, options, load), options)
+    inner = Starlette(
+        routes=server.routes(), lifespan=server.lifespan,
+        exception_handlers={
+            RequestError: _on_request_error, HTTPException: _on_http_error, ConnectionResetError: _on_gone,
+            Exception: _on_failure,
+        },
+    )  # fmt: skip
+    return Protection(server.counted(inner), options)
+
+
+def load_model(path: str, options: ServerOptions) -> LLM:
+    """Open a model as the options say."""
+    context: dict[str, Any] = {"n_ctx": 0} if options.context == 0 else {"capacity": options.context}
+    model = Model.from_gguf(path, cache_type=options.cache_type, wanted=options.split, **context)
+    return LLM(
+        model, template=options.template, sampling=options.sampling, slots=options.slots, queue=options.queue,
+        chunk=options.chunk,
+    )  # fmt: skip
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+class _ErrorAnswer(Response):
+    def __init__(self, error: RequestError) -> None:
+        super().__init__(status_code=error.status)
+        self._error = error
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        await answer_error(send, self._error)
+
+
+async def _on_request_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestError)
+    return _ErrorAnswer(error)
+
+
+async def _on_http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    status = error.status_code
+    text = {404: "There is no such path.", 405: "The path does not take this method."}.get(status, error.detail)
+    return _ErrorAnswer(RequestError(status, text, headers=error.headers))
+
+
+async def _on_gone(_: Request, error: Exception) -> Response:
+    return Response(status_code=499)  # nobody reads it
+
+
+async def _on_failure(_: Request, error: Exception) -> Response:
+    return _ErrorAnswer(RequestError(500, "The server failed. Its log has the reason."))
+
+
+_SHOWN = ("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty")
+
+
+class _Server:
+    """The paths, on one store of models."""
+
+    def __init__(self, store: ModelStore, options: ServerOptions) -> None:
+        self._store, self._options, self._metrics = store, options, Metrics()
+
+    @asynccontextmanager
+    async def lifespan(self, _: Starlette) -> AsyncGenerator[None]:
+        """Load the first model while the server already answers, and release all at the end."""
+        first = asyncio.create_task(self._load_first())
+        idle = asyncio.create_task(self._store.drop_idle())
+        try:
+            yield
+        finally:
+            idle.cancel()
+            await asyncio.wait([first])
+            await self._store.close(0)
+
+    async def _load_first(self) -> None:
+        with suppress(RequestError):  # it is in the log, and /health says so
+            await self._store.load(self._store.first)
+
+    def counted(self, app: App) -> App:
+        """Count the requests of known paths by status."""
+        known = {route.path for route in self._routes() if isinstance(route, Route)}
+
+        async def counting(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http":
+                await app(scope, receive, send)
+                return
+            path = scope["path"].removeprefix(self._options.api_prefix)
+            path = path if path in known else "other"
+
+            async def sending(message: Any) -> None:
+                if message["type"] == "http.response.start":
+                    self._metrics.requests[path, message["status"]] += 1
+                await send(message)
+
+            await app(scope, receive, sending)
+
+        return counting
+
+    def routes(self) -> list[BaseRoute]:
+        """The paths, below the prefix."""
+        prefix = self._options.api_prefix
+        return [Mount(prefix, routes=self._routes())] if prefix else self._routes()
+
+    def _routes(self) -> list[BaseRoute]:
+        get: dict[str, Any] = {
+            "/health": self.health, "/v1/health": self.health, "/v1/models": self.models, "/models": self.models,
+            "/v1/models/{name:path}": self.model, "/props": self.props,
+        }  # fmt: skip
+        if self._options.has_page:
+            get["/"] = self.page
+        if self._options.shows_slots:
+            get["/slots"] = self.slots
+        if self._options.shows_metrics:
+            get["/metrics"] = self.metrics
+        post: dict[str, Any] = {
+            "/v1/chat/completions": self.chat, "/chat/completions": self.chat, "/v1/completions": self.completions,
+            "/completions": self.completions, "/v1/embeddings": self.embeddings, "/embeddings": self.embeddings,
+            "/v1/rerank": self.rerank, "/rerank": self.rerank, "/v1/responses": self.responses,
+            "/tokenize": self.tokenize, "/detokenize": self.detokenize, "/apply-template": self.apply_template,
+        }  # fmt: skip
+        return [
+            *(Route(path, handler, methods=["GET"]) for path, handler in get.items()),
+            *(Route(path, handler, methods=["POST"]) for path, handler in post.items()),
+        ]
+
+    # --- about the server
+    async def health(self, _: Request) -> Answer:
+        """200 when the first model can answer, 503 while it loads."""
+        entry = self._store.first
+        if entry.llm is None and entry.error is not None:
+            raise RequestError(503, "The model cannot be loaded. See the server's log.", code="failed")
+        if entry.llm is None and entry.state == "loading":
+            raise RequestError(503, "The model is loading.", code="loading", headers={"Retry-After": "1"})
+        return JsonAnswer({"status": "ok"})
+
+    async def models(self, _: Request) -> Answer:
+        """All models."""
+        return JsonAnswer({"object": "list", "data": [*map(_about, self._store.entries.values())]})
+
+    async def model(self, request: Request) -> Answer:
+        """One model."""
+        name = request.path_params["name"]
+        if name not in self._store.entries:
+            raise RequestError(404, f"There is no model {name[:100]!r}.", param="model", code="model_not_found")
+        return JsonAnswer(_about(self._store.entries[name]))
+
+    async def page(self, _: Request) -> Answer:
+        """The page to chat."""
+        return Response(page.html(), media_type="text/html", headers={"content-security-policy": page.policy()})
+
+    async def props(self, request: Request) -> Answer:
+        """The settings that tools of llama.cpp read."""
+        entry = await self._store.ready(request.query_params.get("model"))
+        with entry.used() as llm:
+            tokenizer = llm.tokenizer
+            names = ["" if i is None else tokenizer.tokens[i] for i in (tokenizer.bos_id, tokenizer.eos_id)]
+            settings = {name: getattr(llm.sampling, name) for name in _SHOWN}
+            return JsonAnswer({
+                "default_generation_settings": {"n_ctx": llm.context, "params": settings},
+                "total_slots": self._options.slots, "model_alias": entry.name,
+                "chat_template": llm.prompts.template.source, "bos_token": names[0], "eos_token": names[1],
+                "modalities": {"vision": False, "audio": False}, "build_info": f"kernmill {kernmill.__version__}",
+                "is_sleeping": False,
+            })  # fmt: skip
+
+    async def slots(self, _: Request) -> Answer:
+        """The state of each slot, without texts."""
+        found: list[dict[str, Any]] = []
+        for entry in self._store.entries.values():
+            if entry.llm is not None:
+                found += [_slot(slot, entry) for slot in entry.llm.engine.slots()]
+        return JsonAnswer(found)
+
+    async def metrics(self, _: Request) -> Answer:
+        """Counters for Prometheus."""
+        entries = self._store.entries.values()
+        gauges: dict[str, tuple[str, float]] = {}
+        for entry in entries:
+            for name, (meaning, value) in (_figures(entry.llm) if entry.llm is not None else {}).items():
+                gauges[name] = (meaning, gauges.get(name, ("", 0.0))[1] + value)
+        text = self._metrics.text(gauges, {entry.name: entry.llm is not None for entry in entries})
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    # --- texts
+    async def chat(self, request: Request) -> Answer:
+        """The next message of a conversation."""
+        body = await self._body(request, ChatRequest)
+        self._check_choices(body)
+        entry = await self._store.ready(body.model)
+        with entry.used() as llm:
+            values = {**(body.chat_template_kwargs or {})}
+            if body.reasoning_effort is not None:
+                values["reasoning_effort"] = body.reasoning_effort
+            prompt = await _computed(
+                llm.prompts.conversation, body.messages, tools=body.tools or (), tool_choice=body.tool_choice,
+                response_format=body.response_format, template_values=values, grammar=body.grammar,
+            )  # fmt: skip
+            options = _options(llm, body, body.top())
+            shape = ChatShape(entry.name, llm.tokenizer, wants_usage=body.wants_usage)
+            return await self._answer(request, entry, [prompt] * (body.n or 1), options, shape, body)
+
+    async def completions(self, request: Request) -> Answer:
+        """Texts that follow prompts."""
+        body = await self._body(request, CompletionRequest)
+        self._check_choices(body)
+        entry = await self._store.ready(body.model)
+        with entry.used() as llm:
+            given = body.prompts()
+            if len(given) * (body.n or 1) > self._options.queue:
+                raise invalid("prompt", f"at most {self._options.queue} answers at once are allowed.")
+            prompts: list[Prompt] = []
+            for text in given:
+                prompt = await _computed(
+                    llm.prompts.prompt, text, response_format=body.response_format, grammar=body.grammar
+                )
+                prompts += [prompt] * (body.n or 1)
+            echoes = [(llm.tokenizer.decode(one) if not isinstance(one, str) else one) if body.echo else ""
+                      for one in given for _ in range(body.n or 1)]  # fmt: skip
+            shape = CompletionShape(entry.name, llm.tokenizer, wants_usage=body.wants_usage, echoes=echoes)
+            return await self._answer(request, entry, prompts, _options(llm, body, body.top()), shape, body)
+
+    def _check_choices(self, body: SamplingFields) -> None:
+        if (body.n or 1) > max(self._options.slots, 1):
+            raise invalid("n", f"must be at most {self._options.slots}, the number of slots.")
+
+    async def _answer(
+        self, request: Request, entry: ModelEntry, prompts: Sequence[Prompt], options: Sequence[TextOptions],
+        shape: Shape, body: SamplingFields,
+    ) -> Answer:  # fmt: skip
+        """Start the replies, and answer as the client wants."""
+        assert entry.llm is not None
+        replies: list[Reply] = []
+        try:
+            for place, prompt in enumerate(prompts):
+                replies.append(_submitted(entry.llm, prompt, options[place % len(options)]))
+        except BaseException:
+            for reply in replies:
+                reply.cancel()
+            raise
+        job = Job(replies, self._options, self._metrics, entry.used())
+        if body.streams:
+            return StreamAnswer(job, shape)
+        return await job.whole(request.receive, shape.whole)
+
+    async def _body(self, request: Request, kind: type[Any]) -> Any:
+        return decoded(await read_body(request.receive, self._options), kind)
+
+    async def responses(self, request: Request) -> Answer:
+        """The next items of a conversation, which the client keeps."""
+        body: ResponsesRequest = await self._body(request, ResponsesRequest)
+        if (body.n or 1) > 1:
+            raise invalid("n", "must be 1.")
+        messages, tools, form = messages_of(body), chat_tools(body.tools), response_format_of(body)
+        entry = await self._store.ready(body.model)
+        with entry.used() as llm:
+            effort = (body.reasoning or {}).get("effort")
+            prompt = await _computed(
+                llm.prompts.conversation, messages, tools=tools, tool_choice=body.tool_choice, response_format=form,
+                template_values={} if effort is None else {"reasoning_effort": effort},
+            )  # fmt: skip
+            shape = ResponsesShape(entry.name, body)
+            return await self._answer(request, entry, [prompt], _options(llm, body, None), shape, body)
+
+    # --- vectors and tokens
+    async def embeddings(self, request: Request) -> Answer:
+        """A vector for each text."""
+        body: EmbeddingRequest = await self._body(request, EmbeddingRequest)
+        entry = await self._store.ready(body.model)
+        with entry.used() as llm:
+            texts = inputs_of(body.input, "input")
+            data: list[dict[str, Any]] = []
+            count = 0
+            for index, text in enumerate(texts):
+                ids = await _computed(llm.prompts.encode, text)
+                vector = np.asarray(await _computed(llm.embedding, ids, body.dimensions), "<f4")
+                count += len(ids)
+                is_packed = body.encoding_format == "base64"
+                shown = base64.b64encode(vector.tobytes()).decode() if is_packed else vector.tolist()
+                data.append({"object": "embedding", "index": index, "embedding": shown})
+        usage = {"prompt_tokens": count, "total_tokens": count}
+        return JsonAnswer({"object": "list", "data": data, "model": entry.name, "usage": usage})
+
+    async def rerank(self, request: Request) -> Answer:
+        """Documents by how well they answer a query."""
+        body: RerankRequest = await self._body(request, RerankRequest)
+        entry = await self._store.ready(body.model)
+        with entry.used() as llm:
+            scores = await _computed(llm.rerank, body.query, body.documents)
+            lengths = [len(await _computed(llm.prompts.encode, text)) for text in (body.query, *body.documents)]
+        count = sum(lengths)
+        order = np.argsort(-scores, kind="stable")[: body.top_n]
+        results: list[dict[str, Any]] = [{"index": int(i), "relevance_score": float(scores[i])} for i in order]
+        if body.return_documents:
+            results = [{**one, "document": {"text": body.documents[one["index"]]}} for one in results]
+        usage = {"prompt_tokens": count, "total_tokens": count}
+        return JsonAnswer({"object": "list", "model": entry.name, "results": results, "usage": usage})
+
+    async def tokenize(self, request: Request) -> Answer:
+        """Token ids of a text."""
+        body: TokenizeRequest = await self._body(request, TokenizeRequest)
+        entry = await self._store.ready(body.model)
+        with entry.used() as llm:
+            await _computed(llm.prompts.check_length, body.content)
+            ids = await _computed(
+                llm.tokenizer.encode, body.content, add_special=bool(body.add_special),
+                parse_special=body.parse_special is not False,
+            )  # fmt: skip
+            if not body.with_pieces:
+                return JsonAnswer({"tokens": ids})
+            return JsonAnswer({"tokens": [{"id": i, "piece": _piece(llm.tokenizer.token_bytes(i))} for i in ids]})
+
+    async def detokenize(self, request: Request) -> Answer:
+        """The text of token ids."""
+        body: DetokenizeRequest = await self._body(request, DetokenizeRequest)
+        entry = await self._store.ready(body.model)
+        with entry.used() as llm:
+            return JsonAnswer({"content": await _computed(llm.tokenizer.decode, body.tokens, show_special=True)})
+
+    async def apply_template(self, request: Request) -> Answer:
+        """The prompt of a conversation as text."""
+        body: TemplateRequest = await self._body(request, TemplateRequest)
+        entry = await self._store.ready(body.model)
+        with entry.used() as llm:
+            text = await _computed(
+                llm.prompts.rendered, body.messages, body.tools or (), body.chat_template_kwargs or {}
+            )
+            return JsonAnswer({"prompt": llm.prompts.plain(text)})
+
+
+def _about(entry: ModelEntry) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "id": entry.name, "object": "model", "created": entry.created, "owned_by": "kernmill", "status": entry.state,
+    }  # fmt: skip
+    if entry.llm is not None:
+        found["meta"] = {"n_ctx": entry.llm.context, "n_vocab": len(entry.llm.tokenizer), "size": entry.size_bytes}
+    return found
+
+
+def _slot(state: SlotState, entry: ModelEntry) -> dict[str, Any]:
+    assert entry.llm is not None
+    return {
+        "id": state.number, "model": entry.name, "n_ctx": entry.llm.context, "is_processing": state.is_busy,
+        "n_tokens": state.tokens, "n_prompt_tokens": state.prompt_tokens, "n_cached_tokens": state.cached_tokens,
+        "n_prompt_left": state.prompt_left, "n_decoded": state.completion_tokens,
+    }  # fmt: skip
+
+
+def _figures(llm: LLM) -> dict[str, tuple[str, float]]:
+    figures = llm.engine.figures()
+    memory = llm.model.memory()
+    return {
+        "slots": ("slots of all models", figures.slots),
+        "slots_busy": ("slots that hold a running request", figures.busy_slots),
+        "requests_waiting": ("requests that wait for a slot", figures.queue_length),
+        "steps": ("steps of the models", figures.steps),
+        "busy_seconds": ("time in steps", figures.busy_ns / 1e9),
+        "memory_bytes": ("memory of the models", sum(memory)),
+    }
+
+
+def _piece(raw: bytes) -> str | list[int]:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return list(raw)
+
+
+async def _computed(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """Call a function in a thread; errors about what it was given are the client's.
+
+    Raises:
+        RequestError: it raises an error of kernmill.
+    """
+    try:
+        return await asyncio.to_thread(functools.partial(function, *given, **named))
+    except KernmillError as error:
+        raise _of_client(error) from error
+
+
+def _of_client(error: KernmillError) -> RequestError:
+    message = str(error)
+    head = message.partition(":")[0]
+    param = head if head.replace("_", "").replace(".", "").replace("[", "").replace("]", "").isalnum() else None
+    code = "context_length_exceeded" if "context of" in message or "capacity" in message else "invalid_value"
+    return RequestError(400, message, param=param, code=code)
+
+
+def _options(llm: LLM, body: SamplingFields, top: int | None) -> list[TextOptions]:
+    """The options of each choice: with a seed, they have different ones."""
+    try:
+        samplings = [
+            body.sampling(llm.sampling, llm.tokenizer.end_ids if body.ignore_eos else (), place)
+            for place in range(body.n or 1)
+        ]
+    except KernmillError as error:
+        raise RequestError(400, str(error).removeprefix("SamplingOptions: "), code="invalid_value") from error
+    return [TextOptions(sampling, body.limit(), body.stops(), top) for sampling in samplings]
+
+
+def _submitted(llm: LLM, prompt: Prompt, options: TextOptions) -> Reply:
+    try:
+        return llm.start(prompt, options)
+    except QueueFull:
+        raise RequestError(
+            429, "The server is busy: its queue is full. Try again later.", code="queue_full",
+            headers={"Retry-After": "1"},
+        ) from None  # fmt: skip
+    except (KernmillError, ValueError) as error:
+        raise _of_client(error if isinstance(error, KernmillError) else KernmillError(str(error))) from error
