@@ -33,7 +33,6 @@ from .requests import (
     CompletionRequest,
     DetokenizeRequest,
     EmbeddingRequest,
-    RerankRequest,
     ResponsesRequest,
     SamplingFields,
     TemplateRequest,
@@ -167,7 +166,7 @@ class _Server:
         post: dict[str, Any] = {
             "/v1/chat/completions": self.chat, "/chat/completions": self.chat, "/v1/completions": self.completions,
             "/completions": self.completions, "/v1/embeddings": self.embeddings, "/embeddings": self.embeddings,
-            "/v1/rerank": self.rerank, "/rerank": self.rerank, "/v1/responses": self.responses,
+            "/v1/responses": self.responses,
             "/tokenize": self.tokenize, "/detokenize": self.detokenize, "/apply-template": self.apply_template,
         }  # fmt: skip
         return [
@@ -331,21 +330,6 @@ class _Server:
                 data.append({"object": "embedding", "index": index, "embedding": shown})
         usage = {"prompt_tokens": count, "total_tokens": count}
         return JsonAnswer({"object": "list", "data": data, "model": entry.name, "usage": usage})
-
-    async def rerank(self, request: Request) -> Answer:
-        """Documents by how well they answer a query."""
-        body: RerankRequest = await self._body(request, RerankRequest)
-        entry = await self._store.ready(body.model)
-        with entry.used() as llm:
-            scores = await _computed(llm.rerank, body.query, body.documents)
-            lengths = [len(await _computed(llm.prompts.encode, text)) for text in (body.query, *body.documents)]
-        count = sum(lengths)
-        order = np.argsort(-scores, kind="stable")[: body.top_n]
-        results: list[dict[str, Any]] = [{"index": int(i), "relevance_score": float(scores[i])} for i in order]
-        if body.return_documents:
-            results = [{**one, "document": {"text": body.documents[one["index"]]}} for one in results]
-        usage = {"prompt_tokens": count, "total_tokens": count}
-        return JsonAnswer({"object": "list", "model": entry.name, "results": results, "usage": usage})
 
     async def tokenize(self, request: Request) -> Answer:
         """Token ids of a text."""

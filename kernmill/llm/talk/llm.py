@@ -77,17 +77,6 @@ class LLM:
         given = [texts] if isinstance(texts, str) else list(texts)
         return [self.embedding(self.prompts.encode(text)) for text in given]
 
-    def rerank(self, query: str, documents: Sequence[str]) -> Array:
-        """Return how well each document answers a query, by a model that ranks. Shapes: (documents,).
-
-        Raises:
-            SettingError: another model, or a text that is too long.
-        """
-        for text in (query, *documents):
-            self.prompts.check_length(text)
-        scores: Array = self.model.rerank(query, documents).numpy()
-        return scores
-
     def embedding(self, ids: Sequence[int], dimensions: int | None = None) -> Array:
         """Return the vector of a text, of length 1. Shapes: (dimensions,).
 
