@@ -405,6 +405,8 @@ def run_on_model(given: argparse.Namespace) -> int:
     from .models import run_command
 
     return run_command(given)
+
+
 def run_serve(given: argparse.Namespace) -> int:
     """Answers of language models over HTTP."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in run_model
