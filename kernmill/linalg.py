@@ -1,7 +1,7 @@
 """Linear algebra under the names of numpy.linalg and torch.linalg: functions of tensors.
 
-The factorizations are kernels that the compiler generates for the device, for batches too, with gradients. Only `eig`
-and `eigvals` call LAPACK on the host, without gradients. Singular matrices raise LinAlgError when they are computed.
+The factorizations are kernels that the compiler generates for the device, for batches too, with gradients. None calls
+LAPACK. Singular matrices raise LinAlgError when they are computed.
 """
 
 from __future__ import annotations
