@@ -171,16 +171,24 @@ def _parser() -> argparse.ArgumentParser:
     explaining.add_argument(
         "--graphs", type=_COUNT, default=5, help="show so many, slowest first (default %(default)s)"
     )
+    explaining.add_argument("--shapes", help="of the tensors of an expression, such as x=4x8,w=8x8: show its passes")
+    explaining.add_argument("--html", metavar="FILE", default="", help="write the passes of an expression as a page")
     explaining.add_argument("--device", help="devices in order of preference, such as CL,LLVM; default: DEVICE")
-    explaining.add_argument("program", help="a script, or the name of a module")
+    explaining.add_argument("program", help="a script, the name of a module, or with --shapes an expression")
     explaining.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
     explaining.set_defaults(command=run_explain)
     profiling = commands.add_parser("profile", help="run a program, and show which of its lines took the time")
     profiling.add_argument("--top", type=_COUNT, default=20, help="rows of the table (default %(default)s)")
     profiling.add_argument("--device", help="such as LLVM or CL; default: the setting DEVICE")
+    profiling.add_argument("--html", metavar="FILE", default="", help="write a report that a browser opens from disk")
+    profiling.add_argument("--trace", metavar="FILE", default="", help="write a trace for Perfetto or Chrome")
     profiling.add_argument("program", help="a script, or the name of a module")
     profiling.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
     profiling.set_defaults(command=run_profile)
+    reporting = commands.add_parser("report", help="write a DUMP folder as one HTML file")
+    reporting.add_argument("folder", help="the folder of DUMP=folder python program.py")
+    reporting.add_argument("--output", metavar="FILE", default="report.html", help="default %(default)s")
+    reporting.set_defaults(command=run_report)
     commands.add_parser(
         "bench",
         help="measure tokens per second of a model; without a model, run the comparison benchmarks of a checkout",
@@ -335,7 +343,13 @@ def run_tune(given: argparse.Namespace) -> int:
 
 
 def run_explain(given: argparse.Namespace) -> int:
-    """Placements of a program's graphs; 1 when the program failed."""
+    """Placements of a program's graphs, 1 when the program failed; or the passes of an expression."""
+    if given.shapes:
+        from .expression import run as run_expression
+
+        rest = [*given.arguments]  # options may follow the expression
+        page = given.html or (rest[rest.index("--html") + 1] if "--html" in rest[:-1] else "")
+        return run_expression(given.program, given.shapes, page)
     from .explain import run
 
     options.check_path("explain", given.program, "Give a script, or the name of a module.")
@@ -347,7 +361,15 @@ def run_profile(given: argparse.Namespace) -> int:
     from .profile import run
 
     options.check_path("profile", given.program, "Give a script, or the name of a module.")
-    return run(given.program, given.arguments, most=given.top)
+    return run(given.program, given.arguments, most=given.top, page=given.html, trace=given.trace)
+
+
+def run_report(given: argparse.Namespace) -> int:
+    """A DUMP folder as a page."""
+    from .profile import report
+
+    report(given.folder, given.output)
+    return 0
 
 
 def _split_options(given: argparse.Namespace, command: str) -> Any:
