@@ -41,7 +41,7 @@ class Task:
         self.prompt_tokens = len(self.ids)
         room = capacity + 1 - self.prompt_tokens  # the last token of a text is not in the cache
         self.limit = room if request.max_tokens is None else min(request.max_tokens, room)
-        self.sampler = request.sampling.sampler()
+        self.sampler = request.sampling.sampler(tokenizer)
         self.mask = None if request.grammar is None else request.grammar.start()
         self.ends = frozenset[int]() if tokenizer is None else tokenizer.end_ids
         self.known = None if tokenizer is None else len(tokenizer)  # embeddings may be padded past the vocabulary
