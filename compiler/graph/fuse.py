@@ -232,7 +232,7 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
     if not (is_heavy and _rests_on_stored(node, facts, fusion)):
         if node.op is Ops.REDUCE or is_heavy:
             return len(uses) > 1 or not _inline(node, uses[0], fact, fusion)
-        if fact.cost == 0 and not _is_rounded(node):
+        if fact.cost == 0:
             return False
         if len(uses) > max(_MOST_PLACES, min(_MOST_COPIES, _unrolled_instances(uses))):
             return True
@@ -260,12 +260,6 @@ def _is_widened(node: UOp, facts: dict[UOp, _Facts]) -> bool:
     if node.op is Ops.CAST:
         return node.src[0].dtype.size_bytes < node.dtype.size_bytes
     return node.op.group is OpGroup.COMPARE and _elements(node.shape) >= _REUSE * facts[node].widest > 0
-
-
-def _is_rounded(node: UOp) -> bool:
-    """True for floats cast to narrower ones: stored, they are rounded once and read in fewer bytes."""
-    before = node.src[0].dtype if node.op is Ops.CAST else node.dtype
-    return node.dtype.is_float and before.is_float and node.dtype.size_bytes < before.size_bytes
 
 
 def _unrolled_instances(uses: list[Use]) -> int:

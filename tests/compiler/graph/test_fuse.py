@@ -237,11 +237,3 @@ def test_what_is_widened_is_kept_narrow() -> None:
     q, k, v = (data(slot, 64, 8, dtype=half) for slot in range(3))
     ast = only(attention(q, k, v))
     assert {node.dtype for node in ast.toposort() if node.op is Ops.LOCAL} == {dtypes.float32, half}
-
-
-def test_floats_that_a_product_reads_over_and_over_are_rounded_once() -> None:
-    half = dtypes.bfloat16
-    a = broadcast_to(reshape(data(0, 64, 96).cast(half), (64, 1, 96)), (64, 80, 96))
-    b = broadcast_to(reshape(data(1, 80, 96).cast(half), (1, 80, 96)), (64, 80, 96))
-    product = reduce_axes((a * b).cast(F32), Ops.ADD, (2,))
-    assert sorted(kernel.name for kernel in kernels(scheduled(product))) == ["map_64x96", "map_80x96", "sum_64x80_k96"]
