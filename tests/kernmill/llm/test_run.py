@@ -352,11 +352,11 @@ def test_a_context_beyond_the_trained_one_is_told(
 def test_a_file_that_is_no_model_is_named_before_anything_is_written(
     made: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = made(metadata={"general.architecture": "bert"})
+    path = made(metadata={"general.architecture": "clip"})
     assert main(["run", str(path), "-p", "a"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(f"kernmill: {path}: general.architecture is 'bert', which kernmill cannot run yet.")
+    assert err.startswith(f"kernmill: {path}: general.architecture is 'clip', which kernmill cannot run yet.")
     assert main(["bench", str(path)]) == 2
     assert capsys.readouterr().out == ""
     assert main(["run", str(made(drop="output_norm.weight")), "-p", "a"]) == 2
