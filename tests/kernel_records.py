@@ -57,7 +57,7 @@ def start_recording(folder: Path) -> None:
     execute: Any = importlib.import_module("kernmill.runtime.execute")
     launch = execute.run_batch
 
-    def run_batch(batch: list[tuple[Kernel, Call]]) -> None:
+    def run_batch(batch: list[tuple[Kernel, Call]], *_: object) -> None:
         for kernel, call in batch:
             path = _path(folder, kernel, call)
             if path is None:
