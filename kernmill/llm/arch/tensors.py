@@ -196,7 +196,8 @@ class LayerTensors:
         matrices: dict[str, Weight] = {}
         vectors: dict[str, Tensor] = {}
         for joint, parts in self.fused:
-            is_split = joint in parts and self._weights(f"blk.{n}.{parts[0]}.weight") is not None
+            whole = self._weights(f"blk.{n}.{joint}.weight") if joint in parts else None
+            is_split = whole is not None and whole.shape[-2] == shapes.get(f"{joint}.weight", (0, 0))[-2]
             if f"{parts[0]}.weight" not in shapes or is_split:
                 continue
             *before, _, width = shapes[f"{parts[0]}.weight"]
