@@ -57,14 +57,14 @@ def start_recording(folder: Path) -> None:
     execute: Any = importlib.import_module("kernmill.runtime.execute")
     launch = execute.run_batch
 
-    def run_batch(batch: list[tuple[Kernel, Call]], *_: object) -> None:
+    def run_batch(batch: list[tuple[Kernel, Call]], *others: Any) -> None:
         for kernel, call in batch:
             path = _path(folder, kernel, call)
             if path is None:
-                launch([(kernel, call)])
+                launch([(kernel, call)], *others)
                 continue
             before = [_bytes(buffer) for buffer in call.buffers]
-            launch([(kernel, call)])
+            launch([(kernel, call)], *others)
             slots = [kernel.buffers.index(number) for number in kernel.outputs]
             after = [_bytes(call.buffers[slot]) for slot in slots]
             made = pickle.dumps(Record(_texts.kernel_to_text(kernel), slots, before, after, call.variables))
