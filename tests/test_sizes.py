@@ -40,6 +40,9 @@ MANY_PARAMETERS: dict[str, str] = {
     "kernmill/nn/layers.py:ConvTranspose2d.__init__": "PyTorch's arguments",
     "kernmill/nn/recurrent.py:Recurrent.__init__": "PyTorch's arguments",
 }
+MANY_PARAMETER_FOLDERS: dict[str, str] = {
+    "kernmill/onnx/operators/": "a row of ONNX's table: inputs and attributes of the standard",
+}
 LARGE_CLASSES: dict[str, str] = {}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -126,7 +129,12 @@ def test_functions_are_shallow() -> None:
 
 
 def test_functions_take_few_parameters() -> None:
-    assert {name: count for name, _, _, count in FIGURES if count > PARAMETERS and name not in MANY_PARAMETERS} == {}
+    excused = tuple(MANY_PARAMETER_FOLDERS)
+    assert {
+        name: count
+        for name, _, _, count in FIGURES
+        if count > PARAMETERS and name not in MANY_PARAMETERS and not name.startswith(excused)
+    } == {}
 
 
 def test_classes_have_few_public_methods() -> None:
@@ -150,7 +158,9 @@ def test_exceptions_are_still_needed_and_have_a_reason() -> None:
     places = {name for name, *_ in FIGURES} | {name_of(path) for path in SOURCES}
     excused = {**LONG_FILES, **LONG_FUNCTIONS, **DEEP_FUNCTIONS, **MANY_PARAMETERS}
     assert [name for name in excused if name not in places and (ROOT / name.split(":")[0]).exists()] == []
-    assert all((*excused.values(), *LARGE_CLASSES.values(), *LONG_FILE_FOLDERS.values()))
+    assert all(
+        (*excused.values(), *LARGE_CLASSES.values(), *LONG_FILE_FOLDERS.values(), *MANY_PARAMETER_FOLDERS.values())
+    )
 
 
 def test_import_loads_nothing_heavy() -> None:

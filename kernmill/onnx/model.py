@@ -1,0 +1,161 @@
+"""A model from an ONNX file: called with arrays or tensors, captured for each combination of shapes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from kernmill.ir import DTypeError, ShapeError, show_shape
+
+from ..arguments import with_sentences
+from ..captures import jit
+from ..lazy import no_grad
+from ..tensor import Tensor
+from . import operators as operators  # fills the table
+from .reading import Graph, Input, graph_of, model_of
+from .values import Known, Value, from_array
+from .walk import NodeWalk, ReadsValues
+
+__all__ = ["OnnxModel", "load"]
+
+
+class OnnxModel:
+    """A graph of ONNX operators that is called like a function."""
+
+    def __init__(self, graph: Graph, where: str) -> None:
+        self._graph, self._where = graph, where
+        self._plans: dict[tuple[Any, ...], Callable[..., list[Any]] | None] = {}
+
+    @property
+    def inputs(self) -> dict[str, tuple[Any, ...] | None]:
+        """The shape of each input by name: a number, a name or None for each axis."""
+        return {one.name: one.shape for one in self._graph.inputs}
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of the outputs."""
+        return self._graph.outputs
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        """Compute the outputs: one value, or a tuple if there are several.
+
+        Inputs are given in order or by name, as tensors or as anything that Tensor takes. Strings are NumPy arrays,
+        sequences are lists. Results are tensors, arrays of strings, lists or None.
+
+        Raises:
+            ShapeError: an input is missing or does not fit the model.
+            DTypeError: an input has another element type than the model says.
+        """
+        values = [_input_value(one, given) for one, given in self._matched(inputs, named)]
+        with no_grad():
+            results = self._computed(values)
+        out = tuple(_result(r) for r in results)
+        return out[0] if len(out) == 1 else out
+
+    def _computed(self, values: list[Value]) -> list[Value]:
+        if not all(isinstance(v, Tensor) for v in values):
+            return NodeWalk(may_read=True).run(self._graph, {}, values)
+        tensors = [v for v in values if isinstance(v, Tensor)]
+        key = tuple((t.shape, t.dtype, t.device) for t in tensors)
+        if key not in self._plans:
+            self._plans[key] = self._plan(tensors)
+        plan = self._plans[key]
+        if plan is None:
+            return NodeWalk(may_read=True).run(self._graph, {}, values)
+        return plan(*tensors)
+
+    def _plan(self, tensors: Sequence[Tensor]) -> Callable[..., list[Any]] | None:
+        """A captured function for these shapes, or None where values decide what is computed."""
+        first = NodeWalk(may_read=False)
+        try:
+            results = first.run(self._graph, {}, list(tensors))
+        except ReadsValues:
+            return None
+        if not all(isinstance(r, Tensor) for r in results):
+            return None
+        journal, graph = first.journal, self._graph
+
+        def run(*given: Tensor) -> list[Any]:
+            return NodeWalk(may_read=False, journal=journal).run(graph, {}, list(given))
+
+        return jit(run)
+
+    def _matched(self, inputs: Sequence[Any], named: dict[str, Any]) -> list[tuple[Input, Any]]:
+        wanted = self._graph.inputs
+        names = ", ".join(one.name for one in wanted)
+        if len(inputs) > len(wanted) or (set(named) - {one.name for one in wanted[len(inputs) :]}):
+            raise ShapeError(f"{self._where}: it takes the inputs {names}. Give each of them once.")
+        given = {**{one.name: value for one, value in zip(wanted, inputs, strict=False)}, **named}
+        missing = [one.name for one in wanted if one.name not in given and one.kind != "optional"]
+        if missing:
+            raise ShapeError(f"{self._where}: the inputs {', '.join(missing)} are missing. It takes {names}.")
+        return [(one, given.get(one.name)) for one in wanted]
+
+
+def _input_value(one: Input, given: Any) -> Value:
+    if given is None or (isinstance(given, list) and one.kind in ("sequence", "optional")):
+        return None if given is None else [_input_value(Input(one.name, None, "tensor", None), item) for item in given]
+    if isinstance(given, Tensor):
+        value: Value = given
+    else:
+        import numpy as np
+
+        value = from_array(np.asarray(given))
+        if isinstance(value, Known) and not value.is_text:
+            value = value.tensor
+    if isinstance(value, Tensor):
+        _check(one, value)
+    return value
+
+
+def _check(one: Input, value: Tensor) -> None:
+    if one.dtype is not None and value.dtype is not one.dtype:
+        raise DTypeError(
+            f"input {one.name!r}: {value.dtype.name}, and the model takes {one.dtype.name}. Write "
+            f"x.cast({one.dtype.name!r})."
+        )
+    shape = one.shape
+    if shape is None:
+        return
+    sizes: dict[str, int] = {}
+    fits = len(shape) == len(value.shape)
+    for want, size in zip(shape, value.shape, strict=False):
+        fits = fits and (not isinstance(want, int) or want == size)
+        fits = fits and (not isinstance(want, str) or sizes.setdefault(want, size) == size)
+    if not fits:
+        wanted = ", ".join("?" if s is None else str(s) for s in shape)
+        raise ShapeError(f"input {one.name!r}: shape {show_shape(value.shape)}, and the model takes ({wanted}).")
+
+
+def _result(value: Value) -> Any:
+    if isinstance(value, list):
+        return [_result(v) for v in value]
+    if isinstance(value, Known):
+        return value.array if value.is_text else value.tensor
+    return value
+
+
+@with_sentences
+def load(path: str | os.PathLike[str]) -> OnnxModel:
+    """Open an ONNX file and return its graph as a function of tensors.
+
+    All operators, constants and versions are checked here. External data are read from the model's own folder only.
+
+    Raises:
+        FormatError: the file is damaged, contradicts itself, or is of a later version.
+        KernmillError: operators that are not supported; the message lists all.
+        SettingError: the package onnx is not installed.
+    """
+    where = os.fspath(path)
+    return from_proto(model_of(where), where, Path(where).resolve().parent)
+
+
+def from_proto(proto: Any, where: str = "model", folder: Path | None = None) -> OnnxModel:
+    """Return a model of the package onnx as a function of tensors.
+
+    Raises:
+        FormatError, KernmillError: as `load`.
+    """
+    return OnnxModel(graph_of(proto, where, folder), where)
