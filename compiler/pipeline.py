@@ -102,10 +102,18 @@ def optimize_loops(ast: UOp, target: Target, actions: Sequence[Action] | None = 
     return choose(ast, target).ast if actions is None else apply_actions(ast, actions)
 
 
-def lower(ast: UOp, target: Target, arguments_of: UOp, *, is_checked: bool = False) -> list[UOp]:
+def lower(
+    ast: UOp,
+    target: Target,
+    arguments_of: UOp,
+    *,
+    is_checked: bool = False,
+    seen: Callable[[str, UOp | list[UOp]], None] = lambda name, uops: None,
+) -> list[UOp]:
     """Linear UOps of a kernel that was optimized, through PIPELINE. It takes the arguments of the one that it was.
 
     With `is_checked` every stage is verified; an InternalError names the pass that left something illegal behind.
+    `seen` is called with the name of each pass and what it left.
     """
     routine = routine_of(ast)
     if routine is not None:
@@ -118,12 +126,14 @@ def lower(ast: UOp, target: Target, arguments_of: UOp, *, is_checked: bool = Fal
         verify(ast, Stage.OPTIMIZED, "optimize")
     for step in PIPELINE:
         ast = step.run(ast, target)
+        seen(step.name, ast)
         if is_checked:
             verify(ast, step.stage, step.name, target.most_lanes)
     uops = place_barriers(nest_sums(linearize(ast, target.vector_registers // 2)))
     named = {(u.op, u.arg) for u in uops if u.op in (Ops.PARAM, Ops.VARIABLE)}
     unused = [u for u in arguments if (u.op, u.arg) not in named]  # still passed
     uops = [*(u.replace(dtype=dtypes.int64 if u.op is Ops.VARIABLE else u.dtype) for u in unused), *uops]
+    seen("linearize", uops)
     if is_checked:
         verify(uops, Stage.LINEAR, "linearize", target.most_lanes)
     return uops

@@ -128,3 +128,9 @@ if not TYPE_CHECKING:  # to a checker a __getattr__ is every name that there cou
                 if not name.startswith("_") and hasattr(globals()[place], name):
                     raise AttributeError(f"{error}. Write {place}.{name}.", name=name) from None
             raise
+
+
+if _os.environ.get("PROFILE"):
+    from .profiling.session import begin as _begin
+
+    _begin(_os.environ["PROFILE"])

@@ -77,3 +77,7 @@ class Renderer(ABC):
     @abstractmethod
     def render(self, name: str, uops: Sequence[UOp]) -> str:
         """Source text of the kernel `name`."""
+
+    def render_mapped(self, name: str, uops: Sequence[UOp]) -> tuple[str, list[tuple[int, int]]]:
+        """(default: no lines) The text; and numbers of UOps, each with its first line from 0, in order."""
+        return self.render(name, uops), []

@@ -109,6 +109,14 @@ class LLVMRenderer(Renderer):
         """Source text of the kernel `name`."""
         return _Function(name, uops, self.has_tiles, self.has_vnni).text()
 
+    def render_mapped(self, name: str, uops: Sequence[UOp]) -> tuple[str, list[tuple[int, int]]]:
+        """The text, and the first line of each UOp's."""
+        function = _Function(name, uops, self.has_tiles, self.has_vnni)
+        text = function.text()
+        above = text[: text.index("\nentry:\n", text.rindex("\ndefine ") if function.heap_bytes else 0)].count("\n") + 2
+        above += len(function.allocas)
+        return text, [(number, above + line) for number, line in enumerate(function.starts)]
+
 
 # a kernel with memory from the heap: if the allocation fails, it reports that and computes nothing
 _WITH_HEAP = """declare noalias ptr @malloc(i64)
@@ -157,6 +165,7 @@ class _Function:
         self.uops = uops
         self.signature = signature(uops)
         self.lines: list[str] = []
+        self.starts: list[int] = []  # of each UOp: how many lines precede its own
         self.values: dict[UOp, str] = {}
         self.allocas: list[str] = []
         self.heap_bytes = 0
@@ -185,6 +194,7 @@ class _Function:
         elif self.tiles:
             self.allocas += [f"  %tile{n} = alloca [1024 x i8], align {_LINE}" for n in sorted({*self.tiles.values()})]
         for u in self.uops:
+            self.starts.append(len(self.lines))
             if u in self.tiles or (u.op is Ops.STORE and u.src[1] in self.tiles):
                 self._tile(u)
             elif u.op is Ops.CONST:

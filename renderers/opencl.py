@@ -39,6 +39,14 @@ class OpenCLRenderer(Renderer):
         """
         return _Body(self.target, name, uops).text()
 
+    def render_mapped(self, name: str, uops: Sequence[UOp]) -> tuple[str, list[tuple[int, int]]]:
+        """The text, and the first line of each UOp's."""
+        body = _Body(self.target, name, uops)
+        text = body.text()
+        above = len(text.split("\n")) - 2 - len("\n".join(body.lines).split("\n"))
+        lines = [sum(line.count("\n") + 1 for line in body.lines[:start]) for start in body.starts]
+        return text, [(number, above + line) for number, line in enumerate(lines)]
+
 
 class _Body(Values):
     """The text of one kernel under construction: one statement a node."""
@@ -59,6 +67,7 @@ class _Body(Values):
     def text(self) -> str:
         """The kernel."""
         for u in self.uops:
+            self.starts.append(len(self.lines))
             handler = self.handlers.get(u.op)
             if handler is not None:
                 handler(u)

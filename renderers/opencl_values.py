@@ -45,6 +45,7 @@ class Values:
         self.target, self.name, self.uops = target, name, uops
         self.signature = signature(uops)
         self.lines: list[str] = []
+        self.starts: list[int] = []  # of each UOp: how many lines precede its own
         self.values: dict[UOp, str] = {}
         self.places: set[UOp] = set()  # ints that are computed from loop variables and sizes, and do not wrap
         self.depth, self.count = 1, 0

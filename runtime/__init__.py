@@ -49,6 +49,7 @@ if TYPE_CHECKING:  # loaded by name when first used; announced here for type che
     from .opencl import cl_driver as cl_driver
     from .opencl import cl_memory as cl_memory
     from .opencl import cl_program as cl_program
+    from .pages import *
     from .plans.planning import *
     from .profile import *
     from .programs import kernel_text as kernel_text
@@ -57,7 +58,7 @@ if TYPE_CHECKING:  # loaded by name when first used; announced here for type che
     from .programs.tune import *
 
 __getattr__, __dir__ = lazy_exports(
-    __name__, "programs.compiling", "plans.planning", "profile", "programs.tune",
+    __name__, "pages", "programs.compiling", "plans.planning", "profile", "programs.tune",
     by_name=(
         "opencl.cl_driver", "opencl.cl_memory", "opencl.cl_program", "programs.kernel_text", "cpu.llvm_process",
         "programs.tune_worker",

@@ -12,6 +12,7 @@ from kernmill.ir import lazy_exports
 
 if TYPE_CHECKING:
     from . import device_rates as device_rates
+    from . import pages as pages
     from . import placement_report as placement_report
     from . import profile as profile
     from .plans import planning as planning
@@ -20,6 +21,6 @@ if TYPE_CHECKING:
     from .programs import tune as tune
 
 __getattr__ = lazy_exports(
-    __name__.rpartition(".")[0], "programs.check", "programs.compiling", "device_rates", "placement_report",
+    __name__.rpartition(".")[0], "programs.check", "programs.compiling", "device_rates", "pages", "placement_report",
     "plans.planning", "profile", "programs.tune",
 )[0]  # fmt: skip

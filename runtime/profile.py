@@ -28,7 +28,7 @@ from kernmill.ir import (
     substitute,
 )
 
-from . import recorder, watch
+from . import later, recorder, watch
 from .programs.compiling import describe, given_actions, render, schedule_of
 from .programs.schedules import symbol
 
@@ -134,10 +134,11 @@ def dump_kernel(device: Device, kernel: Kernel, time_ns: int) -> None:
         folder.mkdir(parents=True, mode=0o700, exist_ok=True)  # another process may be as far
     except OSError as error:
         raise SettingError(f"DUMP: {folder} cannot be created ({error.strerror}). Give a writable folder.") from None
-    rendered = render(device, kernel, given_actions(device, kernel))
-    (folder / "kernel.uops").write_text(print_uops(kernel.ast))
-    (folder / "linear.uops").write_text(print_uops(rendered.uops))
-    (folder / f"source.{device.name.partition(':')[0].lower()}").write_text(rendered.source)
-    (folder / "kernel.s").write_text(device.assembly(rendered.source))
-    (folder / "kernel.schedule").write_text(show_schedule(schedule_of(device, kernel)) + "\n")
+    page = later.pages.kernel_page(device, kernel)
+    (folder / "kernel.uops").write_text(page.passes[0].uops)
+    (folder / "linear.uops").write_text(page.passes[-1].uops)
+    (folder / f"source.{device.name.partition(':')[0].lower()}").write_text(page.code)
+    (folder / "kernel.s").write_text(page.assembly)
+    (folder / "kernel.schedule").write_text(page.schedule + "\n")
+    (folder / "page.json").write_text(json.dumps(page.fields(), default=str))
     (folder / "kernel.json").write_text(json.dumps({**describe(kernel, device), "time_ns": time_ns}, indent=1) + "\n")

@@ -16,7 +16,7 @@ from itertools import pairwise
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from kernmill.ir import Kernel
+from kernmill.ir import GraphPlan, Kernel, MemoryPlan
 
 if TYPE_CHECKING:
     from .device import Batch, Call, Device
@@ -66,6 +66,7 @@ class Ran:
     kernels: tuple[Kernel, ...]
     ends: tuple[int, ...]
     lines: Lines = None  # source lines of these runs by node, where they are not the plan's
+    uses: tuple[tuple[int, ...], ...] = ()  # of each kernel: its buffers, numbered within the batch
     runs: list[Run] = field(default_factory=list["Run"])
     more: int = 0  # runs without a clock, after too many
     more_ns: list[int] = field(default_factory=list[int])  # of each entry, in these
@@ -82,6 +83,7 @@ class Recorder:
         self.spans: list[Span] = []
         self.notes: list[Note] = []
         self.memory: list[tuple[int, str, int]] = []  # clock, device, bytes of its tensors
+        self.plans: list[tuple[str, GraphPlan, MemoryPlan]] = []  # made in this time, with their line
         self.ticks: list[tuple[int, str]] = []  # clock, what was counted: tokens
 
     def launch(
@@ -89,7 +91,9 @@ class Recorder:
     ) -> None:
         """Run a batch and record it. `values`: of its variables; `lines`: of the nodes of this run's graph."""
         clock, ends = batch.timed()
-        self.add(batch.device, (tuple(kernels), tuple(ends), lines), clock, values)
+        ran = self.add(batch.device, (tuple(kernels), tuple(ends), lines), clock, values)
+        if not ran.uses:
+            _note_uses(ran, batch.calls)
 
     def run(
         self,
@@ -104,7 +108,9 @@ class Recorder:
             clock = [perf_counter_ns()]
             for took in device.run(calls, is_timed=True):
                 clock.append(clock[-1] + took)
-            self.add(device, (tuple(kernels), tuple(range(1, len(clock))), lines), clock, values)
+            ran = self.add(device, (tuple(kernels), tuple(range(1, len(clock))), lines), clock, values)
+            if not ran.uses:
+                _note_uses(ran, calls)
         else:
             self.launch(device.prepare(calls), kernels, values, lines)
 
@@ -114,7 +120,7 @@ class Recorder:
         of: tuple[tuple[Kernel, ...], tuple[int, ...], Lines],
         clock: Sequence[int],
         values: Mapping[str, int] = _NO_VALUES,
-    ) -> None:
+    ) -> Ran:
         """Record one run of a batch: `of` are its kernels, the ends of its entries, and lines."""
         key = device.name, *of
         ran = self.ran.get(key)
@@ -126,10 +132,15 @@ class Recorder:
             memory = device.allocator.live_bytes
             if not self.memory or self.memory[-1][2] != memory:
                 self.memory.append((clock[-1], device.name, memory))
-            return
+            return ran
         took = [after - before for before, after in pairwise(clock)]
         ran.more += 1
         ran.more_ns = [a + b for a, b in zip(ran.more_ns, took, strict=True)] if ran.more_ns else took
+        return ran
+
+    def finish(self) -> None:
+        """Note the end."""
+        self.end_ns = perf_counter_ns()
 
     def copied(self, target: Buffer, source: Buffer, start_ns: int) -> None:
         """Record a copy between devices that ends now."""
@@ -143,6 +154,12 @@ class Recorder:
     def tick(self, what: str) -> None:
         """Count one of something, such as a token."""
         self.ticks.append((perf_counter_ns(), what))
+
+
+def _note_uses(ran: Ran, calls: Sequence[Call]) -> None:
+    """Number the buffers of a batch."""
+    numbers: dict[int, int] = {}
+    ran.uses = tuple([tuple([numbers.setdefault(id(b), len(numbers)) for b in call.buffers]) for call in calls])
 
 
 @contextmanager
@@ -169,7 +186,7 @@ def recording_profile() -> Generator[Recorder]:
     try:
         yield mine
     finally:
-        mine.end_ns = perf_counter_ns()
+        mine.finish()
         active = outside
         if outside is not None:
             _merge(outside, mine)
@@ -186,4 +203,5 @@ def _merge(outer: Recorder, inner: Recorder) -> None:
     outer.spans += inner.spans
     outer.notes += inner.notes
     outer.memory += inner.memory
+    outer.plans += inner.plans
     outer.ticks += inner.ticks

@@ -162,31 +162,7 @@ def _parser() -> argparse.ArgumentParser:
     cache = commands.add_parser("cache", help="the kernels and plans on disk")
     cache.add_argument("action", choices=("info", "verify", "clear"))
     cache.set_defaults(command=run_cache)
-    tuning = commands.add_parser("tune", help="search for faster schedules of a program's kernels and store them")
-    tuning.add_argument(
-        "--seconds", type=_COUNT, default=60, help="seconds for all kernels together (default %(default)s)"
-    )
-    tuning.add_argument(
-        "--beam", type=_COUNT, default=4, help="beam width: candidate schedules per step (default %(default)s)"
-    )
-    tuning.add_argument("--device", help="such as LLVM; default: the setting DEVICE")
-    tuning.add_argument("program", help="a script or a module name; it is run once to collect its kernels")
-    tuning.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the program")
-    tuning.set_defaults(command=run_tune)
-    explaining = commands.add_parser("explain", help="show how a program's graphs are placed on several devices")
-    explaining.add_argument(
-        "--graphs", type=_COUNT, default=5, help="show so many, slowest first (default %(default)s)"
-    )
-    explaining.add_argument("--device", help="devices in order of preference, such as CL,LLVM; default: DEVICE")
-    explaining.add_argument("program", help="a script, or the name of a module")
-    explaining.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
-    explaining.set_defaults(command=run_explain)
-    profiling = commands.add_parser("profile", help="run a program, and show which of its lines took the time")
-    profiling.add_argument("--top", type=_COUNT, default=20, help="rows of the table (default %(default)s)")
-    profiling.add_argument("--device", help="such as LLVM or CL; default: the setting DEVICE")
-    profiling.add_argument("program", help="a script, or the name of a module")
-    profiling.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
-    profiling.set_defaults(command=run_profile)
+    _add_program_commands(commands.add_parser)
     commands.add_parser(
         "bench",
         help="measure tokens per second of a model; without a model, run the comparison benchmarks of a checkout",
@@ -340,8 +316,61 @@ def run_tune(given: argparse.Namespace) -> int:
     return run(given.program, given.arguments, given.seconds, given.beam)
 
 
+def _add_program_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the commands that look at a program: tune, explain, profile, report."""
+    tuning = add("tune", help="search for faster schedules of a program's kernels and store them")
+    tuning.add_argument(
+        "--seconds", type=_COUNT, default=60, help="seconds for all kernels together (default %(default)s)"
+    )
+    tuning.add_argument(
+        "--beam", type=_COUNT, default=4, help="beam width: candidate schedules per step (default %(default)s)"
+    )
+    tuning.add_argument("--device", help="such as LLVM; default: the setting DEVICE")
+    tuning.add_argument("program", help="a script or a module name; it is run once to collect its kernels")
+    tuning.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the program")
+    tuning.set_defaults(command=run_tune)
+    explaining = add(
+        "explain", help="show how a program's graphs are placed on several devices, or the passes of an expression"
+    )
+    _add_expression(explaining)
+    explaining.add_argument(
+        "--graphs", type=_COUNT, default=5, help="show so many, slowest first (default %(default)s)"
+    )
+    explaining.add_argument("--device", help="devices in order of preference, such as CL,LLVM; default: DEVICE")
+    explaining.add_argument("program", help="a script, the name of a module, or with --shapes an expression")
+    explaining.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
+    explaining.set_defaults(command=run_explain)
+    profiling = add("profile", help="run a program, and show which of its lines took the time")
+    profiling.add_argument("--top", type=_COUNT, default=20, help="rows of the table (default %(default)s)")
+    profiling.add_argument("--device", help="such as LLVM or CL; default: the setting DEVICE")
+    profiling.add_argument("--html", metavar="FILE", default="", help="write a report that a browser opens from disk")
+    profiling.add_argument("--trace", metavar="FILE", default="", help="write a trace for Perfetto or Chrome")
+    profiling.add_argument("program", help="a script, or the name of a module")
+    profiling.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
+    profiling.set_defaults(command=run_profile)
+    reporting = add("report", help="write a DUMP folder as one HTML file")
+    reporting.add_argument("folder", help="the folder of DUMP=folder python program.py")
+    reporting.add_argument("--output", metavar="FILE", default="report.html", help="default %(default)s")
+    reporting.set_defaults(command=run_report)
+
+
+def _add_expression(parser: argparse.ArgumentParser) -> None:
+    """Add the options of an expression; they may follow it."""
+    parser.add_argument("--shapes", help="of the tensors of an expression, such as x=4x8,w=8x8: show its passes")
+    parser.add_argument("--html", metavar="FILE", default="", help="write the passes of an expression as a page")
+
+
 def run_explain(given: argparse.Namespace) -> int:
-    """Placements of a program's graphs; 1 when the program failed."""
+    """Placements of a program's graphs, 1 when the program failed; or the passes of an expression."""
+    if given.shapes or any(
+        word.startswith("--shapes") for word in given.arguments if not os.path.exists(given.program)
+    ):
+        from .expression import run as run_expression
+
+        after = argparse.ArgumentParser(prog="kernmill explain", add_help=False)
+        _add_expression(after)
+        after.parse_args(given.arguments, namespace=given)
+        return run_expression(given.program, given.shapes, given.html)
     from .explain import run
 
     options.check_path("explain", given.program, "Give a script, or the name of a module.")
@@ -353,7 +382,15 @@ def run_profile(given: argparse.Namespace) -> int:
     from .profile import run
 
     options.check_path("profile", given.program, "Give a script, or the name of a module.")
-    return run(given.program, given.arguments, most=given.top)
+    return run(given.program, given.arguments, most=given.top, page=given.html, trace=given.trace)
+
+
+def run_report(given: argparse.Namespace) -> int:
+    """A DUMP folder as a page."""
+    from .profile import report
+
+    report(given.folder, given.output)
+    return 0
 
 
 def _split_options(given: argparse.Namespace, command: str) -> Any:

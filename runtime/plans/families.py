@@ -133,7 +133,7 @@ def find_plan(walk: GraphWalk, plain: GraphWalk | None, in_place: frozenset[int]
         found, reason = _shared(family, sample, structure, plain, in_place)
     with recorder.span("plan", lambda: _source_line(walk)):
         plan = found or new_plan(walk.structure, walk.order, walk.devices, in_place)
-    _report(walk, counters.compiled - before, time.perf_counter() - start, reason)
+    _report(walk, plan, counters.compiled - before, time.perf_counter() - start, reason)
     return plan
 
 
@@ -409,8 +409,9 @@ def _warn(family: Family, reason: str, walk: GraphWalk) -> None:
     )
 
 
-def _report(walk: GraphWalk, compiled: int, seconds: float, reason: str) -> None:
+def _report(walk: GraphWalk, plan: Plan, compiled: int, seconds: float, reason: str) -> None:
     if reason and (now := recorder.active) is not None:
+        now.plans.append((_source_line(walk), plan.graph, plan.memory))
         now.notes.append(Note("plan", _source_line(walk), time.perf_counter_ns(), int(1e9 * seconds), compiled, reason))
     if reason and debug() >= 1:
         print(f"compiled {compiled} kernels in {1e3 * seconds:.0f} ms, {reason}: {_source_line(walk)}", file=sys.stderr)

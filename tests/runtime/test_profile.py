@@ -100,6 +100,7 @@ def test_a_folder_per_kernel(device: str, tmp_path: Path) -> None:
         "kernel.s",
         "kernel.json",
         "kernel.schedule",
+        "page.json",
     }
     facts = json.loads((folder / "kernel.json").read_text())
     assert facts["name"] == "sum_5_k45"

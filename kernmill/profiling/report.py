@@ -1,0 +1,293 @@
+"""A profile, or a DUMP folder, as one HTML file that opens from disk: data for the page `report.html` in this folder.
+
+Texts of kernels are lowered again, the slowest kernels first, and packed; those that do not fit in the time or in the
+file are named with the reason. All names reach the page as JSON, in which no character ends a script.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import linecache
+import os
+import sys
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from kernmill.ir import GraphPlan, Kernel, KernmillError, MemoryPlan, Ops, SettingError, split_origin
+from kernmill.runtime import KernelPage, Ran, Recorder, device_rates, get_device, kernel_page
+
+from .profiled import Profile
+from .rows import KernelRow, launches, short_layers
+from .trace import write_text
+
+__all__ = ["html", "packed_page", "report_data", "report_of_folder", "write_report"]
+
+_PAGE = Path(__file__).with_name("report.html")
+_PLACE = "/*DATA*/"
+_MOST_SECONDS, _MOST_BYTES = 4.0, 3_600_000  # of texts of kernels
+_MOST_EVENTS, _MOST_GRAPHS, _MOST_NODES, _MOST_PLANS = 40_000, 12, 300, 12
+_LEFT_OUT = "Its texts were not written: those of slower kernels filled the file, or took the time for it."
+_AROUND = 3  # lines of the user's source above and below
+_MOST_SOURCES = 4
+Data = dict[str, Any]
+
+
+def write_report(path: str | Path, profile: Profile, title: str = "", seconds: float = _MOST_SECONDS) -> None:
+    """Write the page of a profile; texts of kernels may take `seconds` to make.
+
+    Raises:
+        SettingError: the file cannot be written.
+    """
+    write_text(path, html(report_data(profile, title, seconds)))
+
+
+def html(data: Data) -> str:
+    """Return the page with its data: `<` is written so that no name can end the script or begin a comment."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False, default=str)
+    for sign in "<>&\u2028\u2029":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return _PAGE.read_text(encoding="utf-8").replace(_PLACE, text)
+
+
+def report_data(profile: Profile, title: str = "", seconds: float = _MOST_SECONDS) -> Data:
+    """Return what the page shows of a profile."""
+    recorder, totals, rows = profile.recorder, profile.totals, profile.rows
+    kernels, which = _kernels(rows, seconds)
+    names = {"kernels": totals.kernels_ns, "compiling": totals.compile_ns, "copies": totals.copies_ns,
+             "waiting": totals.waiting_ns, "Python": totals.python_ns}  # fmt: skip
+    made = f"{totals.compiled} kernels were compiled, {totals.loaded} came from the cache"
+    return {
+        "title": title or Path(sys.argv[0]).name or "Python", "wall": max(1, totals.wall_ns), "totals": names,
+        "about": f"{time.strftime('%Y-%m-%d %H:%M')}, {made}",
+        "devices": {name: _device(name) for name in sorted({row.device for row in rows})},
+        "rows": [_row_data(number, row, which) for number, row in enumerate(rows)], "kernels": kernels,
+        **_timeline(recorder, rows), "memory": list(_memory_points(recorder)), "plans": list(_plans(recorder)),
+        "graphs": list(_graphs(recorder, rows)),
+        "notes": [{"kind": n.kind, "name": n.name, "reason": n.reason, "taken": n.taken_ns, "compiled": n.compiled}
+                  for n in recorder.notes],
+    }  # fmt: skip
+
+
+def _device(name: str) -> Data:
+    device = get_device(name)
+    ceilings = device_rates.measured_ceilings(device)
+    return {
+        "about": device.description, "flops": ceilings.flops_per_ns, "bytes": ceilings.bytes_per_ns,
+        "cached": ceilings.cached_bytes_per_ns,
+    }  # fmt: skip
+
+
+def _row_data(number: int, row: KernelRow, which: dict[str, int]) -> Data:
+    line = os.path.basename(row.line) or "unknown line"
+    return {
+        "id": number, "name": row.name, "device": row.device, "line": line, "full": row.line,
+        "others": [os.path.basename(place) for place in row.others], "layers": short_layers(row.layers),
+        "calls": row.calls, "total": row.total_ns, "first": row.first_ns, "median": row.median_ns, "flops": row.flops,
+        "moved": row.bytes_moved, "gflops": row.gflops, "gbytes": row.gbytes, "ceiling": row.ceiling_share,
+        "bound": row.bound, "writes": row.bytes_written, "sources": list(_sources([row.line, *row.others])),
+        "kernels": [which[_key(row.device, kernel)] for kernel in row.kernels],
+    }  # fmt: skip
+
+
+def _sources(places: Sequence[str]) -> Iterator[Data]:
+    """The user's lines, each with those around it."""
+    for place in list(dict.fromkeys(split_origin(place).line for place in places if place))[:_MOST_SOURCES]:
+        file, _, number = place.rpartition(":")
+        text = linecache.getlines(file)
+        if number.isdigit() and 0 < int(number) <= len(text):
+            first = max(1, int(number) - _AROUND)
+            shown = [line.rstrip("\n")[:400] for line in text[first - 1 : int(number) + _AROUND]]
+            yield {"place": os.path.basename(place), "line": int(number), "first": first, "text": shown}
+
+
+# --- texts of kernels ------------------------------------------------------------------------------------------------
+def _key(device: str, kernel: Kernel) -> str:
+    return f"{device} {kernel.key.hex()}"
+
+
+def _kernels(rows: Sequence[KernelRow], seconds: float) -> tuple[list[Data], dict[str, int]]:
+    """The kernels of all rows, the slowest first, and their numbers by key."""
+    found: list[Data] = []
+    which: dict[str, int] = {}
+    start, size = time.perf_counter(), 0
+    for row in rows:
+        for kernel in row.kernels:
+            key = _key(row.device, kernel)
+            if key in which:
+                continue
+            which[key] = len(found)
+            packed, reason = "", _LEFT_OUT
+            if size < _MOST_BYTES and time.perf_counter() - start < seconds:
+                try:
+                    packed, reason = packed_page(kernel_page(get_device(row.device), kernel)), ""
+                except KernmillError as error:
+                    reason = f"It cannot be lowered: {error}"
+            size += len(packed)
+            found.append({"name": kernel.name, "key": key, "packed": packed, "reason": reason})
+    return found, which
+
+
+def packed_page(page: KernelPage) -> str:
+    """Return the texts of a kernel as the page unpacks them: JSON, deflated, base64."""
+    return _packed(page.fields())
+
+
+# --- events ----------------------------------------------------------------------------------------------------------
+def _timeline(recorder: Recorder, rows: Sequence[KernelRow]) -> Data:
+    """Events by lane, in microseconds after the begin: launches by device, then spans by thread."""
+    lanes: dict[str, int] = {}
+    events: list[tuple[int, float, float, int]] = []
+    number = {id(kernel): n for n, row in enumerate(rows) for kernel in row.kernels}
+    keys = {(row.device, row.name, kernel.key): n for n, row in enumerate(rows) for kernel in row.kernels}
+    spans: dict[str, int] = {}
+    for found in launches(recorder):
+        name = " + ".join(dict.fromkeys(kernel.name for kernel in found.kernels))
+        which = number.get(id(found.kernels[0]), keys.get((found.device, name, found.kernels[0].key), 0))
+        lane = lanes.setdefault(found.device, len(lanes))
+        for _, start, end in found.calls:
+            events.append((lane, (start - recorder.start_ns) / 1e3, (end - start) / 1e3, which))
+    threads = {recorder.thread: "Python"}
+    for span in recorder.spans:
+        lane = lanes.setdefault(threads.setdefault(span.thread, f"thread {len(threads) + 1}"), len(lanes))
+        name = f"{span.kind} {os.path.basename(span.name)}"
+        at = -1 - spans.setdefault(name, len(spans))
+        events.append((lane, (span.start_ns - recorder.start_ns) / 1e3, (span.end_ns - span.start_ns) / 1e3, at))
+    cut = ""
+    if len(events) > _MOST_EVENTS:
+        cut = f"the {_MOST_EVENTS:,} longest of {len(events):,} events"
+        events = sorted(events, key=lambda event: -event[2])[:_MOST_EVENTS]
+    events.sort(key=lambda event: (event[0], event[1], -event[2]))
+    columns = {name: [round(event[n], 2) for event in events] for n, name in enumerate(("lane", "start", "dur", "row"))}
+    until = (recorder.end_ns - recorder.start_ns) / 1e3
+    return {"lanes": list(lanes), "events": columns, "spans": list(spans), "end": max(1.0, until), "cut": cut}
+
+
+def _memory_points(recorder: Recorder) -> Iterator[Data]:
+    for device in dict.fromkeys(name for _, name, _ in recorder.memory):
+        own = [(clock - recorder.start_ns, count) for clock, name, count in recorder.memory if name == device]
+        points = [(clock / 1e3, count) for clock, count in own]
+        points = points[:: 1 + len(points) // 4000]
+        yield {"device": device, "time": [round(t, 1) for t, _ in points], "bytes": [count for _, count in points]}
+
+
+def _plans(recorder: Recorder) -> Iterator[Data]:
+    """The largest plans of intermediates."""
+    found = [(sum(memory.arena_bytes.values()), line, graph, memory) for line, graph, memory in recorder.plans]
+    known: set[tuple[object, ...]] = set()
+    for arena, line, graph, memory in sorted(found, key=lambda plan: -plan[0]):
+        same = arena, line, len(graph.items)
+        if arena and same not in known and len(known) < _MOST_PLANS:
+            known.add(same)
+            yield {
+                "title": f"{os.path.basename(line)}, {len(graph.items)} kernels", "arena": arena,
+                "least": memory.lower_bound_bytes, "unplanned": memory.unplanned_bytes, "steps": len(graph.items),
+                "buffers": list(_lives(graph, memory)),
+            }  # fmt: skip
+
+
+def _lives(graph: GraphPlan, memory: MemoryPlan) -> Iterator[Data]:
+    """The intermediates of a plan: offset, size, first and last item that uses each."""
+    used: dict[int, list[int]] = {}
+    for step, item in enumerate(graph.items):
+        for number in item.buffers if isinstance(item, Kernel) else (item.source, item.target):
+            part = graph.buffers[number].part
+            used.setdefault(number if part is None else part[0], []).append(step)
+    for number, offset in list(memory.offsets.items())[:2000]:
+        steps = used.get(number, [0])
+        buffer = graph.buffers[number]
+        size = buffer.numel * buffer.dtype.size_bytes
+        yield {"offset": offset, "bytes": size, "first": steps[0], "last": steps[-1]}
+
+
+def _graphs(recorder: Recorder, rows: Sequence[KernelRow]) -> Iterator[Data]:
+    """The batches that took longest: kernels, and the buffers that lead from one to another."""
+    number = {id(kernel): n for n, row in enumerate(rows) for kernel in row.kernels}
+    keys = {(row.device, kernel.key): n for n, row in enumerate(rows) for kernel in row.kernels}
+    batches = [ran for ran in recorder.ran.values() if ran.uses and ran.runs]
+    batches.sort(key=lambda ran: -sum(clock[-1] - clock[0] for _, clock, _ in ran.runs))
+    for ran in batches[:_MOST_GRAPHS]:
+        count, calls = len(ran.kernels), len(ran.runs) + ran.more
+        more = f"The first {_MOST_NODES} of {count} kernels." if count > _MOST_NODES else ""
+        nodes = list(_nodes(ran, [number.get(id(k), keys.get((ran.device, k.key), 0)) for k in ran.kernels]))
+        kinds = f"{count} kernel{'s' if count > 1 else ''}, {calls} time{'s' if calls > 1 else ''}"
+        line = os.path.basename(split_origin(ran.kernels[-1].origin).line)
+        yield {"title": f"{ran.device}: {kinds}, {line}", "nodes": nodes, "more": more}
+
+
+def _nodes(ran: Ran, which: Sequence[int]) -> Iterator[Data]:
+    writer: dict[int, int] = {}
+    for place, (kernel, uses) in enumerate(zip(ran.kernels[:_MOST_NODES], ran.uses, strict=False)):
+        sizes = {int(p.arg[0]): int(p.arg[1]) * p.dtype.size_bytes for p in kernel.ast.toposort() if p.op is Ops.PARAM}
+        after = {writer[use]: sizes.get(slot, 0) for slot, use in enumerate(uses) if use in writer}
+        line, layer, role = split_origin(kernel.origin)
+        shown = os.path.basename(line) + (f", {role.partition(' of ')[0]}" if role else "")
+        yield {
+            "name": kernel.name, "row": which[place], "after": list(after), "bytes": list(after.values()),
+            "line": shown, "layer": layer or role.partition(" of ")[2],
+        }  # fmt: skip
+        for number in kernel.outputs:
+            writer[uses[kernel.buffers.index(number)]] = place
+
+
+# --- a DUMP folder ---------------------------------------------------------------------------------------------------
+def report_of_folder(folder: str | Path) -> str:
+    """Return the page of a DUMP folder. Kernels whose files are absent or damaged are rows with the reason.
+
+    Raises:
+        SettingError: there is no such folder, or no kernel in it.
+    """
+    found = sorted(path for path in Path(folder).glob("*/kernel.json"))
+    if not found:
+        what = "has no folder of a kernel" if Path(folder).is_dir() else "is not a folder"
+        raise SettingError(f"report: {folder} {what}. Give the folder of DUMP=folder python program.py.")
+    rows = list(filter(None, (_dumped_row(path) for path in found)))
+    rows.sort(key=lambda row: -row[0]["total"])
+    for number, (row, _) in enumerate(rows):
+        row |= {"id": number, "kernels": [number]}
+    wall = max(1, sum(row["total"] for row, _ in rows))
+    data = {
+        "title": Path(folder).name, "wall": wall, "totals": {"kernels": wall}, "partial": True,
+        "about": f"{len(rows)} of {len(found)} kernels of a DUMP folder could be read; times are those of one launch",
+        "devices": {row["device"]: {"flops": 1, "bytes": 1, "cached": 1} for row, _ in rows},
+        "rows": [row for row, _ in rows], "kernels": [kernel for _, kernel in rows], "lanes": [], "spans": [],
+        "events": {"lane": [], "start": [], "dur": [], "row": []}, "end": 1, "cut": "", "memory": [], "plans": [],
+        "graphs": [], "notes": [],
+    }  # fmt: skip
+    return html(data)
+
+
+def _dumped_row(path: Path) -> tuple[Data, Data] | None:
+    """The row and the kernel of a folder; None if its figures cannot be read."""
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        took, flops, moved = (int(facts.get(name, 0)) for name in ("time_ns", "flops", "bytes"))
+        name, device, origin = (str(facts.get(name) or "") for name in ("name", "device", "origin"))
+        others = [str(text) for text in facts.get("origins", []) if text != origin]
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+    line, layer, role = split_origin(origin)
+    shown = f"{line}, {role}" if role else line
+    row = {
+        "name": name, "device": device or "?", "line": os.path.basename(shown) or "unknown line", "full": shown,
+        "others": [os.path.basename(split_origin(text).line) for text in others], "layers": layer, "calls": 1,
+        "total": took, "first": took, "median": took, "flops": flops, "moved": moved, "gflops": flops / max(1, took),
+        "gbytes": moved / max(1, took), "ceiling": 0, "bound": "", "writes": 0, "sources": list(_sources([line])),
+    }  # fmt: skip
+    try:
+        page = path.with_name("page.json").read_text(encoding="utf-8")
+        packed, reason = _packed(json.loads(page)), ""
+    except (OSError, ValueError, TypeError, KeyError):
+        packed, reason = "", "page.json is absent or damaged: another version wrote the folder, or it is half written."
+    return row, {"name": name, "key": path.parent.name, "packed": packed, "reason": reason}
+
+
+def _packed(fields: Data) -> str:
+    """Check the fields of a kernel's texts, and pack them."""
+    for name in KernelPage._fields:
+        if isinstance(fields[name], str) != (name in ("schedule", "language", "code", "assembly")):
+            raise TypeError(name)
+    return base64.b64encode(zlib.compress(json.dumps(fields, default=str).encode(), 6)).decode()

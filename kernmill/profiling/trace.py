@@ -1,0 +1,127 @@
+"""A profile in the format of Chrome's and Perfetto's trace viewers, one JSON file.
+
+Processes are processes, threads are threads; each device has a row for what it runs. Arrows lead from the launch on a
+thread to the run on the device. The clock is the system's monotonic one, so files of several processes share it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from kernmill.ir import SettingError, in_run, split_origin
+from kernmill.runtime import Recorder
+
+from .rows import launches
+
+__all__ = ["trace_events", "write_text", "write_trace"]
+
+_DEVICES = 1_000_000  # above all numbers of threads in a trace
+_MOST_EVENTS = 400_000
+Event = dict[str, Any]
+
+
+def trace_events(recorder: Recorder, process: int | None = None) -> list[Event]:
+    """Every launch, span, counter and arrow as a trace event; times in microseconds."""
+    pid = os.getpid() if process is None else process
+    threads = {recorder.thread: 1}
+    events: list[Event] = [_naming(pid, 0, "process_name", " ".join([Path(sys.argv[0]).name, f"(pid {pid})"]))]
+    for event in (*_spans(recorder, pid, threads), *_launches(recorder, pid, threads), *_counters(recorder, pid)):
+        events.append(event)
+        if len(events) > _MOST_EVENTS:
+            break
+    for number in threads.values():
+        events.append(_naming(pid, number, "thread_name", "Python" if number == 1 else f"Python thread {number}"))
+    return events
+
+
+def _naming(pid: int, tid: int, kind: str, name: str) -> Event:
+    return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}
+
+
+def _number(threads: dict[int, int], thread: int) -> int:
+    return threads.setdefault(thread, len(threads) + 1)
+
+
+def _spans(recorder: Recorder, pid: int, threads: dict[int, int]) -> Iterator[Event]:
+    for span in recorder.spans:
+        args = {"line": span.line} if span.line else {}
+        if span.nbytes:
+            args["bytes"] = str(span.nbytes)
+        yield {
+            "ph": "X", "cat": span.kind, "name": f"{span.kind} {os.path.basename(span.name)}", "pid": pid,
+            "tid": _number(threads, span.thread), "ts": span.start_ns / 1e3, "dur": (span.end_ns - span.start_ns) / 1e3,
+            "args": args,
+        }  # fmt: skip
+    for note in recorder.notes:
+        yield {
+            "ph": "i", "s": "p", "cat": note.kind, "name": f"{note.kind}: {note.reason}", "pid": pid, "tid": 1,
+            "ts": note.end_ns / 1e3, "args": {"of": note.name, "compiled": note.compiled},
+        }  # fmt: skip
+
+
+def _launches(recorder: Recorder, pid: int, threads: dict[int, int]) -> Iterator[Event]:
+    devices: dict[str, int] = {}
+    arrow = 0
+    for found in launches(recorder):
+        name = " + ".join(dict.fromkeys(kernel.name for kernel in found.kernels))
+        head = found.kernels[-1]
+        origins = [in_run(text, found.lines) for text in head.made()[1]] or [head.origin or ""]
+        line, layer, role = split_origin(origins[0])
+        if found.device not in devices:
+            devices[found.device] = _DEVICES + len(devices)
+            yield _naming(pid, devices[found.device], "thread_name", f"device {found.device}")
+        args = {key: text for key, text in (("line", line), ("layer", layer), ("role", role)) if text}
+        for thread, start, end in found.calls:
+            arrow += 1
+            own = {"pid": pid, "ts": start / 1e3}
+            shared = {"cat": "launch", "name": "launch", "id": arrow, **own}
+            tid = _number(threads, thread)
+            yield {"ph": "X", "cat": "launch", "name": f"launch {name}", "tid": tid, "dur": (end - start) / 1e3, **own}
+            yield {"ph": "s", "tid": tid, **shared}
+            yield {"ph": "f", "bp": "e", "tid": devices[found.device], **shared}
+            yield {"ph": "X", "cat": "kernel", "name": name, "tid": devices[found.device], "dur": (end - start) / 1e3,
+                   "args": args, **own}  # fmt: skip
+
+
+def _counters(recorder: Recorder, pid: int) -> Iterator[Event]:
+    for clock, device, count in recorder.memory:
+        yield {"ph": "C", "name": f"memory of {device}", "pid": pid, "ts": clock / 1e3, "args": {"bytes": count}}
+    for number, (clock, what) in enumerate(recorder.ticks, 1):
+        yield {"ph": "C", "name": what, "pid": pid, "ts": clock / 1e3, "args": {what: number}}
+
+
+def write_trace(path: str | Path, events: Iterable[Event]) -> None:
+    """Write a trace file.
+
+    Raises:
+        SettingError: the file cannot be written.
+    """
+    write_text(path, json.dumps({"traceEvents": list(events), "displayTimeUnit": "ms"}))
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a file under another name first, so that nobody reads half of it.
+
+    Raises:
+        SettingError: the file cannot be written.
+    """
+    path, name = Path(path), ""
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except OSError as error:
+        if name:
+            Path(name).unlink(missing_ok=True)
+        reason = error.strerror or type(error).__name__
+        raise SettingError(
+            f"{path} cannot be written ({reason}). Give a file in a folder that you may write to."
+        ) from None

@@ -1,0 +1,56 @@
+"""`kernmill explain EXPRESSION --shapes`: its passes as text and as a page; what cannot be read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kernmill.commands.cli import main
+
+
+@pytest.fixture(autouse=True)
+def on_device() -> None:
+    """The default one."""
+
+
+def test_every_pass_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "softmax(x @ w)", "--shapes", "x=4x8,w=8x8"]) == 0
+    shown = capsys.readouterr().out
+    assert "1. The expression, as a graph" in shown
+    assert "2. The planner fuses it into 2 kernels" in shown
+    assert "== kernel 1: sum_4x8_k8 on LLVM" in shown
+    assert "-- 4. vectorize: after unrolling" in shown
+    assert "schedule: vectorize i1 8" in shown
+    assert "LLVM IR: what the device's compiler is given" in shown
+    assert "more lines; DEBUG=1 shows them" in shown
+    assert "<expression>" not in shown
+
+
+def test_as_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.html"
+    assert main(["explain", "--html", str(page), "--shapes=x=5x5", "x.exp().sum()"]) == 0
+    assert f"{page}: the same as a page" in capsys.readouterr().out
+    assert '"title":"x.exp().sum()"' in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes", "said"),
+    [
+        ("x @", "x=4", "'x @' is not an expression of Python"),
+        ("y + 1", "x=4", "'y' is no tensor of --shapes and no method of Tensor"),
+        ("x.shape", "x=4", "is a tuple. Write an expression that is a Tensor."),
+        ("__import__('os')", "x=4", "'__import__' is no tensor"),
+        ("x", "x=4,,", "--shapes '' is not NAME=SIZExSIZE. Write it as x=4x8,w=8x8."),
+        ("x", "x=99999x99999", "9,999,800,001 elements"),
+        ("x", "x=0", "0 elements"),
+        ("x @ w", "x=4x8,w=9x8", "matmul"),
+        ("x.no_such()", "x=4", "cannot be computed"),
+    ],
+)
+def test_what_cannot_be_explained(text: str, shapes: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", text, "--shapes", shapes]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("kernmill: ")
+    assert said in shown
+    assert "Traceback" not in shown
