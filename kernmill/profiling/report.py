@@ -89,7 +89,7 @@ def _row_data(number: int, row: KernelRow, which: dict[str, int]) -> Data:
         "calls": row.calls, "total": row.total_ns, "first": row.first_ns, "median": row.median_ns, "flops": row.flops,
         "moved": row.bytes_moved, "gflops": row.gflops, "gbytes": row.gbytes, "ceiling": row.ceiling_share,
         "bound": row.bound, "writes": row.bytes_written, "sources": list(_sources([row.line, *row.others])),
-        "kernels": [which[_key(row.device, kernel)] for kernel in row.kernels],
+        "kernels": [which[_kernel_key(row.device, kernel)] for kernel in row.kernels],
     }  # fmt: skip
 
 
@@ -105,7 +105,7 @@ def _sources(places: Sequence[str]) -> Iterator[Data]:
 
 
 # --- texts of kernels ------------------------------------------------------------------------------------------------
-def _key(device: str, kernel: Kernel) -> str:
+def _kernel_key(device: str, kernel: Kernel) -> str:
     return f"{device} {kernel.key.hex()}"
 
 
@@ -116,7 +116,7 @@ def _kernels(rows: Sequence[KernelRow], seconds: float) -> tuple[list[Data], dic
     start, size = time.perf_counter(), 0
     for row in rows:
         for kernel in row.kernels:
-            key = _key(row.device, kernel)
+            key = _kernel_key(row.device, kernel)
             if key in which:
                 continue
             which[key] = len(found)
@@ -212,13 +212,13 @@ def _graphs(recorder: Recorder, rows: Sequence[KernelRow]) -> Iterator[Data]:
     for ran in batches[:_MOST_GRAPHS]:
         count, calls = len(ran.kernels), len(ran.runs) + ran.more
         more = f"The first {_MOST_NODES} of {count} kernels." if count > _MOST_NODES else ""
-        nodes = list(_nodes(ran, [number.get(id(k), keys.get((ran.device, k.key), 0)) for k in ran.kernels]))
+        nodes = list(_graph_nodes(ran, [number.get(id(k), keys.get((ran.device, k.key), 0)) for k in ran.kernels]))
         kinds = f"{count} kernel{'s' if count > 1 else ''}, {calls} time{'s' if calls > 1 else ''}"
         line = os.path.basename(split_origin(ran.kernels[-1].origin).line)
         yield {"title": f"{ran.device}: {kinds}, {line}", "nodes": nodes, "more": more}
 
 
-def _nodes(ran: Ran, which: Sequence[int]) -> Iterator[Data]:
+def _graph_nodes(ran: Ran, which: Sequence[int]) -> Iterator[Data]:
     writer: dict[int, int] = {}
     for place, (kernel, uses) in enumerate(zip(ran.kernels[:_MOST_NODES], ran.uses, strict=False)):
         sizes = {int(p.arg[0]): int(p.arg[1]) * p.dtype.size_bytes for p in kernel.ast.toposort() if p.op is Ops.PARAM}
