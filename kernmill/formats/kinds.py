@@ -1,34 +1,58 @@
-"""The kind of a weight file by its first bytes, and the remedy."""
+"""The kind of a weight file by its first bytes: which reader reads it, or the remedy."""
 
 from __future__ import annotations
 
-__all__ = ["other_kind"]
+import os
+
+from .disk import opened
+
+__all__ = ["kind_of", "other_kind"]
 
 _SAVE = "nn.state.save(path, {name: Tensor(array) for name, array in arrays.items()})"
-_TORCH = f"arrays = torch.load(path, weights_only=True) where PyTorch is installed, then {_SAVE}"
-# first bytes, content of the first 256, description, remedy
-_KINDS: tuple[tuple[tuple[bytes, ...], bytes, str, str], ...] = (
-    ((b"PK\x03\x04",), b".npy", "is a NumPy archive (.npz)", f"arrays = np.load(path), then {_SAVE}"),
-    ((b"PK\x03\x04",), b"", "is a zip archive, as PyTorch writes checkpoints (.pt, .pth)",
-     _TORCH),
-    ((b"GGUF",), b"", "is a GGUF file", "kernmill.llm.Model.from_gguf(path)"),
-    ((b"\x93NUMPY",), b"", "is a NumPy array (.npy)", "Tensor(np.load(path))"),
-    ((b"\x89HDF\r\n\x1a\n",), b"", "is an HDF5 file, as Keras writes weights",
+_LOAD = "nn.state.load(path)"
+_HEAD_BYTES = 256
+# first bytes, content of the first 256, the reader, description, remedy
+_KINDS: tuple[tuple[tuple[bytes, ...], bytes, str, str, str], ...] = (
+    ((b"PK\x03\x04",), b".npy", "npz", "is a NumPy archive (.npz)", _LOAD),
+    ((b"PK\x03\x04",), b"", "torch", "is a zip archive, as PyTorch writes checkpoints (.pt, .pth)", _LOAD),
+    ((b"PK\x05\x06",), b"", "npz", "is an empty zip archive", _LOAD),
+    ((b"GGUF",), b"", "gguf", "is a GGUF file", _LOAD),
+    ((b"\x93NUMPY",), b"", "npy", "is a NumPy array (.npy)", _LOAD),
+    (tuple(bytes((0x80, protocol)) for protocol in range(2, 6)), b"", "torch",
+     "is a Python pickle, as an old PyTorch checkpoint", _LOAD),
+    ((b"\x89HDF\r\n\x1a\n",), b"", "", "is an HDF5 file, as Keras writes weights",
      f"arrays with the package h5py, then {_SAVE}"),
-    (tuple(bytes((0x80, protocol)) for protocol in range(2, 6)), b"",
-     "is a Python pickle, as an old PyTorch checkpoint", _TORCH),
-    (tuple(bytes((8, version)) for version in range(1, 32)), b"", "is a protocol buffer, as an ONNX model",
-     f"arrays with onnx.numpy_helper.to_array of each graph.initializer, then {_SAVE}"),
-    ((b"\x1f\x8b",), b"", "is a gzip file", "gzip -d first"),
-    ((b"version https://git-lfs",), b"", "is a Git LFS pointer instead of the file", "git lfs pull"),
-    ((b"<",), b"", "is a web page or XML", "the address of the file itself"),
+    (tuple(bytes((8, version)) for version in range(1, 32)), b"", "", "is a protocol buffer, as an ONNX model",
+     "kernmill.onnx.load(path)"),
+    ((b"\x1f\x8b",), b"", "", "is a gzip file", "gzip -d first"),
+    ((b"version https://git-lfs",), b"", "", "is a Git LFS pointer instead of the file", "git lfs pull"),
+    ((b"<",), b"", "", "is a web page or XML", "the address of the file itself"),
 )  # fmt: skip
+
+
+def kind_of(path: str | os.PathLike[str]) -> str:
+    """Return the reader of a file: `torch`, `npz`, `npy`, `gguf`, `index`, or `safetensors` for everything else.
+
+    Raises:
+        FormatError: the file does not exist or cannot be read.
+    """
+    if os.fspath(path).endswith(".json"):
+        return "index"
+    with opened(path, "safetensors") as (file, size):
+        head = file.read(_HEAD_BYTES)
+    is_header = head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= size
+    return "safetensors" if is_header else _kind_row(head)[0] or "safetensors"
 
 
 def other_kind(data: memoryview | bytes) -> str:
     """Return a sentence about a file of another format, to be put after its path; empty where the bytes say nothing."""
-    start = bytes(data[:256])
-    for magic, inside, what, remedy in _KINDS:
-        if start.startswith(magic) and inside in start:
-            return f"{what}. Use {remedy}."
-    return ""
+    _, what, remedy = _kind_row(bytes(data[:_HEAD_BYTES]))
+    return f"{what}. Use {remedy}." if what else ""
+
+
+def _kind_row(head: bytes) -> tuple[str, str, str]:
+    """The reader, the description and the remedy for these first bytes; empty for unknown ones."""
+    for magic, inside, reader, what, remedy in _KINDS:
+        if head.startswith(magic) and inside in head:
+            return reader, what, remedy
+    return "", "", ""

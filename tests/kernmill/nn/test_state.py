@@ -132,3 +132,16 @@ def test_a_file_that_becomes_shorter_while_it_is_read(tmp_path: Path, monkeypatc
         f"{path}: at byte {begin}: 20000 bytes were expected and {10_000 - int(begin)} could be read. The file was "
         "truncated while it was read; load it again."
     )
+
+
+def test_gguf_files_are_states(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    weight = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
+    state: dict[str, Any] = {"a": Tensor([1.0, 2.0]), "w": quant.QuantizedTensor.quantize(Tensor(weight), "Q8_0")}
+    quant.save(path, state, {"general.architecture": "none"})
+    found = nn.state.load(path)
+    assert found["a"].tolist() == [1, 2]
+    assert isinstance(found["w"], quant.QuantizedTensor)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(FormatError, match=r"m\.gguf"):
+        nn.state.load(path)
