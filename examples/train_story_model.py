@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kernmill import Context, KernmillError
+from kernmill import Context, KernmillError, dist
 from kernmill.llm import Learner, Model, Sampler, Vocabulary, llama_metadata, stories
 from kernmill.quantize import mix_named
 from kernmill.quantize import run as quantize
@@ -73,8 +73,11 @@ def run(given: argparse.Namespace) -> None:
     }
     learner = Learner(metadata, len(vocabulary), CONTEXT, given.seed)
     count = sum(weight.numel() for weight in learner.parameters())
-    print(f"{count:,} weights learn {len(learned)} stories in words of {len(vocabulary)} pieces.")
-    learner.fit(learned, given.steps, batch=given.batch, seed=given.seed)
+    if dist.rank() == 0:
+        print(f"{count:,} weights learn {len(learned)} stories in words of {len(vocabulary)} pieces.")
+    learner.fit(learned, given.steps, batch=given.batch, seed=given.seed)  # under mpirun: all ranks one model
+    if dist.rank():
+        return
 
     learner.save(given.out)
     small = quantized_path(given)

@@ -33,6 +33,7 @@ from kernmill.ir import (
 )
 
 from . import later
+from .cpu.host import cpu_sharers
 from .device import Call, Device, device_list, get_device
 from .execute import allocate_buffer
 from .memory.buffer import Buffer
@@ -128,7 +129,8 @@ def _measure_ceilings(device: Device) -> list[float]:
 
 
 def _tag(device: Device) -> list[str]:
-    return [device.name, device.cache_tag(), device.description, str(setting("TARGET")), str(setting("THREADS"))]
+    threads = f"{setting('THREADS')} of {cpu_sharers()}" if cpu_sharers() > 1 else str(setting("THREADS"))
+    return [device.name, device.cache_tag(), device.description, str(setting("TARGET")), threads]
 
 
 def _measure_device(device: Device) -> list[float]:

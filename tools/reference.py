@@ -63,6 +63,9 @@ MODULES = {  # what users of a module call; `quant` has more for those who add a
     "quant": ("Quantized tensors and GGUF files", ("QuantizedTensor", "block_type", "save", "load", "load_tensor")),
     "llm": ("Language models", ("stories", "Vocabulary", "llama_metadata", "Learner", "Model", "Sampler", "Tokenizer",
                                 "ChatTemplate", "LLM", "Reply")),
+    "dist": ("Several machines", ("rank", "size", "data_parallel", "no_sync", "share", "all_reduce", "all_gather",
+                                  "reduce_scatter", "broadcast", "send", "recv", "barrier", "agree", "communicator",
+                                  "use", "run_threads")),
 }  # fmt: skip
 _LEFT_OUT = ("data", "node_shape")  # one raises an error that names what to write, the other is for our own methods
 _ERROR = re.compile(r"^ +\w+Error: ")

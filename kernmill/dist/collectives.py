@@ -7,20 +7,24 @@ order with the same shapes and dtypes; a difference is an error on all ranks, be
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 from zlib import crc32
 
 from kernmill.ir import DType, DTypeError, GradientError, ShapeError, dtypes, np, show_shape
-from kernmill.runtime import Buffer, allocate_buffer, buffer_node, run_on_host
+from kernmill.runtime import Buffer, HostCall, allocate_buffer, buffer_node, current_recording, run_on_host
 
 from ..captures.ownership import stored
 from ..tensor import Tensor
 from .communicator import REDUCTIONS, Communicator, DistError
 from .job import agree, communicator
 
-__all__ = ["all_gather", "all_reduce", "barrier", "broadcast", "buffer_of_tensor", "recv", "reduce_scatter", "send"]
+__all__ = [
+    "all_gather", "all_reduce", "barrier", "broadcast", "buffer_of_tensor", "must_agree", "recv", "reduce_scatter",
+    "send",
+]  # fmt: skip
 
 OPS = (*REDUCTIONS, "mean")
+Exchange: TypeAlias = Callable[[Sequence[Any], Sequence[Any]], None]
 
 
 def all_reduce(*tensors: Tensor, op: str = "sum") -> Any:
@@ -36,9 +40,9 @@ def all_reduce(*tensors: Tensor, op: str = "sum") -> Any:
     """
     ranks, op = communicator(), _checked_op("all_reduce", op)
     wide = [_wide("all_reduce", tensor) for tensor in tensors]
-    _agree(ranks, "all_reduce", wide, op)
     reducer = "sum" if op == "mean" else op
-    results = _exchanged(wide, [t.shape for t in wide], lambda out, given: ranks.all_reduce(out, given, reducer))
+    shapes = [t.shape for t in wide]
+    results = _together(f"all_reduce {op}", wide, shapes, lambda out, of: ranks.all_reduce(out, of, reducer))
     if op == "mean":
         results = [result / ranks.size for result in results]
     results = [result.cast(t.dtype) for result, t in zip(results, tensors, strict=True)]
@@ -55,9 +59,8 @@ def all_gather(tensor: Tensor) -> Tensor:
     ranks = communicator()
     if not tensor.ndim:
         raise ShapeError("all_gather: a tensor without axes has no axis 0 to join along. Write x.reshape(1).")
-    _agree(ranks, "all_gather", [tensor], "")
-    shape = (ranks.size * tensor.shape[0], *tensor.shape[1:])
-    return _exchanged([_given("all_gather", tensor)], [shape], lambda out, given: ranks.all_gather(out[0], given[0]))[0]
+    given, shape = _given("all_gather", tensor), (ranks.size * tensor.shape[0], *tensor.shape[1:])
+    return _together("all_gather", [given], [shape], lambda out, of: ranks.all_gather(out[0], of[0]))[0]
 
 
 def reduce_scatter(tensor: Tensor, op: str = "sum") -> Tensor:
@@ -74,9 +77,10 @@ def reduce_scatter(tensor: Tensor, op: str = "sum") -> Tensor:
             f"{ranks.size} divides."
         )
     wide = _wide("reduce_scatter", tensor)
-    _agree(ranks, "reduce_scatter", [wide], op)
     shape, reducer = (tensor.shape[0] // ranks.size, *tensor.shape[1:]), "sum" if op == "mean" else op
-    (result,) = _exchanged([wide], [shape], lambda out, given: ranks.reduce_scatter(out[0], given[0], reducer))
+    (result,) = _together(
+        f"reduce_scatter {op}", [wide], [shape], lambda out, of: ranks.reduce_scatter(out[0], of[0], reducer)
+    )
     return (result / ranks.size if op == "mean" else result).cast(tensor.dtype)
 
 
@@ -88,13 +92,12 @@ def broadcast(tensor: Tensor, root: int = 0) -> Tensor:
     """
     ranks = communicator()
     _checked_rank("broadcast", "root", root, ranks)
-    _agree(ranks, "broadcast", [tensor], str(root))
 
     def exchange(outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
         outputs[0][...] = inputs[0]
         ranks.broadcast(outputs[0], root)
 
-    return _exchanged([_given("broadcast", tensor)], [tensor.shape], exchange)[0]
+    return _together(f"broadcast {root}", [_given("broadcast", tensor)], [tensor.shape], exchange)[0]
 
 
 def send(tensor: Tensor, to: int) -> None:
@@ -123,12 +126,44 @@ def recv(like: Tensor, source: int) -> Tensor:
 
 def barrier() -> None:
     """Return when all ranks have called this."""
-    communicator().barrier()
+    ranks = communicator()
+    _together("barrier", [], [], lambda _outputs, _inputs: ranks.barrier())
 
 
-def _exchanged(tensors: Sequence[Tensor], shapes: Sequence[tuple[int, ...]], function: Callable[..., None]) -> list[Tensor]:
+class _Collective:
+    """A collective on memory, now and in replays. `text` is what all ranks must do, with shapes and dtypes.
+
+    MPI would write over the end of memory where they differ. The first collective of a replay compares all of it.
+    """
+
+    def __init__(self, text: str, function: Exchange) -> None:
+        steps = [] if (record := current_recording()) is None else record.steps
+        earlier = (step.function for step in steps if isinstance(step, HostCall))
+        first = next((found for found in earlier if isinstance(found, _Collective)), None)
+        self._texts: list[str] = [] if first is None else first._texts
+        self._texts.append(text)
+        self._is_first, self._is_compared, self._function = first is None, True, function
+        must_agree(text)
+
+    def __call__(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
+        if self._is_first and not self._is_compared:
+            must_agree("; ".join(self._texts))
+        self._is_compared = False  # in the next replay, other ranks may do something else
+        self._function(outputs, inputs)
+
+
+def _together(
+    call: str, tensors: Sequence[Tensor], shapes: Sequence[tuple[int, ...]], function: Exchange
+) -> list[Tensor]:
+    """`_exchanged`, with all ranks."""
+    given = ", ".join(f"{t.dtype.name}{show_shape(t.uop.shape)}" for t in tensors)
+    return _exchanged(tensors, shapes, _Collective(f"{call} {given}", function))
+
+
+def _exchanged(tensors: Sequence[Tensor], shapes: Sequence[tuple[int, ...]], function: Exchange) -> list[Tensor]:
     """Call `function(outputs, inputs)` on the memory of the tensors, now and in replays; new tensors of `shapes`."""
-    tensors[0].realize(*tensors[1:])
+    if tensors:
+        tensors[0].realize(*tensors[1:])
     sources = [buffer_of_tensor(tensor) for tensor in tensors]
     targets = [
         allocate_buffer(tensor.device, tensor.dtype, int(np.prod(shape, dtype=np.int64)))
@@ -167,15 +202,14 @@ def _wide(call: str, tensor: Tensor) -> Tensor:
     return _given(call, tensor).float() if tensor.dtype in narrow else _given(call, tensor)
 
 
-def _agree(ranks: Communicator, call: str, tensors: Sequence[Tensor], option: str) -> None:
-    """Compare the call over all ranks by a digest: MPI would write over the end of memory where sizes differ."""
-    if ranks.size == 1:
-        return
-    text = f"{call} {option} " + ", ".join(f"{t.dtype.name}{show_shape(t.uop.shape)}" for t in tensors)
-    mine = np.array([crc32(text.encode()), -crc32(text.encode())], np.int64)
-    most = np.empty_like(mine)
-    ranks.all_reduce([most], [mine], "max")
-    if most[0] != -most[1]:
+def must_agree(text: str) -> None:
+    """Compare by a digest what all ranks are about to do.
+
+    Raises:
+        DistError: they differ.
+    """
+    ranks = communicator()
+    if not ranks.are_equal(crc32(text.encode()), text.partition(" ")[0]):
         agree("what they exchange", text, ranks)
 
 

@@ -36,7 +36,9 @@ class Communicator(ABC):
 
     rank: int
     size: int
+    local_rank: int = 0  # the number of this rank among those on this machine
     local_size: int = 1  # ranks on this machine
+    sharers: int = 1  # processes that may use this one's CPUs
 
     @abstractmethod
     def send(self, array: Array, to: int) -> None:
@@ -65,6 +67,10 @@ class Communicator(ABC):
     @abstractmethod
     def barrier(self) -> None:
         """Return when all ranks have called this."""
+
+    @abstractmethod
+    def are_equal(self, number: int, call: str) -> bool:
+        """True if all ranks gave the same integer of 32 bits. `call` is what they are about to do, for errors."""
 
     @abstractmethod
     def all_objects(self, value: Any) -> list[Any]:
@@ -98,6 +104,9 @@ class Solo(Communicator):
     def barrier(self) -> None:
         pass
 
+    def are_equal(self, number: int, call: str) -> bool:
+        return True
+
     def all_objects(self, value: Any) -> list[Any]:
         return [value]
 
@@ -121,7 +130,7 @@ class ThreadCommunicator(Communicator):
     def __init__(self, meeting: _Meeting, rank: int) -> None:
         self._meeting = meeting
         self.rank, self.size = rank, len(meeting.given)
-        self.local_size = self.size
+        self.local_rank, self.local_size = self.rank, self.size
 
     def _wait(self, call: str) -> None:
         meeting = self._meeting
@@ -178,6 +187,11 @@ class ThreadCommunicator(Communicator):
     def barrier(self) -> None:
         self._exchange(None, "barrier")
         self._wait("barrier")
+
+    def are_equal(self, number: int, call: str) -> bool:
+        found = self._exchange(number, call)
+        self._wait(call)
+        return len({*found}) == 1
 
     def all_objects(self, value: Any) -> list[Any]:
         found = self._exchange(value, "start")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -10,11 +9,10 @@ from contextvars import ContextVar
 from typing import Any
 
 import kernmill
-from kernmill.ir import setting
 from kernmill.runtime import host
 
 from .communicator import Communicator, DistError, Solo
-from .mpi import MpiCommunicator, is_mpi_job, job_rank
+from .mpi import MpiCommunicator, job_rank, job_size
 
 __all__ = ["agree", "communicator", "rank", "size", "use"]
 
@@ -74,7 +72,7 @@ def agree(what: str, value: Any, ranks: Communicator | None = None) -> None:
 
 
 def _open() -> Communicator:
-    if not is_mpi_job():
+    if job_size() == 1:
         return Solo()
     try:
         opened = MpiCommunicator()
@@ -84,13 +82,5 @@ def _open() -> Communicator:
         raise
     agree("the version of kernmill", kernmill.__version__, opened)
     agree("the order of bytes", sys.byteorder, opened)
-    _share_the_machine(opened)
+    host.share_cpus(opened.sharers)
     return opened
-
-
-def _share_the_machine(ranks: Communicator) -> None:
-    """Divide the CPU between the ranks of this machine, unless THREADS says otherwise."""
-    if ranks.local_size > 1 and not setting("THREADS") and "THREADS" not in os.environ:
-        os.environ["THREADS"] = str(max(1, host.usable_cpus() // ranks.local_size))
-
-

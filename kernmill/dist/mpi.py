@@ -20,20 +20,19 @@ from kernmill.ir import np, setting
 
 from .communicator import Array, Communicator, DistError, silence
 
-__all__ = ["MpiCommunicator", "is_mpi_job", "job_rank"]
+__all__ = ["MpiCommunicator", "job_rank", "job_size"]
 
 _SPINS = 20_000  # questions without a pause: some ms, longer than ranks of equal work are apart
 _PAUSE_S = 50e-6
 _ROLL_CALL_S = 1.0  # for the ranks that still answer to say so
-_SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS")
+_SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS")
 _RANK_VARIABLES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MPI_LOCALRANKID", "SLURM_PROCID")
-_WORDS = {"u2": "float16 and bfloat16 are summed as float32", "f2": "float16 is summed as float32"}
 
 
-def is_mpi_job() -> bool:
-    """True if this process was started by mpirun, or by Slurm with more than one task."""
+def job_size() -> int:
+    """The number of ranks that the launcher started (mpirun, or srun of Slurm); 1 without a launcher."""
     sizes = [os.environ[name] for name in _SIZE_VARIABLES if name in os.environ]
-    return any(size.isdigit() and int(size) > 1 for size in sizes)
+    return max((int(size) for size in sizes if size.isdigit()), default=1)
 
 
 def job_rank() -> int:
@@ -42,15 +41,25 @@ def job_rank() -> int:
     return int(found[0]) if found and found[0].isdigit() else 0
 
 
+def _cpus() -> frozenset[int]:
+    return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset[int]()
+
+
+def _sharers(cpus: Sequence[frozenset[int]], mine: int) -> int:
+    """The number of ranks that may use a CPU of this one. A launcher that binds each rank to its own CPUs leaves one."""
+    return sum(not cpus[mine] or bool(one & cpus[mine]) for one in cpus)
+
+
 class MpiCommunicator(Communicator):
     """All ranks of an MPI job."""
 
     def __init__(self) -> None:
         try:
             from mpi4py import MPI
-        except ImportError as error:
+        except (ImportError, RuntimeError) as error:  # no mpi4py, or no library that it can load
+            reason = str(error).partition("\n")[0]
             raise DistError(
-                f"mpirun started this program, and MPI cannot be imported ({error}). "
+                f"mpirun started this program, and MPI cannot be imported ({reason}). "
                 "pip install 'kernmill[dist]' on each machine."
             ) from None
         self._mpi: Any = MPI
@@ -58,8 +67,15 @@ class MpiCommunicator(Communicator):
         self._roll_call: Any = MPI.COMM_WORLD.Dup()
         self._calls = 0
         self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
+        if self.size < job_size():
+            raise DistError(
+                f"mpirun started {job_size()} ranks, and the MPI library of Python sees {self.size}: they are of "
+                f"different MPI libraries. Use the mpirun of {MPI.Get_library_version().split()[0]}, or build mpi4py for "
+                "the other library."
+            )
         here = self._world.Split_type(MPI.COMM_TYPE_SHARED)
-        self.local_size = here.Get_size()
+        self.local_rank, self.local_size = here.Get_rank(), here.Get_size()
+        self.sharers = _sharers(here.allgather(_cpus()), self.local_rank)
         here.Free()
         self._ending = _Ending(self)
 
@@ -77,7 +93,7 @@ class MpiCommunicator(Communicator):
             DistError: COMM_TIMEOUT is over.
         """
         self._ending.status = 0  # the program went on after an exit that it caught
-        self._calls += 1
+        self._calls += others is None
         for _ in range(_SPINS):
             if request.Test():
                 return
@@ -116,7 +132,8 @@ class MpiCommunicator(Communicator):
 
     def all_reduce(self, outputs: Sequence[Array], inputs: Sequence[Array], op: str) -> None:
         requests = [
-            self._world.Iallreduce(given, output, op=self._op(op)) for output, given in zip(outputs, inputs, strict=True)
+            self._world.Iallreduce(given, output, op=self._op(op))
+            for output, given in zip(outputs, inputs, strict=True)
         ]
         for request in requests:
             self._wait(request, "all_reduce")
@@ -133,6 +150,11 @@ class MpiCommunicator(Communicator):
 
     def barrier(self) -> None:
         self._wait(self._world.Ibarrier(), "barrier")
+
+    def are_equal(self, number: int, call: str) -> bool:
+        most = np.empty(2, np.int64)
+        self._wait(self._world.Iallreduce(np.array([number, -number], np.int64), most, op=self._mpi.MAX), call)
+        return bool(most[0] == -most[1])
 
     def all_objects(self, value: Any) -> list[Any]:
         found: list[Any] = self._world.allgather(value)

@@ -16,7 +16,7 @@ from ..nn.module import Module, pending_updates
 from ..nn.optim import Optimizer
 from ..autograd import NewGrads
 from ..tensor import Tensor
-from .collectives import all_reduce, broadcast, buffer_of_tensor
+from .collectives import all_reduce, broadcast, buffer_of_tensor, must_agree
 from .communicator import DistError
 from .job import communicator
 
@@ -57,6 +57,8 @@ def data_parallel(
         with no_grad():
             for weight in [] if isinstance(model, Module) else model:
                 weight.assign(broadcast(weight.detach())).realize()
+        for device in dict.fromkeys(parameter.device for parameter in optimizer.parameters):
+            Tensor.set_random_state(broadcast(Tensor.random_state(device=device)), device=device)
         averaging = _Averaging(optimizer.parameters, check_every)
         for parameter in optimizer.parameters:
             parameter._after_backward = averaging
@@ -73,8 +75,7 @@ def share(rows: Divisible) -> Any:
     if len(rows) % ranks.size:
         whole = len(rows) - len(rows) % ranks.size
         raise ShapeError(
-            f"share: {len(rows)} rows over {ranks.size} ranks. Give each rank as many, for example with "
-            f"rows[:{whole}]."
+            f"share: {len(rows)} rows over {ranks.size} ranks. Give each rank as many, for example with rows[:{whole}]."
         )
     return rows[ranks.rank :: ranks.size]
 
@@ -109,19 +110,20 @@ class _Averaging:
             return {}
         here, self._local = self._local, {}
         wanted = self._wanted(here)
-        grads = [here[id(p)] if id(p) in here else Tensor.zeros(*p.shape, dtype=p.dtype, device=p.device) for p in wanted]
+        grads = [
+            here[id(p)] if id(p) in here else Tensor.zeros(*p.shape, dtype=p.dtype, device=p.device) for p in wanted
+        ]
         if not grads:
             return {}
         # the loss and running statistics with them: they share the work of the forward pass
         root.realize(*grads, *pending_updates())
         averaged = all_reduce(*grads, op="mean")
         run_on_host(self._compare, [], [buffer_of_tensor(parameter) for parameter in self._parameters])
-        return {
-            id(p): (p, grad) for p, grad in zip(wanted, averaged if len(wanted) > 1 else [averaged], strict=True)
-        }
+        return {id(p): (p, grad) for p, grad in zip(wanted, averaged if len(wanted) > 1 else [averaged], strict=True)}
 
     def _wanted(self, here: Mapping[int, Tensor]) -> list[Tensor]:
         """The parameters with a gradient on some rank: all ranks exchange the same ones."""
+        must_agree(f"backward of {len(self._parameters)} parameters")
         mine = np.array([id(p) in here for p in self._parameters], np.uint8)
         union = np.empty_like(mine)
         communicator().all_reduce([union], [mine], "max")
@@ -134,10 +136,7 @@ class _Averaging:
         digest = 0
         for value in values:
             digest = crc32(value, digest)
-        mine = np.array([digest, -digest], np.int64)
-        most = np.empty_like(mine)
-        communicator().all_reduce([most], [mine], "max")
-        if most[0] != -most[1]:
+        if not communicator().are_equal(digest, "data_parallel"):
             raise DistError(
                 f"data_parallel: after {self._count} steps the parameters of the ranks differ. Change them by the "
                 "optimizer only, or on all ranks alike, and use the same random numbers for them."

@@ -69,9 +69,9 @@ class Host(NamedTuple):
         return f"+{feature}" in self.features
 
     def threads(self) -> int:
-        """Return the threads that a device should use: what the process may use, or fewer if `THREADS` says so."""
+        """Return the threads that a device should use: `own_cpus()`, or `THREADS` of those that the process may use."""
         usable = _usable_lately(int(time.monotonic()))
-        return min(int(setting("THREADS")) or usable, usable)
+        return min(int(setting("THREADS")) or max(1, usable // _sharers), usable)
 
 
 def this_host() -> Host:
@@ -204,10 +204,29 @@ def _read(path: str) -> str:
         return file.read(16384).decode("ascii", "replace").strip()
 
 
+_sharers = 1
+
+
 @functools.lru_cache(maxsize=1)
 def _usable_lately(second: int) -> int:
     """The answer of this second: a limit that is changed from outside is seen soon, and no launch reads files."""
     return usable_cpus()
+
+
+def share_cpus(processes: int) -> None:
+    """From now on so many processes, this one included, divide the CPUs that this one may use."""
+    global _sharers
+    _sharers = processes
+
+
+def cpu_sharers() -> int:
+    """Return how many processes divide the CPUs that this one may use."""
+    return _sharers
+
+
+def own_cpus() -> int:
+    """Return this process's part of `usable_cpus()`, at least 1."""
+    return max(1, usable_cpus() // _sharers)
 
 
 def usable_cpus() -> int:

@@ -20,7 +20,7 @@ from typing import Any
 from kernmill.ir import CompileError, before_forks, process_lock, setting
 
 from ..programs.compile_cache import CompileCache, cache_key
-from .host import Host, usable_cpus
+from .host import Host, own_cpus
 from .llvm_process import CompilerProcess, Emitter
 
 __all__ = [
@@ -51,7 +51,7 @@ def compiler_process() -> CompilerProcess | None:
         if _process is None or not _process.is_usable:
             is_python = sys.executable and not hasattr(sys, "frozen")  # else it is a program that embeds Python
             has_failed = _process is not None and _process.process.poll()  # another would do no better
-            if not is_python or has_failed or usable_cpus() < 2:
+            if not is_python or has_failed or own_cpus() < 2:
                 return None
             try:
                 _process = CompilerProcess()

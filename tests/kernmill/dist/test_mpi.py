@@ -45,9 +45,61 @@ f = jit(lambda a: dist.all_reduce(a * 2).sum(1) + dist.broadcast(a, root=1)[:, 0
 for i in range(5):
     a = np.full((2, 3), i + dist.rank(), np.float32)
     assert f(Tensor(a)).tolist() == [6.0 * (2 * i + 1) + i + 1] * 2, (i, f(Tensor(a)).tolist())
-print("rank", dist.rank(), "of", dist.size())
+found = dist.communicator().all_objects((dist.rank(), dist.size()))
+if dist.rank() == 0: print(found)
 """)
-    assert sorted(done.stdout.splitlines()) == ["rank 0 of 2", "rank 1 of 2"], done.stderr
+    assert done.stdout == "[(0, 2), (1, 2)]\n", done.stderr
+
+
+def test_replays_of_different_captures_are_not_mixed_up() -> None:
+    """Each rank replays another function: without a comparison MPI would write over the end of memory."""
+    done = job("""
+from kernmill import Tensor, dist, jit
+small = jit(lambda a: dist.all_reduce(a))
+large = jit(lambda a: dist.all_reduce(a) + dist.all_reduce(a * 2))
+a, b = Tensor.ones(4).realize(), Tensor.ones(5000).realize()
+for _ in range(4): small(a), large(b)
+small(a) if dist.rank() else large(b)
+""")
+    assert done.returncode == 1
+    assert "rank 0 has all_reduce sum float32(5000,); all_reduce sum float32(5000,), rank 1 has" in done.stderr
+    assert "[rank 1]" not in done.stderr
+
+
+def test_random_numbers_continue_from_those_of_rank_0() -> None:
+    done = job("""
+from kernmill import Tensor, dist, manual_seed, nn
+manual_seed(dist.rank())
+weight = Tensor([1.0], requires_grad=True)
+dist.data_parallel([weight], nn.optim.SGD([weight]))
+found = dist.communicator().all_objects(Tensor.rand(3).tolist())
+if dist.rank() == 0: print(found[0] == found[1])
+""")
+    assert done.stdout == "True\n", done.stderr
+
+
+def test_ranks_of_one_machine_share_its_cpus() -> None:
+    """The setting had been read before, and a variable of the environment then has no effect."""
+    program = """
+from kernmill import Tensor, dist
+from kernmill.runtime import host
+(Tensor([1.0]) + 1).realize()
+dist.rank()
+found = dist.communicator().all_objects((host.cpu_sharers(), host.this_host().threads() == host.own_cpus()))
+if dist.rank() == 0: print(found)
+"""
+    assert job(program, THREADS="0").stdout == "[(2, True), (2, True)]\n"
+
+
+def test_an_mpirun_of_another_mpi_is_one_sentence() -> None:
+    """Each rank would train alone, and write over the files of the others."""
+    environment = {**os.environ, "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}
+    program = "from kernmill import dist; dist.rank()"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "mpirun started 2 ranks, and the MPI library of Python sees 1" in done.stderr
 
 
 def test_a_captured_training_step_on_two_ranks() -> None:
@@ -106,6 +158,20 @@ time.sleep(30)
     assert end == "silent" or "not answered" not in done.stderr
 
 
+def test_the_roll_call_counts_collectives_only() -> None:
+    """Rank 0 also sent something: it is not ahead of rank 1, and only rank 2 is silent."""
+    done = job("""
+import time
+from kernmill import Tensor, dist
+if dist.rank() == 0: dist.send(Tensor([1.0]), 1)
+if dist.rank() == 1: dist.recv(Tensor([1.0]), 0), dist.send(Tensor([1.0]), 2)
+if dist.rank() == 2: dist.recv(Tensor([1.0]), 1), time.sleep(30)
+dist.barrier()
+""", 3, COMM_TIMEOUT="1")  # fmt: skip
+    assert done.returncode == 1
+    assert "barrier: rank 2 has not answered for 1 s" in done.stderr
+
+
 def test_ranks_that_disagree_end_with_one_sentence() -> None:
     done = job("from kernmill import Tensor, dist; dist.all_reduce(Tensor.ones(2 + dist.rank()))")
     assert done.returncode == 1
@@ -113,8 +179,9 @@ def test_ranks_that_disagree_end_with_one_sentence() -> None:
     assert "[rank 1]" not in done.stderr
 
 
-def test_mpirun_without_the_extra_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "mpi4py.py").write_text("raise ImportError('No module named mpi4py')")
+@pytest.mark.parametrize("error", ["ImportError('No module named mpi4py')", "RuntimeError('cannot load MPI library')"])
+def test_mpirun_without_the_extra_is_one_sentence(tmp_path: Path, error: str) -> None:
+    (tmp_path / "mpi4py.py").write_text(f"raise {error}")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     done = job("from kernmill import dist; dist.rank()", PYTHONPATH=path)
     assert done.returncode != 0

@@ -102,6 +102,21 @@ def test_threads_setting() -> None:
         assert host.this_host().threads() == host.usable_cpus()
 
 
+def test_processes_share_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "usable_cpus", lambda: 8)
+    host._usable_lately.cache_clear()
+    try:
+        for processes, threads in ((1, 8), (2, 4), (3, 2), (20, 1)):
+            host.share_cpus(processes)
+            assert host.cpu_sharers() == processes
+            assert host.this_host().threads() == host.own_cpus() == threads
+            with Context(THREADS=6):
+                assert host.this_host().threads() == 6
+    finally:
+        host.share_cpus(1)
+        host._usable_lately.cache_clear()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="control groups")
 def test_cgroup_quota(tmp_path: Path) -> None:
     groups = tmp_path / "cgroup"

@@ -116,7 +116,7 @@ def test_without_a_process_it_is_compiled_here(obstacle: str, monkeypatch: pytes
         failed.process.wait()
     monkeypatch.setattr(llvm_codegen, "_process", failed)
     if obstacle == "one CPU":
-        monkeypatch.setattr(llvm_codegen, "usable_cpus", lambda: 1)
+        monkeypatch.setattr(llvm_codegen, "own_cpus", lambda: 1)
     if obstacle == "embedded":
         monkeypatch.setattr(sys, "frozen", True, raising=False)
     with Context(COMPILER_PROCESS=0 if obstacle == "unwanted" else 1):
