@@ -214,7 +214,7 @@ def _usable_lately(second: int) -> int:
 
 
 def share_cpus(processes: int) -> None:
-    """From now on so many processes, this one included, divide the CPUs that this one may use."""
+    """Divide the CPUs that this process may use between `processes`, this one included."""
     global _sharers
     _sharers = processes
 
