@@ -42,7 +42,7 @@ def all_reduce(*tensors: Tensor, op: str = "sum") -> Any:
     wide = [_wide("all_reduce", tensor) for tensor in tensors]
     reducer = "sum" if op == "mean" else op
     shapes = [t.shape for t in wide]
-    results = _together(f"all_reduce {op}", wide, shapes, lambda out, of: ranks.all_reduce(out, of, reducer))
+    results = _collective(f"all_reduce {op}", wide, shapes, lambda out, of: ranks.all_reduce(out, of, reducer))
     if op == "mean":
         results = [result / ranks.size for result in results]
     results = [result.cast(t.dtype) for result, t in zip(results, tensors, strict=True)]
@@ -60,7 +60,7 @@ def all_gather(tensor: Tensor) -> Tensor:
     if not tensor.ndim:
         raise ShapeError("all_gather: a tensor without axes has no axis 0 to join along. Write x.reshape(1).")
     given, shape = _given("all_gather", tensor), (ranks.size * tensor.shape[0], *tensor.shape[1:])
-    return _together("all_gather", [given], [shape], lambda out, of: ranks.all_gather(out[0], of[0]))[0]
+    return _collective("all_gather", [given], [shape], lambda out, of: ranks.all_gather(out[0], of[0]))[0]
 
 
 def reduce_scatter(tensor: Tensor, op: str = "sum") -> Tensor:
@@ -78,7 +78,7 @@ def reduce_scatter(tensor: Tensor, op: str = "sum") -> Tensor:
         )
     wide = _wide("reduce_scatter", tensor)
     shape, reducer = (tensor.shape[0] // ranks.size, *tensor.shape[1:]), "sum" if op == "mean" else op
-    (result,) = _together(
+    (result,) = _collective(
         f"reduce_scatter {op}", [wide], [shape], lambda out, of: ranks.reduce_scatter(out[0], of[0], reducer)
     )
     return (result / ranks.size if op == "mean" else result).cast(tensor.dtype)
@@ -97,7 +97,7 @@ def broadcast(tensor: Tensor, root: int = 0) -> Tensor:
         outputs[0][...] = inputs[0]
         ranks.broadcast(outputs[0], root)
 
-    return _together(f"broadcast {root}", [_given("broadcast", tensor)], [tensor.shape], exchange)[0]
+    return _collective(f"broadcast {root}", [_given("broadcast", tensor)], [tensor.shape], exchange)[0]
 
 
 def send(tensor: Tensor, to: int) -> None:
@@ -127,7 +127,7 @@ def recv(like: Tensor, source: int) -> Tensor:
 def barrier() -> None:
     """Return when all ranks have called this."""
     ranks = communicator()
-    _together("barrier", [], [], lambda _outputs, _inputs: ranks.barrier())
+    _collective("barrier", [], [], lambda _outputs, _inputs: ranks.barrier())
 
 
 class _Collective:
@@ -152,7 +152,7 @@ class _Collective:
         self._function(outputs, inputs)
 
 
-def _together(
+def _collective(
     call: str, tensors: Sequence[Tensor], shapes: Sequence[tuple[int, ...]], function: Exchange
 ) -> list[Tensor]:
     """`_exchanged`, with all ranks."""
