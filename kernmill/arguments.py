@@ -51,8 +51,8 @@ _SEVERAL = {int: "several integers", float: "several numbers", AnyTensor: "sever
 
 
 def is_foreign(error: BaseException, function: Callable[..., Any]) -> bool:
-    """True if Python or NumPy raised this in a function of ours: not an error of kernmill, and not one from a user's
-    own code, such as a generator argument, an `__array__` or a layer."""
+    """True if Python or NumPy raised this in a function of ours. Errors of kernmill are not foreign, nor are those from
+    a user's own code, such as a generator argument, an `__array__` or a layer."""
     place = error.__traceback__
     if not isinstance(error, _FAILURES) or isinstance(error, KernmillError) or place is None:
         return False

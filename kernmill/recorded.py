@@ -1,8 +1,9 @@
 """The nodes of method calls, recorded: a later call with operands of the same kind makes them without any checks.
 
-Which nodes a method of `RECORDED` makes depends on its arguments, and of each tensor only on what the key below has:
-shape, dtype, op, gradient, device, and which tensors are the same. The first call with a key runs the method, and its
-nodes become a table: op, dtype, arg, shape, and the positions of the sources. Later calls make nodes from that table.
+The nodes that a method of `RECORDED` makes depend on its arguments. Of each tensor they depend only on what the key
+below has: shape, dtype, op, gradient, device, and which tensors are the same. The first call with a key runs the
+method, and its nodes become a table: op, dtype, arg, shape, and the positions of the sources. Later calls make nodes
+from that table.
 
 Not recorded are calls with floats of the user's (each value would be another key), tensors with symbolic sizes, and
 nodes that the functions of `ir.graph` look through. Tests: tests/kernmill/test_recorded.py.

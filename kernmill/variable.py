@@ -28,8 +28,8 @@ class Variable:
             cache[:, pos : pos + 1] = x
             return cache[:, : pos + 1].sum(1)
 
-        for place in range(100):
-            step(x, cache, pos.bind(place))  # captured once
+        for position in range(100):
+            step(x, cache, pos.bind(position))  # captured once
 
     The function gets a SymbolicSize instead of the number, for slices, sums, and arithmetic and comparisons with
     tensors. The cost depends on its value, not on its bounds. Returned, it is the number of that call. Python can

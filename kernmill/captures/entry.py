@@ -93,8 +93,8 @@ class Source(NamedTuple):
 
 
 class ReplayValue(NamedTuple):
-    """A value of a replay: a tensor (over a fresh buffer, a source as it was before, a constant; or the same tensor
-    as before), a container of the arguments, or the number of a symbolic size."""
+    """A value of a replay: a tensor, a container of the arguments, or the number of a symbolic size. A tensor is over a
+    fresh buffer, over a source as it was before, a constant, or the same tensor as before."""
 
     kind: str  # fresh, source, constant, same, holder, size
     which: int = 0

@@ -8,9 +8,9 @@ How a replay preserves the meaning of plain execution:
 
 - A buffer of the recording that existed before is a *source*, found each time through the tensor that owned it.
 - Results, gradients and other new tensors are *fresh*: memory without other references, each time.
-- A tensor that was assigned gets its new values again: in place if the recording wrote in place and no other tensor or
-  NumPy view refers to that memory (else it moves to a copy first), otherwise by replacing its memory with a fresh
-  buffer.
+- A tensor that was assigned gets its new values again: in place if the recording wrote in place, otherwise by replacing
+  its memory with a fresh buffer. Before a write in place it moves to a copy if another tensor or a NumPy view refers to
+  its memory.
 """
 
 from __future__ import annotations
@@ -408,7 +408,7 @@ def jit(function: Callable[..., Any] | None = None) -> Any:
     """Capture what a function of tensors launches, and replay it: `@jit`, or `fast = jit(function)`; also for methods.
 
     The first call runs normally, the next captures, later ones replay without running any Python of the function. Other
-    shapes, dtypes, devices or plain arguments cause a new capture, and so does a change of a Python value that it reads
+    shapes, dtypes, devices or plain arguments cause a new capture. So does a change of a Python value that it reads
     from its closure, its globals, or the attributes of objects it reaches from there. Side effects other than computing
     tensors, such as printing, happen in captures only.
 

@@ -112,8 +112,8 @@ def hold(tensor: Lazy, node: UOp) -> None:
 
 
 def refresh(tensors: Iterable[Lazy]) -> dict[int, list[UOp]]:
-    """Make new nodes over the same memory, one for each tensor, and return the old nodes by buffer. No expression of
-    an earlier call then counts as computed, and a tensor that was given another one's memory can be told from its
+    """Make new nodes over the same memory, one for each tensor, and return the old nodes by buffer. No expression of an
+    earlier call then counts as computed, and a tensor that was given another one's memory can be distinguished from its
     owner."""
     old: dict[int, list[UOp]] = {}
     new: dict[int, UOp] = {}

@@ -195,9 +195,8 @@ def _assigned(leaves: Sequence[UOp]) -> UOp:
     return assign(leaves[0], leaves[1], ((1, 3, 1), (2, 17, 3)))
 
 
-# Return the difference, or an empty string.
 def check(case: Case, device: str) -> str:
-    """What is wrong, or nothing."""
+    """Return what is wrong, or an empty string."""
     import numpy as np
 
     try:
@@ -241,7 +240,7 @@ def _memory(leaf: UOp) -> UOp:
 
 
 def _read(root: UOp) -> Array:
-    """What the device computed, bfloat16 as float32."""
+    """Return the values that the device computed, bfloat16 as float32."""
     import numpy as np
 
     found: Array = np.array(download(root))

@@ -42,7 +42,7 @@ LARGE = 1 << 30  # bytes: a device with more memory is not filled
 
 
 class Fault(Exception):
-    """What a part found."""
+    """A fault that a part found."""
 
 
 class Adder(NamedTuple):
@@ -96,7 +96,7 @@ def expect(got: Any, want: Any, what: str) -> None:
 
 # --- the parts -------------------------------------------------------------------------------------------------------
 def properties(name: str) -> None:
-    """What the device says of itself makes sense, before and after an allocation."""
+    """The device's statements about itself make sense, before and after an allocation."""
     device = get_device(name)
     if device.kind not in KINDS:
         raise Fault(f"its kind is {device.kind!r}, and has to be one of {', '.join(KINDS)}")
@@ -238,7 +238,7 @@ def events(name: str) -> None:
 
 
 def stale_values(name: str) -> None:
-    """What is read is what the last launch wrote, and a copy into memory waits for those that still read it."""
+    """A read returns what the last launch wrote, and a copy into memory waits for launches that still read it."""
     adder = Adder.of(name)
     x, out, last = filled(name, ramp(1)), filled(name, ramp(0)), filled(name, ramp(0))
     for turn in range(3):
@@ -295,8 +295,8 @@ PARTS: dict[str, Callable[[str], None]] = {
 
 
 def failures(device: str, names: Sequence[str] = tuple(PARTS)) -> dict[str, str]:
-    """What each of these parts finds, of those that find something. A device that computes nothing is asked only for
-    what it says of itself."""
+    """Return the faults that these parts find, by the name of the part. A device that computes nothing runs only the
+    parts about its properties and its alignment."""
     found: dict[str, str] = {}
     for name in names:
         if device.partition(":")[0] == "NULL" and name not in ("properties", "alignment"):

@@ -9,7 +9,7 @@
     data      the bytes of the tensors in the same order, each padded to the alignment
 
 All numbers are little-endian; a string is its length as u64 and its bytes. Files are rejected if a later step would
-read outside the file, or use more memory than the file has bytes: time and memory are proportional to the bytes of the
+read outside the file, or use more memory than the file has bytes. Time and memory are proportional to the bytes of the
 header, whatever counts and lengths it claims. Values are decoded at their first use.
 
 Source: github.com/ggml-org/ggml, docs/gguf.md.
@@ -121,8 +121,8 @@ class _Spot:
 
 
 class Metadata(Mapping[str, Any]):
-    """The metadata of a file: bools, ints, floats, strings, and tuples of them; an `array.array` of numbers of one or
-    two bytes, which would take up to 40 times as much in a tuple. A value is decoded when it is accessed.
+    """The metadata of a file: bools, ints, floats, strings, and tuples of them. Numbers of one or two bytes are in an
+    `array.array`; a tuple of them would take up to 40 times as much memory. A value is decoded when it is accessed.
 
     Raises:
         FormatError: on access: a string that is not UTF-8, a bool that is neither 0 nor 1.

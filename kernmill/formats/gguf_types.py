@@ -43,7 +43,7 @@ _CODES = dict(zip(ValueType, "BbHhIif?__Qqd", strict=True))
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """The storage of a tensor's values: so many values of a row in so many bytes."""
+    """The storage of a tensor's values: blocks of `values` adjacent values of a row, in `size_bytes` bytes each."""
 
     number: int  # in the file
     name: str

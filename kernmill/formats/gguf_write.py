@@ -87,7 +87,7 @@ def _text(text: str) -> bytes:
 
 
 def _name(name: str, what: str) -> bytes:
-    """That of a metadata value or of a tensor."""
+    """Encode the name of a metadata value or of a tensor."""
     if not isinstance(name, str):
         raise FormatError(f"{what} is {quoted(name)}, of type {type(name).__name__}. Give a string.")
     if not name:

@@ -63,7 +63,7 @@ class ChatTemplate:
         "tool_use".
 
         Raises:
-            FormatError: there is none of this name, or it is not a string, or not valid Jinja.
+            FormatError: the file has no template of this name, or it is not a string, or not valid Jinja.
         """
         key = "tokenizer.chat_template" + (f".{name}" if name else "")
         if name and key not in metadata:

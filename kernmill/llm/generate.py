@@ -86,11 +86,11 @@ class Model:
 
     `weights` returns the tensor of a name, or None; a matrix may also have a special layout (`arch.Matrix`).
 
-    capacity      most tokens of a sequence in the cache; default: the trained context, at most 4096
-    sequences     number of sequences that can be generated at once
+    capacity      most tokens of a sequence in the cache; default: the trained context, at most 4096.
+    sequences     number of sequences that can be generated at once.
     block         prompt tokens per batch; default: 64, and 512 while that many remain
-                  if a matrix unit multiplies them
-    cache_type    the type of keys and values: f32, f16, bf16, or a type of blocks such as q8_0; or a pair of types
+                  if a matrix unit multiplies them.
+    cache_type    the type of keys and values: f32, f16, bf16, or a type of blocks such as q8_0; or a pair of types.
 
     A model is a context manager: `with Model.from_gguf(path) as model:` closes it at the end. `metadata` has the values
     of the file, except the lists of its vocabulary.

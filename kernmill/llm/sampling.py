@@ -31,16 +31,16 @@ def _is_number(value: object) -> bool:
 class SamplingOptions:
     """How tokens are chosen.
 
-    temperature        0 or less takes the best token, 1 draws from the model's own probabilities, more is bolder
-    top_k              only the k best tokens; 0 or less: all
-    top_p              only the best tokens that together reach this probability; 1 or more: all
-    min_p              only tokens that reach this fraction of the best one's probability; 0 or less: all
-    repeat_penalty     divides positive and multiplies negative logits of recent tokens; 1: off
-    repeat_last        number of recent tokens that penalties consider; 0: none, -1: all
-    seed               None, -1 or 4294967295: a random one each time
-    presence_penalty   is subtracted from the logits of recent tokens; 0: off
-    frequency_penalty  is subtracted once for each time that a token is recent; 0: off
-    logit_bias         is added to the logits of these token ids; -inf: never choose the token
+    temperature        0 or less takes the best token, 1 draws from the model's own probabilities, more is bolder.
+    top_k              only the k best tokens; 0 or less: all.
+    top_p              only the best tokens that together reach this probability; 1 or more: all.
+    min_p              only tokens that reach this fraction of the best one's probability; 0 or less: all.
+    repeat_penalty     divides positive and multiplies negative logits of recent tokens; 1: off.
+    repeat_last        number of recent tokens that penalties consider; 0: none, -1: all.
+    seed               None, -1 or 4294967295: a random one each time.
+    presence_penalty   is subtracted from the logits of recent tokens; 0: off.
+    frequency_penalty  is subtracted once for each time that a token is recent; 0: off.
+    logit_bias         is added to the logits of these token ids; -inf: never choose the token.
 
     The limits that switch a step off are those of llama.cpp.
 

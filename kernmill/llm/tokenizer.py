@@ -165,8 +165,8 @@ class Tokenizer:
 
     def _checked_lengths(self) -> int:
         """Return the characters of the longest token. Splitting a token at each position takes the square of its
-        length, and the library needs hundreds of times its bytes: a small file could need more memory than a
-        machine has."""
+        length, and the library needs hundreds of times its bytes. A small file could need more memory than a machine
+        has."""
         lengths = np.fromiter(map(len, self.tokens), np.int64, len(self.tokens))
         longest = int(lengths.argmax())
         if lengths[longest] > _MAX_LENGTH:
@@ -546,8 +546,8 @@ def _faults(what: str) -> Generator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Merges:
-    """Merges in the order of the tokens that they form, as most files have them: the merge of a token is found by
-    its id, and only requested ones become strings."""
+    """Merges in the order of the tokens that they form, as most files have them. The merge of a token is found by its
+    id, and only requested ones become strings."""
 
     together: bytes  # a zero in front of each
     first: int  # the id of the token that the first one makes

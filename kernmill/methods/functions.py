@@ -1,8 +1,9 @@
 """Tensor methods: elementwise functions. Ints go in as float32.
 
-The op table has exp, exp2, log, log2, sin, cos, tanh, erf and sqrt; everything else is a formula over them, each with
-its bound in the docstring (units in the last place of float32, measured in tests/kernmill/methods/test_functions.py).
-Formulas compute half types in float32: 1 + erf(-3) has no digit left in float16.
+The op table has exp, exp2, log, log2, sin, cos, tanh, erf and sqrt; everything else is a formula over them. Each
+formula has its bound in the docstring (units in the last place of float32, measured in
+tests/kernmill/methods/test_functions.py). Formulas compute half types in float32: 1 + erf(-3) has no digit left in
+float16.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Scans over more than 16 entries use blocks of 8 to 16, without padding if possible: the reduction of each block, the
 scan over blocks, and both combined.
 
-Sorting orders int64 keys, the value above its index, so that no two are equal and the order is stable; values of 64
+Sorting orders int64 keys, the value above its index, so that no two are equal and the order is stable. Values of 64
 bits are sorted by their lower halves, then by their upper ones.
 """
 

@@ -42,24 +42,24 @@ _NODES = 24  # comparisons in the time in which an entry is added to the tree
 Rows = TypeVar("Rows", bound=Sortable)
 
 
-def is_long(count: Size, places: Size, depth: Size, rows: Size = 1) -> bool:
+def is_long(count: Size, segments: Size, depth: Size, rows: Size = 1) -> bool:
     """True if these entries, of each row, are too many to be compared with all indices while a sum is read."""
-    if not (isinstance(count, int) and isinstance(places, int) and isinstance(depth, int) and isinstance(rows, int)):
+    if not (isinstance(count, int) and isinstance(segments, int) and isinstance(depth, int) and isinstance(rows, int)):
         return False  # known at launch only
-    return not (count <= _FEW or rows * count * places * depth <= _BRIEF)
+    return not (count <= _FEW or rows * count * segments * depth <= _BRIEF)
 
 
-def is_sorted(index: Sortable, places: Size, depth: Size) -> bool:
+def is_sorted(index: Sortable, segments: Size, depth: Size) -> bool:
     """True if its entries are better sorted: few for many indices, all of which one thread would initialize before;
     or many for work-items, which would wait for one another."""
     rows, count = index.node_shape
-    if not is_long(count, places, depth, rows):
+    if not is_long(count, segments, depth, rows):
         return False
     assert isinstance(count, int)
     if not get_device(device_of(index.uop)).target.group_items:
-        return bool(places * (depth - _NODE) > count * (_KEY + _TREE * depth))
-    is_more = places * depth > _SORT * count.bit_length() ** 2 + _NODES * depth
-    return bool(is_more and rows * count * places * depth > _SHORT)
+        return bool(segments * (depth - _NODE) > count * (_KEY + _TREE * depth))
+    is_more = segments * depth > _SORT * count.bit_length() ** 2 + _NODES * depth
+    return bool(is_more and rows * count * segments * depth > _SHORT)
 
 
 def _is_linear(node: UOp, source: UOp, adjoint: Callable[[Sortable], Sortable]) -> None:
@@ -75,66 +75,66 @@ def _is_linear(node: UOp, source: UOp, adjoint: Callable[[Sortable], Sortable]) 
 def looked_up(x: Rows, index: Rows) -> Rows:
     """Return out[b, n] = x[b, index[b, n]].
 
-    Shapes: (rows, indices, ..), (rows, count) -> (rows, count, ..).
+    Shapes: (rows, segments, ..), (rows, count) -> (rows, count, ..).
     """
-    rows, places = x.node_shape[:2]
-    flat = index.add(_starts(index, rows, places)) if rows != 1 else index
-    merged = reshape(x.uop, (numel((rows, places)), *x.node_shape[2:]))
+    rows, segments = x.node_shape[:2]
+    flat = index.add(_starts(index, rows, segments)) if rows != 1 else index
+    merged = reshape(x.uop, (numel((rows, segments)), *x.node_shape[2:]))
     result = x._result(take(merged, flat.uop, 0), flat)
     if x.dtype.is_float:
         own = index.uop  # not a tensor: the registered gradient keeps none alive
-        _is_linear(result.uop, x.uop, lambda grad: added(grad, Sortable._make(own), places))
+        _is_linear(result.uop, x.uop, lambda grad: added(grad, Sortable._make(own), segments))
     return result
 
 
-def added(x: Rows, index: Rows, places: Size, op: Op = Ops.ADD) -> Rows:
+def added(x: Rows, index: Rows, segments: Size, op: Op = Ops.ADD) -> Rows:
     """Return out[b, p] = the sum of x[b, n] where index[b, n] = p, 0 for no entries; half types added in float32.
 
     MUL, MAX and MIN give 1, the least and the greatest value for no entries. They always compare.
-    Shapes: (rows, count, depth), (rows, count) -> (rows, places, depth).
+    Shapes: (rows, count, depth), (rows, count) -> (rows, segments, depth).
     """
     rows, count, depth = x.node_shape
-    if op is Ops.ADD and is_sorted(index, places, depth):
-        result = _added_sorted(x, _sorted(index, places), places).cast(x.dtype)
+    if op is Ops.ADD and is_sorted(index, segments, depth):
+        result = _added_sorted(x, _sorted(index, segments), segments).cast(x.dtype)
     else:
-        result = _compared(op, x.cast(accumulator(x.dtype)), index, places).cast(x.dtype)
-    if x.dtype.is_float and is_long(count, places, depth, rows):
+        result = _compared(op, x.cast(accumulator(x.dtype)), index, segments).cast(x.dtype)
+    if x.dtype.is_float and is_long(count, segments, depth, rows):
         own, values = index.uop, x.uop
         if op is Ops.ADD:
             _is_linear(result.uop, values, lambda grad: looked_up(grad, Sortable._make(own)))
         else:
-            _is_linear(result.uop, values, lambda grad: _of_factors(grad, values, Sortable._make(own), places))
+            _is_linear(result.uop, values, lambda grad: _of_factors(grad, values, Sortable._make(own), segments))
     return result
 
 
-def _of_factors(grad: Sortable, values: UOp, index: Sortable, places: Size) -> Sortable:
+def _of_factors(grad: Sortable, values: UOp, index: Sortable, segments: Size) -> Sortable:
     """The gradient of products for each factor: the product of the other factors, right where factors are 0."""
     x = Sortable._make(values)
     x = x.cast(accumulator(x.dtype))
     is_zero = x.eq(0)
     factor = choose(is_zero, x._filled(1), x)
-    zeros = looked_up(added(choose(is_zero, x._filled(1), x._filled(0)), index, places), index)
-    product = looked_up(added(factor, index, places, Ops.MUL), index)
+    zeros = looked_up(added(choose(is_zero, x._filled(1), x._filled(0)), index, segments), index)
+    product = looked_up(added(factor, index, segments, Ops.MUL), index)
     others = choose(zeros.eq(is_zero.cast(x.dtype)), product.div(factor), x._filled(0))
     return looked_up(grad, index).mul(others.cast(grad.dtype))
 
 
-def last_named(x: Rows, index: Rows, places: Size) -> tuple[Rows, Rows]:
-    """Return for each index in range(places) whether `index` contains it, and x at the last entry that does.
+def last_named(x: Rows, index: Rows, segments: Size) -> tuple[Rows, Rows]:
+    """Return for each index in range(segments) whether `index` contains it, and x at the last entry that does.
 
-    Shapes: (rows, count, depth), (rows, count) -> (rows, places), (rows, places, depth).
+    Shapes: (rows, count, depth), (rows, count) -> (rows, segments), (rows, segments, depth).
     """
     rows, count = index.node_shape
     entry = _numbers(index, count, index.dtype)
-    if is_sorted(index, places, 1):
-        runs = _sorted(index, places)
-        end = index._make(runs.end(places).uop)
-        found = end.gt(index._make(runs.first(places).uop))
+    if is_sorted(index, segments, 1):
+        runs = _sorted(index, segments)
+        end = index._make(runs.end(segments).uop)
+        found = end.gt(index._make(runs.first(segments).uop))
         entries = index._make(runs.entry.uop)
         last = _at(entries, end.sub(1).maximum(0)).cast(index.dtype).sub(_starts(index, rows, count))
     else:
         numbers = entry.unsqueeze(0).unsqueeze(-1)
-        last = _compared(Ops.MAX, numbers._result(expand(numbers.uop, (rows, count, 1))), index, places).squeeze(-1)
+        last = _compared(Ops.MAX, numbers._result(expand(numbers.uop, (rows, count, 1))), index, segments).squeeze(-1)
         found = last.ge(0)
     last = choose(found, last, last._filled(0))
     values = looked_up(x, last)
@@ -153,7 +153,7 @@ def last_named(x: Rows, index: Rows, places: Size) -> tuple[Rows, Rows]:
 
 
 # --- by comparing ---------------------------------------------------------------------------------------------------
-def _compared(op: Op, x: Rows, index: Sortable, places: Size) -> Rows:
+def _compared(op: Op, x: Rows, index: Sortable, segments: Size) -> Rows:
     """Reduce all entries for each index, where entries of other indices are neutral.
 
     With many entries the compiler scatters each (compiler/optimize/scatter.py). Slices of them have separate tables,
@@ -162,17 +162,17 @@ def _compared(op: Op, x: Rows, index: Sortable, places: Size) -> Rows:
     rows, count, depth = x.node_shape
     unit = {Ops.ADD: 0, Ops.MUL: 1, Ops.MIN: x.dtype.max}.get(op, x.dtype.min)
     tables = None
-    if is_long(count, places, depth, rows):
+    if is_long(count, segments, depth, rows):
         rows, count, depth = x.shape
-        assert isinstance(places, int)
-        parts = max(1, min(_PARTS // rows, count // max(_LEAST, _TABLE * places)))
-        tables = rows, -1, places, depth
+        assert isinstance(segments, int)
+        parts = max(1, min(_PARTS // rows, count // max(_LEAST, _TABLE * segments)))
+        tables = rows, -1, segments, depth
         parts = next((n for n in range(parts, parts // 2, -1) if count % n == 0), parts)
         missing = -count % parts
-        index = index.cast(_holding(places + 1)).pad([(0, 0), (0, missing)], value=places)
+        index = index.cast(_holding(segments + 1)).pad([(0, 0), (0, missing)], value=segments)
         x = x.pad([(0, 0), (0, missing), (0, 0)])
         x, index = x.reshape((rows * parts, -1, depth)), index.reshape((rows * parts, -1))
-    hit = index.unsqueeze(1).eq(_numbers(index, places, index.dtype).unsqueeze(-1)).unsqueeze(-1)
+    hit = index.unsqueeze(1).eq(_numbers(index, segments, index.dtype).unsqueeze(-1)).unsqueeze(-1)
     near = x.unsqueeze(1)
     total = choose(hit, near, near._filled(unit))._reduce(op, 2, False, "scatter")
     return total if tables is None else total._stored().reshape(tables)._reduce(op, 1, False, "scatter")
@@ -183,44 +183,46 @@ class _Runs(NamedTuple):
     """Entries in the order of their indices. Rows are padded to a power of two."""
 
     entry: Sortable  # of each sorted one: its number, counted through all rows
-    place: Sortable  # and its index, counted through all rows of `start`
-    start: Sortable  # (rows, places + 1): where the entries of each index start, counted through all rows
+    segment: Sortable  # its index, counted through all rows of `start`
+    start: Sortable  # (rows, segments + 1): where the entries of each index start, counted through all rows
 
-    def first(self, places: Size) -> Sortable:
-        return self.start.shrink([None, (0, places)])  # type: ignore[list-item]
+    def first(self, segments: Size) -> Sortable:
+        return self.start.shrink([None, (0, segments)])  # type: ignore[list-item]
 
-    def end(self, places: Size) -> Sortable:
-        return self.start.shrink([None, (1, places + 1)])  # type: ignore[list-item]
+    def end(self, segments: Size) -> Sortable:
+        return self.start.shrink([None, (1, segments + 1)])  # type: ignore[list-item]
 
 
-def _sorted(index: Sortable, places: Size) -> _Runs:
+def _sorted(index: Sortable, segments: Size) -> _Runs:
     rows, count = index.shape
-    assert isinstance(places, int)
+    assert isinstance(segments, int)
     bits = (count - 1).bit_length()
     width = 1 << bits
-    dtype = _holding((places + 1) << bits)
-    padded = index.cast(dtype).pad([(0, 0), (0, width - count)], value=places)
+    dtype = _holding((segments + 1) << bits)
+    padded = index.cast(dtype).pad([(0, 0), (0, width - count)], value=segments)
     keys = padded.bitwise_left_shift(bits).bitwise_or(_numbers(index, width, dtype))._merged(width)._stored()
-    small = _holding(rows * max(width, places + 1) + 1)
+    small = _holding(rows * max(width, segments + 1) + 1)
     entry = keys.bitwise_and(width - 1).cast(small).minimum(count - 1).add(_starts(keys, rows, count, small))
-    place = keys.bitwise_right_shift(bits).cast(small).minimum(places - 1).add(_starts(keys, rows, places + 1, small))
+    segment = (
+        keys.bitwise_right_shift(bits).cast(small).minimum(segments - 1).add(_starts(keys, rows, segments + 1, small))
+    )
     flat = keys.flatten()
-    wanted = _numbers(index, places + 1, dtype).bitwise_left_shift(bits)
-    start = _starts(index, rows, width, small).expand((rows, places + 1))
+    wanted = _numbers(index, segments + 1, dtype).bitwise_left_shift(bits)
+    start = _starts(index, rows, width, small).expand((rows, segments + 1))
     for step in [*(width >> bit for bit in range(1, bits + 1)), 1]:
         start = choose(_at(flat, start.add(step - 1)).lt(wanted), start.add(step), start)
-    return _Runs(entry.flatten(), place.flatten(), start._stored())
+    return _Runs(entry.flatten(), segment.flatten(), start._stored())
 
 
-def _added_sorted(x: Rows, runs: _Runs, places: Size) -> Rows:
+def _added_sorted(x: Rows, runs: _Runs, segments: Size) -> Rows:
     rows, count, depth = x.shape
-    assert isinstance(places, int)
-    first, end = runs.first(places), runs.end(places)
-    if places <= count:
-        return _folded(x, runs, (first.flatten(), end.flatten())).reshape((rows, places, depth))
+    assert isinstance(segments, int)
+    first, end = runs.first(segments), runs.end(segments)
+    if segments <= count:
+        return _folded(x, runs, (first.flatten(), end.flatten())).reshape((rows, segments, depth))
     here = _numbers(first, runs.entry.shape[0], first.dtype)  # the first entry of a run has the sum, no other has any
     start = runs.start.flatten()
-    stop = choose(here.eq(_at(start, runs.place)), _at(start, runs.place.add(1)), here)
+    stop = choose(here.eq(_at(start, runs.segment)), _at(start, runs.segment.add(1)), here)
     sums = _folded(x, runs, (here, stop._stored()))._stored()
     found = first.lt(end).unsqueeze(-1)
     values = _at(sums, first.minimum(here.shape[0] - 1))
@@ -231,7 +233,7 @@ def _folded(x: Rows, runs: _Runs, bounds: tuple[Sortable, Sortable]) -> Rows:
     """Reduce the sorted entries from one position up to another.
 
     On each level the run takes its first node if that is the right half of its parent, and its last one if that is a
-    left half: the remaining nodes are whole parents.
+    left half. The remaining nodes are whole parents.
     """
     rows, count, depth = x.shape
     nodes = _at(x.reshape((rows * count, depth)), runs.entry).cast(accumulator(x.dtype))
@@ -244,8 +246,8 @@ def _folded(x: Rows, runs: _Runs, bounds: tuple[Sortable, Sortable]) -> Rows:
             (some.logical_and(last.bitwise_and(1).eq(0)), last),
         ]
         is_root = nodes.shape[0] == rows
-        for is_taken, place in [(some, first)] if is_root else ends:
-            part = _at(nodes, place.maximum(0).minimum(nodes.shape[0] - 1))
+        for is_taken, node in [(some, first)] if is_root else ends:
+            part = _at(nodes, node.maximum(0).minimum(nodes.shape[0] - 1))
             parts.append(choose(is_taken.unsqueeze(-1), part, part._filled(0)))
         if is_root:
             return functools.reduce(lambda a, b: a._apply(Ops.ADD, b), parts)

@@ -122,9 +122,9 @@ class Optimizer:
     def step(self, *also: Tensor) -> None:
         """Update each parameter that has a gradient.
 
-        The loss of backward() is computed together with the step, and so are intermediates of it and of the gradients,
-        such as the output of the model and the norm of clipping, and `also`. Pass other tensors that you want to read:
-        computed later, they would need the old parameters.
+        The loss of backward() is computed together with the step, and so is `also`. So are intermediates of the loss
+        and of the gradients, such as the output of the model and the norm of clipping. Pass other tensors that you want
+        to read: computed later, they would need the old parameters.
 
         Raises:
             GradientError: no parameter has a gradient.
@@ -321,8 +321,8 @@ class Adam(Optimizer):
         return [self.mean[i], self.square[i]]
 
     def _corrected(self, i: int) -> tuple[Tensor, Tensor]:
-        """The rate divided by the first correction, and the root of the second's inverse: no division for each element,
-        and made once for all parameters of a group, dtype and device that made each step."""
+        """Return the rate divided by the first correction, and the root of the second's inverse: no element needs a
+        division. Both are computed once for all parameters of a group, dtype and device that took every step."""
         parameter, is_late = self.parameters[i], i in self._late
         key = id(self._group[i]), parameter.dtype, parameter.device, i if is_late else -1
         if key not in self._once:

@@ -55,8 +55,8 @@ def pack(codes: Tensor, bits: int, group: int) -> Tensor:
 def pack_threes(codes: Tensor) -> Tensor:
     """Pack quants of 3 bits, two runs of 16 in three words: [.., n] to [.., n * 3 // 8] bytes.
 
-    Three words of one run are in the low bits, three of the other above them, and the fourth ones in the remaining
-    bits: the low bits of one in the first word, of the other in the second, and high bits in the third.
+    Three words of one run are in the low bits, three of the other above them. The remaining bits have the fourth words:
+    the low bits of one in the first word, of the other in the second, and high bits in the third.
     """
     runs = codes.unflatten(-1, (codes.shape[-1] // 32, 2, 4, 4))
     low, high = runs[..., 0, :, :], runs[..., 1, :, :]

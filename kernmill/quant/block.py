@@ -47,10 +47,10 @@ class BlockType:
     bytes are used one at a time, such as small scales; others are read as words. `order` has axes of a run of values
     and their order in codes: quants of one word are looked up at once. `looked_up`: quants are gathered from tables in
     memory, which is so slow that they are decoded once for several rows. `laid` is for interleaved rows, if a different
-    order of the bits needs fewer instructions or is read sequentially: a layout, which is a type of the same name, and
-    the function that makes its parts of ours. `held` is the same for targets whose registers can contain byte tables
-    (`Target.table_bytes`). `written` is a decoded layout of more bytes and fewer instructions, without lookups in
-    memory or base-3 digits: for targets with dot products of bytes (setting QUANT_FORM).
+    order of the bits needs fewer instructions or is read sequentially. It is a layout, as a type of the same name, and
+    the function that computes its parts from ours. `held` is the same for targets whose registers can contain byte
+    tables (`Target.table_bytes`). `written` is a decoded layout of more bytes and fewer instructions, without lookups
+    in memory or base-3 digits: for targets with dot products of bytes (setting QUANT_FORM).
     """
 
     name: str

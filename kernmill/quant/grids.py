@@ -49,8 +49,8 @@ def _grid(name: str) -> Any:
 def _table(name: str, device: str) -> Tensor:
     """Return the codebook of a type on a device, 4 or 8 bytes in one: uint32 or uint64 [number of entries].
 
-    A byte is 128 more than a value, of IQ1 than eight times a value: an unsigned quant, as a product of bytes needs it,
-    whose negative stands for the negative.
+    A byte is 128 more than a value, of IQ1 than eight times a value: an unsigned quant, as a product of bytes needs it.
+    The negative of a byte is the quant of the negative value.
     """
     points = (_grid(name) * (8 if name.startswith("IQ1") else 1) + _ZERO).astype("uint8")
     return Tensor(points.view(f"uint{8 * points.shape[1]}").flatten(), device=device).realize()
@@ -60,8 +60,8 @@ def _table(name: str, device: str) -> Tensor:
 def _planes(name: str, device: str) -> Tensor:
     """Return the codebook of a type as two tables of bytes: uint8 [2, number of entries], small enough for registers.
 
-    Half a byte is one magnitude index or two, with room for signs: of eight values h * 4 + p * 2 + b that of h and b in
-    table p; of four values h * 2 + p that of h.
+    Half h of a byte of table p is one magnitude index or two, with room for signs. In an entry of eight values they
+    belong to values `h * 4 + p * 2 + b`, with b of 0 and 1; in one of four, to value `h * 2 + p`.
     """
     grid = _grid(name)
     numbers: Any = sum(grid > size for size in decoded.SIZES[name][:-1])

@@ -1,9 +1,8 @@
 """Blocks of 32 values with one scale: Q4_0, Q5_0 and Q8_0 are scale * code, Q4_1 and Q5_1 scale * code + least.
 
-Rounding follows the reference: codes of the 4- and 5-bit types are truncated after adding a half, those of Q8_0 rounded
-half away from zero, each with the scale before it is rounded to float16.
-Source: github.com/ggml-org/ggml, src/ggml-quants.c (quantize_row_*_ref) for what is written.
-Tests: tests/kernmill/quant/test_legacy_types.py.
+Rounding follows the reference: codes of the 4- and 5-bit types are truncated after adding a half, those of Q8_0 are
+rounded half away from zero. Both use the scale before it is rounded to float16. Source: github.com/ggml-org/ggml,
+src/ggml-quants.c (quantize_row_*_ref) for what is written. Tests: tests/kernmill/quant/test_legacy_types.py.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Products with quantized weights: the rows of x as int8 blocks, integer sums, scales once per group.
 
-With x = t * a and w = s * (c - z) + o, where t is the scale of 32 values of x and s, z, o belong to a group of w, a
-group adds s * t * (sum(a * c) - z * sum(a)) + o * t * sum(a) to the result. The sums are exact in int32. z * sum(a) and
-t * sum(a) are the same for all rows of w and are computed once, with a. Tests: tests/kernmill/quant/test_product.py.
+Let `x = t * a` and `w = s * (c - z) + o`: t is the scale of 32 values of x, and s, z, o belong to a group of w. Then a
+group adds `s * t * (sum(a * c) - z * sum(a)) + o * t * sum(a)` to the result. The sums are exact in int32. z * sum(a)
+and t * sum(a) are the same for all rows of w and are computed once, with a. Tests:
+tests/kernmill/quant/test_product.py.
 """
 
 from __future__ import annotations

@@ -37,9 +37,9 @@ _Arranged = Callable[..., dict[str, Tensor]]
 class QuantizedTensor:
     """Values stored as blocks of few bits. Computations use `dequantize()`, an expression like any other.
 
-    Shapes: `shape` is that of the values. `data` has the same axes, the last one as [blocks, bytes of a block]; if rows
-    are interleaved, [groups of rows, blocks, interleave * bytes of a block], the last group padded. Words are
-    interleaved over 16 rows, with blocks of 32 rows alternating. Dtypes: `data` is uint8; the values are float32.
+    Shapes: `shape` is that of the values. `data` has the same axes, the last one as [blocks, bytes of a block]. If rows
+    are interleaved, its axes are [groups of rows, blocks, interleave * bytes of a block], the last group padded. Words
+    are interleaved over 16 rows, with blocks of 32 rows alternating. Dtypes: `data` is uint8; the values are float32.
     """
 
     data: Tensor

@@ -1,5 +1,4 @@
-"""class Cache: keys and values of the tokens so far, each at its position; class Places: where the new tokens
-are."""
+"""class Cache: keys and values of the tokens so far, each at its position; class `Places`: where the new tokens are."""
 
 from __future__ import annotations
 

@@ -176,10 +176,10 @@ class Config:
 
 
 def architecture_in(metadata: Mapping[str, Any]) -> str:
-    """Which model it is, as the metadata say; empty where they do not.
+    """Return the architecture that the metadata name, or an empty string.
 
     Raises:
-        FormatError: they give no text there.
+        FormatError: its name is not a string.
     """
     name = metadata.get("general.architecture", "")
     if not isinstance(name, str):
