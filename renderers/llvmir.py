@@ -485,8 +485,8 @@ class _Function:
         self.values[u] = value
 
     def _shuffle(self, u: UOp) -> None:
-        """Emit a shuffle. After two steps of a network of shuffles (a transpose) LLVM is kept from looking through
-        it: it tries all chains of shuffles, a third of its time for such a kernel, and finds nothing shorter."""
+        """Emit a shuffle. After two steps of a network of shuffles (a transpose) LLVM is kept from looking through it.
+        It would try all chains of shuffles, a third of its time for such a kernel, and find nothing shorter."""
         a, b = u.src
         self.values[u] = self._define(f"shufflevector {self._typed(a)}, {self._typed(b)}, {_numbers(u.arg)}")
         steps = self.steps.get(a, 0)
@@ -535,7 +535,7 @@ class _Function:
         return max((value.bounds[1] for value in stored), default=0)
 
     def _dot_in_steps(self, u: UOp) -> str:
-        """Emit byte products for x86 before VNNI: sums of two products have 16 bits if one byte is below 128; others
+        """Emit byte products for x86 before VNNI. Sums of two products have 16 bits if one byte is below 128; others
         use every second byte as a number of 16 bits."""
         kind, lanes, bits = llvm_type(u.dtype), u.dtype.lanes, u.dtype.bits * u.dtype.lanes
         pair, level = f"<{2 * lanes} x i16>", {128: 0, 256: 1, 512: 2}[bits]

@@ -2,7 +2,7 @@
 
 A kernel is `name(buffer, offset, .., variables.., chunk)`: every buffer is passed with the number of values before its
 first one. On a CPU work-item number n runs the iterations n*chunk to (n+1)*chunk of the THREAD loop. If the outer loops
-are a grid (GLOBAL), a work-item runs one iteration of all of them, or with LOCAL loops a work-group does: then `item`
+are a grid (GLOBAL), a work-item runs one iteration of all of them, or with LOCAL loops a work-group does. Then `item`
 is the number in the group, and code after a LOCAL loop of fewer iterations is for the others too.
 
 With LEAN defined the text declares the functions that it calls. Drivers based on clang read a header of a megabyte
@@ -126,7 +126,7 @@ class _Body(Values):
         return f"first{part} > 0 ? first{part} : 0" if part else "first", f"last{part}"
 
     def numbers(self) -> list[str]:
-        """Which work-item this is."""
+        """Return the lines that compute the number of this work-item."""
         if self.signature.group:
             return ["  long group = get_group_id(0), item = get_local_id(0);"]
         if not self.grid:
@@ -374,8 +374,9 @@ class _Body(Values):
 
 
 def _kind(space: str) -> str:
-    """How a function is declared that gets an address in this space. PoCL finds the arrays of a group in the kernel's
-    own text: in a function that is always given the same one clang puts its name, and all groups have one array."""
+    """Return the qualifiers of a function that gets an address in this space. PoCL finds the arrays of a group in the
+    kernel's own text. Into a function that is always given the same array clang puts its name, and then all groups have
+    one array."""
     return "static __attribute__((always_inline))" if space == "__local" else "static"
 
 

@@ -1,8 +1,8 @@
 """class Values: OpenCL C's types, literals, expressions, vectors and masks; opencl.py adds loops, memory and the head.
 
-Signed ints wrap in the op table and not in C, so their sums are made in the unsigned type; indices (computed from loop
-variables and sizes, with known bounds) never wrap and stay signed. A vector of bools is a vector of ints, -1 for true,
-as wide as what it was compared from: the language selects lanes by masks of equal width.
+Signed ints wrap in the op table and not in C, so their sums are computed in the unsigned type. Indices (computed from
+loop variables and sizes, with known bounds) never wrap and stay signed. A vector of bools is a vector of ints, -1 for
+true, as wide as what it was compared from: the language selects lanes by masks of equal width.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A kernel states what iteration t of its T accesses (compiler/kernel/locality.py): the t-th of T equal slices of a
 buffer, or any element. Consecutive launches can run tile by tile if every buffer that one writes is used by the others
 only in the same tile. Aliased buffers must coincide. A tile has as many slices as the cache has room for in all these
-buffers, so that a launch finds there what the one before it wrote; threads divide the slices once for the whole chain.
+buffers, so that a launch finds there what the one before it wrote. Threads divide the slices once for the whole chain.
 Why: docs/topics/threads.md.
 """
 

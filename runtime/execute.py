@@ -175,8 +175,8 @@ class _Run:
         self.in_place = self.overwritable(assigns, others) if assigns else _NO_SLOTS
 
     def parameters(self) -> list[UOp]:
-        """The leaves of gradients with random or computed initial values, which are computed before all else: then the
-        first run of a model is the same graph as all later ones."""
+        """Return the leaves of gradients with random or computed initial values. They are computed before all else, so
+        that the first run of a model is the same graph as all later ones."""
         if self.is_recorded or self.walk.is_exact:
             return []
         with_data = _with_data(self.walk)
@@ -397,7 +397,8 @@ def _prepared(plan: Plan) -> Prepared | None:
 
 
 def take_over(node: UOp) -> None:
-    """Its memory gets other values: what was computed can be computed again, and who reads anything else is told."""
+    """Mark a node whose memory gets other values: what was computed can be computed again, and reading anything else
+    raises an error."""
     if isinstance(node.storage, Buffer):
         node.storage.forget_makers()
     node.storage = STALE if node.op is Ops.BUFFER else None
@@ -428,7 +429,7 @@ def run_batch(batch: list[tuple[Kernel, Call]], values: Mapping[str, int], lines
         if is_timed:
             later.profile.report(device, [kernel for kernel, _ in batch], times)
     if (record := current_recording()) is not None:
-        # the threads of now: a launch may have been refused, and its kernel been made anew with smaller groups
+        # the threads of now: a launch may have been refused, and its kernel been rebuilt with smaller groups
         record.add_kernels(
             device.name, [(replace(k, lines=lines), call._replace(threads=call.program.threads)) for k, call in batch]
         )

@@ -1,6 +1,6 @@
 """CL: whatever has an OpenCL driver. `CL` is the first device, `CL:1` the next; `CL:nvidia` the one of that name.
 
-A CPU gets the CPU's shape: a work-item runs a chunk of the outermost loop, groups have one item, vectors are explicit
+A CPU gets the CPU's shape. A work-item runs a chunk of the outermost loop, groups have one item, vectors are explicit
 and the memory is the host's own, without copies. Other devices keep buffers of the driver.
 """
 

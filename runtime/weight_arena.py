@@ -1,6 +1,6 @@
 """class WeightArena: memory that is written once and read often: contiguous, in huge pages if they are fast to get.
 
-Data that is read sequentially is best in huge pages, but fresh ones may be slow to get: a virtual machine's host
+Data that is read sequentially is best in huge pages, but fresh ones may be slow to get. A virtual machine's host
 provides memory at the first access, 4 KB at a time. A thread pre-faults pages before they are written, huge ones as
 long as they take no longer than ordinary ones do. After all is written, another thread converts the others to huge
 pages. Why: docs/topics/memory.md. Tests: tests/runtime/test_weight_arena.py.

@@ -1,8 +1,8 @@
 """Fusion: decide which nodes of a tensor graph share a kernel, and which are stored in a separate buffer.
 
-When: first, on the closed graph (its data are PARAMs). Why there: kernel borders must exist before loops do.
-Assumes: a legal tensor graph. Guarantees: every stored node is the root of exactly one kernel; every use of every other
-node is listed with its kernel, index and gate (Use), so that building the kernel bodies is a simple fold.
+When: first, on the closed graph (its data are PARAMs). Why there: kernel borders must exist before loops do. Assumes: a
+legal tensor graph. Guarantees: every stored node is the root of exactly one kernel. Every use of every other node is
+listed with its kernel, index and gate (Use), so that building the kernel bodies is a simple fold.
 
 The walk goes from the roots to the data, consumers first, so that all uses of a node are known when it is visited:
 - used at one index by one kernel: it is fused into that kernel;
@@ -120,7 +120,7 @@ class _Facts:
     is_tiled: bool = False  # the reduction reads its data several times: it wants a register tile, a kernel to itself
     data: int = 0  # the most elements of one buffer, beneath the reductions as well
     terms: int = 1  # ints that are added up for an element
-    is_bytes: bool = False  # all data are bytes, so that the node is no smaller than they are
+    is_bytes: bool = False  # all data are bytes, so that the node is at least as large
 
 
 def fuse(sink: UOp, forced: set[UOp], in_place: frozenset[UOp] = frozenset()) -> Fusion:
@@ -315,9 +315,9 @@ def _keep(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) 
 
 
 def _is_worth_a_row(node: UOp, uses: list[Use], fact: _Facts, kernel: KernelRoot) -> bool:
-    """True if a row buffer pays for the register tiles of products: one product reads the result of another, and the
-    intermediate is much larger than the kernel's input and output. A small intermediate is cheap to store, and
-    both kernels then choose their own loops."""
+    """True if a row buffer pays for the register tiles of products. One product reads the result of another, and the
+    intermediate is much larger than the kernel's input and output. A small intermediate is cheap to store, and both
+    kernels then choose their own loops."""
     size, times = _elements(node.shape), max(_evaluations(use, kernel) for use in uses)
     if fact.is_tiled and times <= size and not kernel.kept_loops:
         return False
@@ -386,8 +386,8 @@ def _continues(node: UOp, fusion: Fusion) -> bool:
 
 
 def _loses_its_tile(node: UOp, use: Use, fusion: Fusion) -> bool:
-    """True if this reduction, fused into its reader, no longer reads its data for many results at a time: some data
-    differ in every row of the kernel, or are invariant in loops that the reader closes."""
+    """True if this reduction, fused into its reader, no longer reads its data for many results at a time. That is so if
+    some data differ in every row of the kernel, or are invariant in loops that the reader closes."""
     rows = set(fusion.roots[use.kernel].loops)
     closed = _needed(use) - rows
     place = tuple(index_const(0) if axis in node.arg[1] else i for axis, i in enumerate(use.place))

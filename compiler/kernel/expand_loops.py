@@ -94,7 +94,7 @@ def _close(node: UOp) -> UOp:
 def _unrolled_reduce(node: UOp, values: list[UOp], loops: tuple[UOp, ...]) -> UOp:
     op = node.arg[0]
     neutral = neutral_element(op, node)
-    values = [value for value in values if value is not neutral] or [neutral]  # copies outside of a masked loop
+    values = [value for value in values if value is not neutral] or [neutral]  # drop instances outside of a masked loop
     is_short = not loops and len(values) > 1 and node.dtype is dtypes.int32  # candidates for dot products
     if (loops or is_short) and values != [neutral]:
         return UOp(Ops.REDUCE, node.dtype, (*values, *loops), (op, len(values)))

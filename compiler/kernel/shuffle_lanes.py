@@ -393,7 +393,7 @@ def _pick(sources: Sequence[UOp], lane: int) -> tuple[UOp, int]:
 
 
 def _origin(vector: UOp, lane: int) -> tuple[UOp, int]:
-    """Where a lane of a shuffle comes from."""
+    """Return the vector and the lane that a lane of a shuffle comes from."""
     while vector.op is Ops.SHUFFLE:
         vector, lane = _pick(vector.src, vector.arg[lane])
     return vector, lane

@@ -2,8 +2,9 @@
 
 When: after shuffle_lanes, before find_dots. Why there: bytes of adjacent lanes are selected from vectors that were
 loaded whole, and all of them together are that vector again. Assumes: a little-endian target, as all known ones are.
-Guarantees: bytes are combined only if a plain load is left, or operations that all bytes share; halves of 64 bits only
-if each can be computed in 32; otherwise the shifts remain. Tests: tests/compiler/lower/test_combine_loads.py.
+Guarantees: bytes are combined only if a plain load is left, or operations that all bytes share. Halves of 64 bits are
+combined only if each can be computed in 32. Otherwise the shifts remain. Tests:
+tests/compiler/lower/test_combine_loads.py.
 """
 
 from __future__ import annotations

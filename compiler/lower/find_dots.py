@@ -122,8 +122,8 @@ def _narrow(u: UOp) -> UOp | None:
 
 
 def _is_near(a: UOp, b: UOp, products: Sequence[tuple[UOp, UOp]], target: Target) -> bool:
-    """True if pairs are assembled as fast as they are multiplied: one operand is loaded as pairs, and the other at
-    most interleaved in registers, but not from memory, for which the product waits (docs/topics/dot-products.md)."""
+    """True if assembling pairs takes no longer than multiplying them. One operand is loaded as pairs. The other may be
+    interleaved in registers, but not from memory that the product waits for (docs/topics/dot-products.md)."""
     if _is_read(b):
         return _is_read(a) or products[0][0].dtype.lanes > 1
     memories = [memory_of(product[1].src[0]) for product in products if product[1].op is Ops.LOAD]

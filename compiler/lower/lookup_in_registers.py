@@ -50,7 +50,7 @@ def _held(load: UOp, part: int) -> UOp:
 
 
 def _sources(order: Sequence[UOp], lanes: int) -> dict[UOp, UOp]:
-    """Return the single source of each value, besides constants: a byte below the size of a table."""
+    """Return the single source of each value, apart from constants: a byte below the size of a table."""
     sources: dict[UOp, UOp] = {}
     for node in order:
         is_lane_by_lane = all(s.dtype.lanes == node.dtype.lanes for s in node.src)  # not bytes read as words

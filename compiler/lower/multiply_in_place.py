@@ -1,11 +1,11 @@
-"""Quants of a few bits are multiplied without shifting them, and sums are shifted instead: sum((b >> 4 & 15) * x) is
-sum((b & 240) * x) >> 4: one shift for a sum instead of one for each word.
+"""Quants of a few bits are multiplied without shifting them, and sums are shifted instead.
 
-A sum of quants from several bit positions is one of sums: sum((b & 15) * x) + (sum((b & 240) * y) >> 4), and higher
-positions are shifted in steps: s + ((t + (u >> 2)) >> 2). When: after find_dots. Why there: the words of a reduction
+Then `sum((b >> 4 & 15) * x)` is `sum((b & 240) * x) >> 4`: one shift for a sum instead of one for each word.
+A sum of quants from several bit positions is one of sums: `sum((b & 15) * x) + (sum((b & 240) * y) >> 4)`. Higher
+positions are shifted in steps: `s + ((t + (u >> 2)) >> 2)`. When: after find_dots. Why there: the words of a reduction
 are in one REDUCE, so the reductions that share them can be counted. Assumes: DOT of bytes is one of unsigned by signed
 ones. Guarantees: exact values: what is shifted is a multiple of the divisor, and no sum overflows. Unchanged: words
-that so many rows of x share that their sums would take more shifts, and bytes so large that the target's DOT takes more
+shared by enough rows of x that their sums would take more shifts, and bytes so large that the target's DOT takes more
 instructions for them (`Target.dot_most`). Tests: tests/compiler/lower/test_multiply_in_place.py.
 """
 

@@ -1,7 +1,7 @@
 """float16 and bfloat16: stored in memory, computed in float32.
 
-When: during decomposition. Guarantees: no arithmetic on a 16-bit float is left unless the target lists it; bfloat16
-is converted by shifts and one rounding step (to nearest, ties to even, nan stays nan), so every target gives the same
+When: during decomposition. Guarantees: no arithmetic on a 16-bit float is left unless the target lists it. bfloat16 is
+converted by shifts and one rounding step (to nearest, ties to even, nan stays nan), so every target gives the same
 bits. Tests: tests/compiler/lower/test_narrow_float.py.
 """
 

@@ -1,10 +1,10 @@
 """Where gathers are slow, a gather by indices that come from plain loads becomes one scalar load per lane.
 
 When: after combine_loads and lookup_in_registers. Why there: a lane is a slice of one load, and lookups in registers
-are no longer gathers. A gather takes its indices out of a vector again, and many CPUs are slow at it: 28 cycles for 16
-entries where sixteen loads take 8, on one with the fix for Downfall (`Target.has_gathers`). An index in memory becomes
-an address without a vector. Assumes: nothing. Guarantees: the same entries; indices that are gathered themselves, or
-have gates, stay in a vector. Why: docs/topics/quantized-layouts.md. Tests:
+are no longer gathers. A gather takes its indices out of a vector again, and many CPUs are slow at it. One with the fix
+for Downfall takes 28 cycles for 16 entries, where sixteen loads take 8 (`Target.has_gathers`). An index in memory
+becomes an address without a vector. Assumes: nothing. Guarantees: the same entries; indices that are gathered
+themselves, or have gates, stay in a vector. Why: docs/topics/quantized-layouts.md. Tests:
 tests/compiler/lower/test_scalarize_gathers.py.
 """
 

@@ -52,8 +52,8 @@ _THIRD = 1 / 3, 1.850371707708594e-17
 def exp_to_polynomial(x: UOp) -> UOp:
     """e**x = 2**n * e**r with n = round(x / log 2). Error: float32 1.1 ulp, float64 1.2 ulp; denormals right.
 
-    The smallest n, that of -inf and of all masks, has a 0 for 2**n: a product too small for a float costs a microcode
-    assist, hundreds of cycles for each vector of masked scores.
+    The smallest n, that of -inf and of all masks, has a 0 for 2**n. A product too small for a float would cost a
+    microcode assist, hundreds of cycles for each vector of masked scores.
     """
     f = format_of(x)
     x = clamp(x, -2 * f.bias * _LN2[0] + 0.2, (f.bias + 1 + 0.05) * _LN2[0])
@@ -99,8 +99,8 @@ def _log_special(x: UOp, result: UOp) -> UOp:
 def sin_to_polynomial(x: UOp, in_words: bool = False) -> UOp:
     """sin x from |x| = n*pi/2 + r, any finite x.
 
-    Error: float32 1.6 ulp. float64 1.6 ulp for |x| < 2**50 (neighbouring floats lie a quarter of a radian apart there);
-    beyond, 1e-15 absolute, which is many ulp next to the zeros: 2 ulp would take a fourth word for every argument.
+    Error: float32 1.6 ulp. float64 1.6 ulp for |x| < 2**50 (there neighbouring floats differ by a quarter of a radian).
+    Beyond, 1e-15 absolute, which is many ulp next to the zeros: 2 ulp would take a fourth word for every argument.
     """
     f = format_of(x)
     sine, cosine, quadrant = _quarter(x, in_words)
@@ -149,8 +149,8 @@ def _reduce_in_double(x: UOp) -> tuple[UOp, UOp]:
 def _reduce_in_words(x: UOp) -> tuple[UOp, UOp]:
     """r and n of a float32 in integers: its 24 bits times the 96 bits of 2/pi that matter for its exponent.
 
-    Bits before these add multiples of 4. Of the product's 120 bits the upper 24 do so too, and 64 remain: 2 of n, and
-    62 of the fraction, which next to a multiple of pi/2 begins with 30 zeros at most.
+    Bits before these add multiples of 4. Of the product's 120 bits the upper 24 do so too, and the lower 32 are not
+    needed. 64 remain: 2 of n, and 62 of the fraction, which next to a multiple of pi/2 begins with 30 zeros at most.
     """
     size = magnitude(x)
     bits = size.bitcast(dtypes.uint32)
@@ -270,8 +270,8 @@ def _sum(a: UOp, b: UOp) -> tuple[UOp, UOp]:
 
 
 def _log2(x: UOp) -> tuple[UOp, UOp]:
-    """log2(x) in two words for 0 < x < inf: with s = (m-1)/(m+1), log2(m) = 2/log(2) * s * (1 + s**2/3 + s**4*A(s**2));
-    s**2 <= 0.03, so that only the first terms need the second word.
+    """log2(x) in two words for 0 < x < inf. With s = (m-1)/(m+1),
+    `log2(m) = 2/log(2) * s * (1 + s**2/3 + s**4*A(s**2))`. As s**2 <= 0.03, only the first terms need the second word.
     """
     m, e = split(x)
     k_high, k_low = high_low(x, *_TWO_OVER_LN2)

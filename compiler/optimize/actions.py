@@ -169,8 +169,8 @@ _SPREAD: Final = (AxisKind.THREAD, AxisKind.GLOBAL, AxisKind.LOCAL)  # whose ite
 
 
 def _check_memory(ast: UOp) -> None:
-    """Check that a value has the lanes of one loop only, that no kernel-local buffer is needed per lane, and that a
-    buffer shared by a work-group does not depend on the work-item."""
+    """Check that a value has the lanes of one loop only, and that no kernel-local buffer is needed per lane. A buffer
+    shared by a work-group must not depend on the work-item."""
     nodes = ast.toposort()
     _check_filled_once(nodes, order_of(ast))
     facts = dict.fromkeys((node.ranges, closed_ranges(node), node.op is Ops.LOCAL) for node in nodes)

@@ -1,7 +1,7 @@
 """The schedule of a product of narrow values, for targets with a dot product instruction.
 
 Adjacent reduction elements, four bytes or two bfloat16, become one instruction (lower/find_dots.py), which needs them
-contiguous: the reduce loop is unrolled by that count, and is innermost where an operand is packed. Nothing here depends
+contiguous. The reduce loop is unrolled by that count, and is innermost where an operand is packed. Nothing here depends
 on the meaning of a kernel beyond that one reduction. Why: docs/topics/dot-products.md. Tests:
 tests/compiler/optimize/test_dots.py.
 """

@@ -335,8 +335,8 @@ def _large_outside(schedule: Schedule, facts: Facts, main: ReductionGroup, tiles
 
 
 def _is_read_once(facts: Facts, main: ReductionGroup, tiles: dict[str, int]) -> bool:
-    """True if a reduction reads data larger than L1 once (data that others reuse meanwhile is in L2): its loads
-    depend on every loop that is not completely inside a tile."""
+    """True if a reduction reads data larger than L1 once: its loads depend on every loop that is not completely inside
+    a tile. Data that others reuse meanwhile is in L2."""
     moving = {name for name in facts.outputs if tiles.get(name) != facts.sizes[name]}
     sizes = {a.memory: a.memory_bytes for a in main.loads if moving <= a.steps.keys()}
     return sum(sizes.values()) > facts.target.l1_bytes

@@ -1,10 +1,10 @@
 """Packed panels: an operand that many register tiles reuse is first copied contiguously, in blocks that fit the caches.
 
-Nothing here depends on what a kernel computes. One operand depends on the lanes but not on the rows of a tile: its
+Nothing here depends on what a kernel computes. One operand depends on the lanes but not on the rows of a tile. Its
 panel, the lanes of one tile and the whole reduction, is read by every tile of rows. The other depends on the rows but
 not on the lanes, and is read again by every panel. Each is packed if enough tiles reuse it and reading it in place is
-slow: lanes with a large stride, a row stride that causes cache-set conflicts, or values that are converted at each
-read. Why: docs/topics/matrix-products.md. Tests: tests/compiler/optimize/test_packing.py.
+slow. Slow are lanes with a large stride, a row stride that causes cache-set conflicts, and values that are converted at
+each read. Why: docs/topics/matrix-products.md. Tests: tests/compiler/optimize/test_packing.py.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class _Packing:
         return self.panel.step(self.lanes) == 1 and not _is_converted(self.panel)
 
     def least_readers(self) -> float:
-        """The tiles of rows from which on packing a panel pays. Lanes at a large stride are gathered by each tile,
-        and a copy of adjacent reduction elements is transposed in registers; rows of a large matrix are in as
+        """Return the number of tiles of rows from which on packing a panel pays. Each tile gathers lanes at a large
+        stride, and a copy of adjacent reduction elements is transposed in registers. Rows of a large matrix are in as
         many pages, not in L1."""
         if self.panel.step(self.lanes) != 1:
             return 1 if self.panel.step(self.terms) == 1 else 2
@@ -127,8 +127,8 @@ class _Packing:
         return bool(batch) and not any(name in left.steps for name in batch)
 
     def reads_from_l2(self) -> bool:
-        """True if tiles read the operand of the lanes from L2 as fast as packed panels: it fits half of L2, has
-        whole cache lines, and the rows of a tile are enough work for each line. It is then prefetched some rows
+        """True if tiles read the operand of the lanes from L2 as fast as packed panels. The operand fits half of L2,
+        has whole cache lines, and the rows of a tile are enough work for each line. It is then prefetched some rows
         ahead, the larger operand is read once, and slow rows are packed tile by tile."""
         facts, lanes, rows, left = self.facts, self.lanes, self.rows, self.left
         pitch = (self.panel.step(self.terms) or 0) * self.panel.size_bytes if self.is_side_by_side else 0
@@ -209,8 +209,8 @@ def _is_converted(a: Access) -> bool:
 
 
 def ask_by_tiles(schedule: Schedule, facts: Facts, main: ReductionGroup, lanes: str) -> None:
-    """Prefetch during a register tile: the cache lines it will store to, and the rows of the next tile if they are
-    read once, in place, from memory that exceeds the caches (lower/insert_prefetches.py)."""
+    """Prefetch during a register tile: the cache lines it will store to, and the rows of the next tile. Rows are
+    prefetched if they are read once, in place, from memory that exceeds the caches (lower/insert_prefetches.py)."""
     rows = next((name for name in reversed(schedule.loops) if name != lanes and schedule.unrolled_size(name) > 1), None)
     (store, *others), terms = facts.stores, main.terms
     if rows is None or not terms or len(facts.groups) != 1 or facts.sizes[terms] < _SHORT:

@@ -21,7 +21,7 @@ _FEW_STREAMS = 2
 _WIDEST = 2  # vectors of a panel; a wider one is a separate matrix
 _LEAST_TILES = 4  # of rows, from which on converting a panel once pays where it takes registers
 _SUM_BYTES = 4  # of a value in the accumulator; narrower ones are converted
-_LEAST_TERMS = 64  # for shorter reductions storing the results takes as long, as they are at a large stride
+_LEAST_TERMS = 64  # for shorter reductions storing the results takes as long, at their large stride
 _PREFETCH_BYTES = 2048  # bytes
 
 

@@ -1,6 +1,6 @@
 """class Schedule: a schedule under construction: the actions so far, and the kernel after them.
 
-Each action is applied as it is added, so its new loops are known by their real names: code that packs an operand or
+Each action is applied when it is added, so its new loops are known by their real names. Code that packs an operand or
 orders loops queries them and never spells a name. Tests: tests/compiler/optimize/test_schedule.py.
 """
 

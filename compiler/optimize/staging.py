@@ -50,7 +50,7 @@ class _Axis:
         return 1 + sum(abs(step) * (iterations(loop) - 1) for loop, step in zip(self.loops, self.steps, strict=True))
 
     def position(self) -> UOp:
-        """Where on the axis an iteration of the loops is."""
+        """Return the position of an iteration of the loops on the axis."""
         total = index_const(-self.least)
         for loop, step in zip(self.loops, self.steps, strict=True):
             total = total + loop * step
@@ -60,8 +60,8 @@ class _Axis:
 def staged(
     value: UOp, loops: Sequence[UOp], name: str, mark: str, *, has_gaps: bool = True
 ) -> tuple[UOp, dict[str, str]]:
-    """Return the value, read from a kernel-local buffer that copies of the loops fill, named with the mark; and the
-    name of each loop's copy, which loops on the same axis share.
+    """Return the value, read from a kernel-local buffer that copies of the loops fill, and the name of each loop's
+    copy. Copies are named with the mark; loops on the same axis share one.
 
     Work-items share the buffer if one of the loops is local. If they read along a row and store along a column, each
     column is padded against bank conflicts. `has_gaps`: padding is allowed (not if a matrix unit reads it).
@@ -180,7 +180,7 @@ def share_axis(load: UOp, names: Sequence[str]) -> list[list[str]]:
 
 
 def _copy_kinds(axes: Sequence[tuple[list[UOp], int]]) -> list[AxisKind]:
-    """Return the kinds of loops that share an axis, given the distance of neighbours: the loop's own kind, except
+    """Return the kinds of loops that share an axis, given the distance of neighbours. A loop keeps its own kind, except
     that an unrolled loop around a loop of smaller stride becomes a plain loop. Unrolling it would only add code."""
     kinds = [AxisKind(loops[0].arg[1]) if len(loops) == 1 else AxisKind.REDUCE for loops, _ in axes]
     for number, (loops, _) in enumerate(axes):  # work-items fill a buffer together

@@ -16,8 +16,8 @@ _TILE_COST = 2.0  # loop overhead per iteration of the reduce loop
 
 
 def tile_of(size: int, most: int) -> int:
-    """Return a tile size from `most` / 2 to `most`: padding of the last tile against 1/25 for each row below `most`,
-    since other loads of a tile serve fewer rows. `even_part` weighs differently."""
+    """Return a tile size from `most` / 2 to `most`. It weighs padding of the last tile against 1/25 for each row below
+    `most`, since other loads of a tile serve fewer rows. `even_part` weighs differently."""
     if size <= most or most < 2:
         return max(1, min(size, most))
     return max(range(max(2, most // 2), most + 1), key=lambda t: size / -(-size // t) / t * (1 - 0.04 * (most - t)))

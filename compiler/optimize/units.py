@@ -1,10 +1,10 @@
 """The schedule of a product for a target with a matrix unit.
 
 The unit computes blocks of results, two by two, into memory; row loops with lanes read them from there, run the
-epilogue and store, with masks at the ends. Both operands are packed as the unit needs them (lower/find_mmas.py)
-unless they are already: panels of the columns, up to half of L2, for all tiles of rows, and the rows for all panels
-of a block. Nothing here depends on the meaning of a kernel beyond that one reduction.
-Why: docs/topics/matrix-units.md. Tests: tests/compiler/optimize/test_units.py.
+epilogue and store, with masks at the ends. Both operands are packed as the unit needs them (lower/find_mmas.py) unless
+they are already. Panels of the columns, up to half of L2, are packed for all tiles of rows, and the rows for all panels
+of a block. Nothing here depends on the meaning of a kernel beyond that one reduction. Why: docs/topics/matrix-units.md.
+Tests: tests/compiler/optimize/test_units.py.
 """
 
 from __future__ import annotations

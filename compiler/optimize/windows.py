@@ -6,7 +6,7 @@ invariant in those output loops, and has its own loop that becomes the lanes: it
 register tile of a matrix product, whose rows share elements with their neighbours. A reduction too long for a panel
 accumulates in the output, block by block; then rows with contiguous reduction elements need no window. A reduce loop
 next to the window with contiguous elements is innermost. If the lanes are inside the operand of the window, a square of
-outputs shares the overlap of their windows (`overlapping`); if the window slides along the lanes, rows do
+outputs shares the overlap of their windows (`overlapping`). If the window slides along the lanes, rows do
 (`along_windows`). Why: docs/topics/convolutions.md, docs/topics/reductions.md. Tests:
 tests/compiler/optimize/test_windows.py.
 """
@@ -163,9 +163,9 @@ class _Window:
         return self.facts.iterations(others) * -(-self.facts.sizes[self.along] // tile.along)
 
     def pays(self, tile: _Tile) -> bool:
-        """True if these lanes pay although rows are read in place: they fill vectors, unlike reduction elements that
-        are contiguous in both operands; the reduction is long compared to transposing its results, and enough
-        tiles reuse a panel."""
+        """True if these lanes pay although rows are read in place. They fill vectors, unlike reduction elements that
+        are contiguous in both operands. The reduction is long compared to transposing its results, and enough tiles
+        reuse a panel."""
         facts, last = self.facts, self.terms[-1]
         are_lanes = self.panel.step(last) == 1 and facts.sizes[last] % facts.lanes == 0
         is_long = facts.stores[0].step(self.lanes) == 1 or facts.iterations(self.terms) >= 2 * facts.lanes

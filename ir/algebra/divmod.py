@@ -46,7 +46,7 @@ def _split_coefficients(terms: dict[UOp, int], offset: int, x: UOp, c: int) -> t
 
 
 def _div_in_range(x: UOp, c: UOp) -> UOp | int | None:
-    """Case 1: all of x lies between two multiples of c."""
+    """Case 1: all of x is between two multiples of c."""
     if c.arg <= 0:
         return None
     low, high = x.bounds[0] // c.arg, x.bounds[1] // c.arg

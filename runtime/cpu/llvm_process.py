@@ -1,8 +1,8 @@
 """LLVM in separate processes: IR text in, object bytes out, while this process lowers the next kernel.
 
-llvmlite holds one lock around every call, so threads would wait for each other. This file is also the program of such a
-process (`python -S -P llvm_process.py`). It needs llvmlite only, so it starts in a tenth of a second, whatever the
-user's program does at import. If a process dies or was idle for long, its outstanding requests are compiled here.
+llvmlite holds one lock around every call, so threads would compile one after another. This file is also the program of
+such a process (`python -S -P llvm_process.py`). It needs llvmlite only, so it starts in a tenth of a second, whatever
+the user's program does at import. If a process dies or was idle for long, its outstanding requests are compiled here.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Kernel ABI: `void kernel(ptr args, i64 begin, i64 end)`. `args` points to 8-byte slots, buffer addresses and i64
 variables. [begin, end) is a sub-range of the kernel's outermost parallel range [0, n). If n is larger than `chunk` and
-the pool has more than one thread, each thread has an equal share, in whole chunks, and a thread that is done takes half
-of another's remaining share. The result must not depend on which thread runs which sub-range; kernels ensure that.
+the pool has more than one thread, each thread has an equal share, in whole chunks. A thread that is done takes half of
+another's remaining share. The result must not depend on which thread runs which sub-range; kernels ensure that.
 
 Waiting threads spin for `SPIN` microseconds and then sleep: a long spin loses two to five times as soon as another
 process wants the core (docs/topics/threads.md). Workers are daemon threads of Python inside one native call

@@ -1,13 +1,13 @@
 """The thread pool and launcher as LLVM IR text; `pool.py` compiles it, loads it and says what it does.
 
-State block: the fields of STATE, then for each thread a line with its range. What different threads write lies on
+State block: the fields of STATE, then for each thread a line with its range. Data that different threads write is on
 different cache lines.
 
 Claiming. A range is generation << 32 | begin << 16 | end, in chunks. A job gives each thread an equal one. A thread
 reads its own, then the job, then takes from the front by compare-and-swap: half of what is left, at least one chunk.
 Where nothing is left it takes the rear half of the next thread that has something, and goes on with that as its own. A
 job is written only while all ranges are empty and nobody works, so a swap that succeeds proves that the job just read
-belongs to this generation; a thread that slept through a generation fails its swap. An empty range is written by its
+belongs to this generation. A thread that slept through a generation fails its swap. An empty range is written by its
 own thread alone, or by the caller with a job.
 
 Sleeping. Worker: sleepers += 1, then look at its range once more, then wait on `epoch`. Caller: publish the ranges,
@@ -15,14 +15,14 @@ then look at `sleepers`. Both orders are sequentially consistent, so one of them
 the wake, so a worker on its way to sleep stays awake. Which worker is woken does not matter: it finds what is left. The
 caller waits for stragglers the same way on `done`, `waiting` is the flag.
 
-Apart (Linux). Before workers are woken they are kept off the caller's CPU, `home`: a scheduler may put a woken thread
-behind the one that woke it for a time slice, with a CPU idle beside it.
+Apart (Linux). Before workers are woken they are kept off the caller's CPU, `home`. Otherwise a scheduler may put a
+woken thread behind the one that woke it for a time slice, while another CPU is idle.
 
-Backing off. Where sharing took clearly longer than one thread would have, judged by the caller's own chunks, something
-else runs on the workers' CPUs: the next jobs are done by the caller alone, for `penalty` ns of work, of which `debt` is
-left. A failure doubles the penalty; where sharing `earned` more since the last one than this one lost, it is the least
-again. Once it earned as much as the penalty, that is halved. Where the caller had no chunk nothing is judged. While
-nothing failed the clock is not read again where workers are soon done.
+Backing off. If sharing took clearly longer than one thread would have, judged by the caller's own chunks, something
+else runs on the workers' CPUs. The caller does the next jobs alone, for `penalty` ns of work, of which `debt` is left.
+A failure doubles the penalty; where sharing `earned` more since the last one than this one lost, it is the least again.
+Once it earned as much as the penalty, that is halved. Where the caller had no chunk nothing is judged. While nothing
+failed the clock is not read again where workers are soon done.
 
 Signals. A call releases Python's lock itself. The caller looks at the clock after each slice of a job, and after every
 64th entry of a table. LOOK_NS after the last time, in the main thread, it takes the lock for a moment and has Python

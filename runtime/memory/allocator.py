@@ -1,8 +1,8 @@
 """Memory that is reused: the host's for CPU devices, aligned; and any device's own, behind the same buckets.
 
-Fresh pages cost three times the work of a large elementwise kernel (the system zeroes each on first touch), so a freed
-block is pooled in a bucket of its size for the next request. Large blocks request huge pages. Kernels never read past
-the end of a block, as for borrowed memory.
+Fresh pages cost three times the work of a large elementwise kernel (the system zeroes each on first touch). A freed
+block is therefore pooled in a bucket of its size for the next request. Large blocks request huge pages. Kernels never
+read past the end of a block, as for borrowed memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """class Buffer: the memory of one tensor on one device.
 
-A buffer owns a block of its device's allocator, or borrows host memory (a NumPy array that was imported without a
-copy), or is a slice of another buffer (a range of a planned arena). A block is returned after its last buffer.
+A buffer owns a block of its device's allocator, borrows host memory, or is a slice of another buffer (a range of a
+planned arena). Borrowed is the memory of a NumPy array that was imported without a copy. A block is returned after its
+last buffer.
 """
 
 from __future__ import annotations

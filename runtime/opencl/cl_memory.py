@@ -1,14 +1,14 @@
 """Memory of OpenCL devices: host memory that a driver uses directly, and a driver's own buffers, pooled.
 
-A driver's buffer has no usable address, so each block gets a unique range of addresses: a Buffer inside it (a range of
+A driver's buffer has no usable address, so each block gets a unique range of addresses. A Buffer inside it (a range of
 a planned arena) is found by the difference.
 
 Kernels have one queue, copies to and from the host another, so that they overlap. `last` is the event after which
-nothing enqueued so far is running, since queues are in order: a block records it when it is returned, and a copy into
+nothing enqueued so far is running, since queues are in order. A block records it when it is returned, and a copy into
 used memory waits for it. Kernels wait for the copies in `waits`.
 
-A device that shares the host's memory copies nothing: its buffers are mapped for the host, to be written at once, or to
-be read while a view of them is alive (kernels may read them, too). `_unmap` ends a mapping.
+A device that shares the host's memory copies nothing: its buffers are mapped for the host. They are written at once, or
+read while a view of them is alive (kernels may read them, too). `_unmap` ends a mapping.
 """
 
 from __future__ import annotations

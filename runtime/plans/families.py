@@ -2,9 +2,9 @@
 
 `find_plan` is called for a graph that `plans` does not know. Graphs of equal structure are a `Family`. The first one
 gets exact kernels. When a second one comes, a plan is made in which the sizes that differ are variables, or expressions
-of them, and the constants that differ are numbers that each run gives. A later graph uses that plan if every size is
-what the plan's expressions say; so a wrong guess costs a compilation, never a wrong value. Sizes of 0 and 1 belong to
-the structure. A graph that keeps recurring with the same sizes eventually gets exact kernels. Tests:
+of them. The constants that differ are numbers that each run gives. A later graph uses that plan if every size is what
+the plan's expressions say; so a wrong guess costs a compilation, never a wrong value. Sizes of 0 and 1 belong to the
+structure. A graph that keeps recurring with the same sizes eventually gets exact kernels. Tests:
 tests/runtime/plans/test_families.py.
 """
 

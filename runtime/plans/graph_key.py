@@ -152,7 +152,7 @@ class GraphWalk:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Where the leaves are, then the numbers."""
+        """Return the device of each leaf, then of each number."""
         found = tuple([storage.device for storage in self.storages])
         if not self.numbers:
             return found
@@ -167,7 +167,8 @@ class GraphWalk:
 
 
 def _unshaped(node: UOp) -> UOp:
-    """What a root has its values from: a constant that is itself a result is no argument of a kernel."""
+    """Return the node that a root has its values from. A constant that is itself a result cannot be an argument of a
+    kernel."""
     while node.src and node.op in (Ops.RESHAPE, Ops.DETACH, Ops.CONTIGUOUS):
         node = node.src[0]
     return node

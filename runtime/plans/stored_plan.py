@@ -19,8 +19,8 @@ _KEY_DIGITS = 32  # of a kernel's digest
 
 
 def check_plan(plan: Any, devices: Sequence[str], others: Sequence[str], roots: int) -> None:
-    """Raise an error for a plan that cannot be one of a graph with so many roots, whose slot i is on `devices[i]`;
-    kernels may run on `others` as well."""
+    """Raise an error for a plan that cannot belong to a graph with `roots` roots, whose slot i is on `devices[i]`.
+    Kernels may run on `others` as well."""
     known = {*devices, *others}
     items, buffers, results, checks, offsets, arenas, *sizes = plan
     sizes_of = [_buffer(number, row, devices, known) for number, row in enumerate(buffers)]

@@ -1,7 +1,7 @@
 """From a kernel to a program: look it up in memory, then on disk, else build it.
 
-The key on disk consists of the kernel before optimization, the device's tag and a stamp of the compiler's own sources:
-a warm start neither optimizes nor renders anything, and never imports LLVM or the compiler.
+The key on disk consists of the kernel before optimization, the device's tag and a stamp of the compiler's own sources.
+A warm start neither optimizes nor renders anything, and never imports LLVM or the compiler.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Whatever a candidate does - never finish, crash, write where it should not - happens here and not in the user's process.
 Requests: {"kernel", "device", "reference", "schedule"} first: two schedules, with the correct results and the time to
-beat; {"try"}: build a candidate, compare its results with the correct ones, time it alternately with the one to beat;
+beat. {"try"}: build a candidate, compare its results with the correct ones, time it alternately with the one to beat.
 {"keep"}: the last candidate is now the one to beat.
 """
 
