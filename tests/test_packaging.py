@@ -44,6 +44,9 @@ TESTED_ELSEWHERE |= dict.fromkeys(
     "tests/kernmill/serve/test_app.py asks for every path",
 )
 TESTED_ELSEWHERE |= {
+    "kernmill/commands/generation.py": "tests/kernmill/commands/test_options.py hands over every option",
+    "kernmill/llm/masks.py": "tests/kernmill/llm/test_grammar.py generates under masks",
+    "kernmill/llm/sampling_steps.py": "tests/kernmill/llm/test_sampling.py has a test for each step",
     "kernmill/commands/serving.py": "tests/kernmill/serve/test_running.py runs the command",
     "kernmill/llm/talk/call_formats.py": "tests/kernmill/llm/talk/test_replies.py has a row for each format",
     "kernmill/llm/talk/pieces.py": "tests/kernmill/llm/talk/test_llm.py reads streams in threads and coroutines",

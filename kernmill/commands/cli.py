@@ -410,7 +410,7 @@ def run_model(given: argparse.Namespace) -> int:
     """Text from a language model."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's: nothing here uses them, and they spin as they start
     from ..llm.run import Options, run
-    from ..llm.sampling import Sampler
+    from . import generation
 
     prompt = options.written_prompt(given)
     if prompt is None and not given.chat:
@@ -422,18 +422,10 @@ def run_model(given: argparse.Namespace) -> int:
         prompt, given.chat, options.typed_text(given.system, given), given.n_predict, given.ctx_size,
         options.cache_types(given), not given.no_display_prompt, given.single_turn, given.ignore_eos, given.batch_size,
         tuple(options.typed_text(text, given) for text in given.stop or ()), _split_options(given, "run"),
+        generation.grammar("run", given),
     )  # fmt: skip
-    try:
-        sampler = Sampler(
-            given.temperature, given.top_k, given.top_p, given.min_p, given.repeat_penalty, given.repeat_last_n,
-            given.seed, given.presence_penalty, given.frequency_penalty, dict(given.logit_bias or ()),
-        )  # fmt: skip
-    except SettingError as error:
-        name, _, rest = str(error).removeprefix("Sampler: ").partition("=")
-        option = "repeat-last-n" if name == "repeat_last" else name.replace("_", "-")
-        raise SettingError(f"run: --{option} {rest}") from None
     with Context(THREADS=given.threads or setting("THREADS")):
-        return run(given.model, asked, sampler)
+        return run(given.model, asked, generation.sampling("run", given).sampler())
 
 
 def run_on_model(given: argparse.Namespace) -> int:

@@ -115,6 +115,10 @@ def _one_of(*words: str) -> Callable[[str], str]:
     return chosen
 
 
+def _names_of_steps(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(";") if part.strip())
+
+
 _COUNT, _THREADS = whole_number("integer", 1), whole_number("number of threads", 1, none=(-1, 0))
 _TOKENS = whole_number("number of tokens", 0)
 
@@ -141,10 +145,26 @@ _SAMPLING = (
     Option("--top-k", int, 40, "sample from the k most likely tokens, 0 or less = off", "N"),
     Option("--top-p", float, 0.95, "nucleus sampling: smallest set of tokens with this total probability, 1 = off", "N"),
     Option("--min-p", float, 0.05, "drop tokens below this fraction of the best one's probability, 0 = off", "N"),
+    Option("--typical --typical-p", float, 1.0, "only tokens of the most typical information with this total probability, 1 = off", "N"),
+    Option("--top-n-sigma --top-nsigma", float, -1.0, "only logits within N standard deviations of the best one, 0 or less = off", "N"),
+    Option("--xtc-probability", float, 0.0, "how often all likely tokens but the least of them are left out", "N"),
+    Option("--xtc-threshold", float, 0.1, "the probability of likely tokens for it; more than 0.5 = off", "N"),
+    Option("--dynatemp-range", float, 0.0, "the temperature varies by this much with the model's uncertainty", "N"),
+    Option("--dynatemp-exp", float, 1.0, "how it varies", "N"),
+    Option("--mirostat", int, 0, "1 or 2: keep the surprise even, instead of the other steps", "N"),
+    Option("--mirostat-lr", float, 0.1, "how fast it adapts", "N"),
+    Option("--mirostat-ent", float, 5.0, "the surprise, in bits", "N"),
+    Option("--samplers", _names_of_steps, None, "the steps and their order, with ; between them; default: penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature", "NAMES"),
+    Option("--sampler-seq --sampling-seq", str, None, "the same by a letter each: edskypmxt", "LETTERS"),
     Option("--repeat-penalty", float, 1.0, "1: none", "N"),
     Option("--repeat-last-n", int, 64, "recent tokens that penalties consider; 0 = none, -1 = all", "N"),
     Option("--presence-penalty", float, 0.0, "subtracted from the logits of recent tokens", "N"),
     Option("--frequency-penalty", float, 0.0, "subtracted once per occurrence of a recent token", "N"),
+    Option("--dry-multiplier", float, 0.0, "penalty for continuing a repetition, 0 = off", "N"),
+    Option("--dry-base", float, 1.75, "its growth with each further token", "N"),
+    Option("--dry-allowed-length", int, 2, "tokens of a repetition that are not penalized", "N"),
+    Option("--dry-penalty-last-n", int, -1, "recent tokens that are searched for repetitions; 0 = none, -1 = all", "N"),
+    Option("--dry-sequence-breaker", str, None, r"text that ends repetitions, instead of newline : \" *; none: nothing does; may be repeated", "TEXT", repeats=True),
     Option("-l --logit-bias", _bias, None, "add to the logit of a token, such as 15043+1.5, 15043-1 or 15043-inf; may be repeated", "ID(+/-)BIAS", repeats=True),
 )
 RUN = (
@@ -160,6 +180,10 @@ RUN = (
     Option("--no-display-prompt", None, False, "print only the generated text"),
     *_SAMPLING,
     Option("--stop -r --reverse-prompt", str, None, "end the text before this string; may be repeated", "TEXT", repeats=True),
+    Option("--grammar", str, None, "text must follow a grammar in GBNF; needs the extra grammar", "GBNF"),
+    Option("--grammar-file", str, None, "the same, from a file", "FILE"),
+    Option("-j --json-schema", str, None, "text must be JSON of a schema; {} is any JSON", "SCHEMA"),
+    Option("-jf --json-schema-file", str, None, "the same, from a file", "FILE"),
     Option("--ignore-eos", None, False, "never choose the tokens that end a text"),
     Option("-s --seed", int, None, "random seed; -1 = random (default)", "N"),
     Option("-t --threads", _THREADS, None, "number of threads; 0, -1 = the setting THREADS (default)", "N"),
@@ -217,7 +241,7 @@ QUANTIZE = (
 
 _ON_OFF = re.compile(r"(on|off|auto|true|false|enabled|disabled|[01](,[01])*)", re.IGNORECASE)  # values of switches
 _ANY = re.compile("")  # a value that does not matter
-_MINUS_1, _0, _1 = (re.compile(rf"{n}(\.0*)?") for n in (-1, 0, 1))
+_0, _1 = (re.compile(rf"{n}(\.0*)?") for n in (0, 1))
 _HARMLESS = (  # names of llama.cpp's options, the values that change nothing here, and why (None: see _ON_OFF)
     ("-ngl --gpu-layers --n-gpu-layers -sm --split-mode -mg --main-gpu -ts --tensor-split -ot --override-tensor -ncmoe --n-cpu-moe", _ANY, "kernmill bench chooses the split"),
     ("-cmoe --cpu-moe -nkvo --no-kv-offload", None, "kernmill bench chooses the split"),
@@ -232,10 +256,6 @@ _HARMLESS = (  # names of llama.cpp's options, the values that change nothing he
     ("--keep -np --parallel --prompt-cache -cram --cache-ram --ctx-checkpoints", _ANY, "one text has the whole context"),
     ("--log-file -lv --verbosity --log-verbosity", _ANY, "text goes to stdout, everything else to stderr"),
     ("--color -co --colors --log-colors --log-disable --log-prefix --log-timestamps -v --verbose --log-verbose --simple-io --perf --no-perf --show-timings --no-show-timings --progress", None, "text goes to stdout, everything else to stderr"),
-    ("--mirostat --xtc-probability --dry-multiplier --dynatemp-range", _0, "this value disables it"),
-    ("--typical --typical-p", _1, "this value disables it"),
-    ("--top-nsigma --top-n-sigma", _MINUS_1, "this value disables it"),
-    ("--mirostat-lr --mirostat-ent --xtc-threshold --dry-base --dry-allowed-length --dry-penalty-last-n --dry-sequence-breaker --dynatemp-exp", _ANY, "it only matters with an option that is not available"),
     ("-gan --grp-attn-n", _1, "this value disables it"),
     ("-d --n-depth -embd --embeddings", _0, "this value disables it"),
 )
@@ -247,8 +267,7 @@ _HARMLESS_SERVE = (
     ("-e --escape -n --n-predict --predict", re.compile("-1"), "this is the default"),
 )
 _OTHERS = (  # names of llama.cpp (also with a -suffix) that would change the result, and the remedy
-    ("--grammar -j --json-schema -jf", "Constrained generation is not supported. Describe the format in the prompt, or choose tokens by Model.next_logits in Python."),
-    ("--mirostat --typical --dry --xtc --dynatemp --top-nsigma --top-n-sigma --samplers --sampling-seq --sampler-seq", "Choose by --temp, --top-k, --top-p, --min-p and penalties; in Python, by your own sampler."),
+    ("--adaptive", "Choose by --temp, --top-k, --top-p, --min-p and penalties; in Python, by your own sampler."),
     ("-i --interactive -if -ins --instruct -cml --chatml -mli --multiline-input", "A conversation is --chat; each line is a message."),
     ("--in-prefix --in-suffix", "Put it into the prompt."),
     ("-sp --special", "Special tokens are not printed."),
@@ -420,10 +439,10 @@ _ESCAPE = re.compile(rb"""\\(x[0-9a-fA-F]{1,2}|[nrt'"\\])""")
 _MEANINGS = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"'": b"'", b'"': b'"', b"\\": b"\\"}
 
 
-def typed_text(text: str, given: argparse.Namespace) -> str:
+def typed_text(text: str, given: argparse.Namespace | None = None) -> str:
     """Unescape a text of the command line: a shell has no easy way to write a newline, so `\\n` is one, as in
     llama.cpp."""
-    if given.no_escape:
+    if given is not None and given.no_escape:
         return text
     raw = text.encode("utf-8", "surrogateescape")
     found = _ESCAPE.sub(lambda match: _MEANINGS.get(match[1]) or bytes([int(match[1][1:], 16)]), raw)

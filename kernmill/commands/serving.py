@@ -11,10 +11,9 @@ from typing import Any
 from kernmill.ir import SettingError
 
 from ..formats import gguf
-from ..llm.sampling import SamplingOptions
 from ..serve.limits import ServerOptions
 from ..serve.running import run as serve
-from . import options
+from . import generation, options
 
 __all__ = ["run"]
 
@@ -35,7 +34,8 @@ def run(given: argparse.Namespace, wanted: Any) -> int:
             api_prefix=_prefix(given.api_prefix), body_bytes=given.max_body << 20, timeout_s=given.timeout,
             stall_s=given.stall_timeout, ping_s=given.sse_ping_interval, drain_s=given.drain, slots=given.parallel,
             queue=given.queue, chunk=given.chunk, context=given.ctx_size, cache_type=options.cache_types(given),
-            split=wanted, sampling=_sampling(given), template=_template(given), has_page=not given.no_webui,
+            split=wanted, sampling=generation.sampling("serve", given), template=generation.template("serve", given),
+            has_page=not given.no_webui,
             shows_slots=not given.no_slots, shows_metrics=not given.no_metrics, models_max=given.models_max,
             models_bytes=(given.models_memory or 0) << 20, idle_s=given.sleep_idle_seconds or 0,
             is_verbose=given.verbose,
@@ -76,7 +76,7 @@ def names_of(paths: list[str]) -> dict[str, str]:
 def _keys(given: argparse.Namespace) -> tuple[str, ...]:
     keys = [key for text in given.api_key or () for key in _comma_separated(text)]
     if given.api_key_file is not None:
-        keys += _file_text(given.api_key_file, "--api-key-file").split()
+        keys += generation.file_text("serve", given.api_key_file, "--api-key-file").split()
     if not keys:
         keys = list(_comma_separated(os.environ.get("KERNMILL_API_KEY")))
     if (given.api_key or given.api_key_file is not None) and not keys:
@@ -97,36 +97,3 @@ def _prefix(text: str) -> str:
     if prefix and not prefix.startswith("/"):
         raise SettingError(f"serve: --api-prefix {text}: must begin with /.")
     return prefix
-
-
-def _template(given: argparse.Namespace) -> str | None:
-    if None not in (given.chat_template, given.chat_template_file):
-        raise SettingError("serve: --chat-template and --chat-template-file are both a template. Give one.")
-    if given.chat_template_file is not None:
-        return _file_text(given.chat_template_file, "--chat-template-file")
-    source: str | None = given.chat_template
-    if source is not None and "{" not in source:
-        raise SettingError(
-            f"serve: --chat-template {source}: must be Jinja source. Save the template to a file, and give it with "
-            "--chat-template-file."
-        )
-    return source
-
-
-def _file_text(path: str, option: str) -> str:
-    options.check_path("serve", path, f"Give a file with {option}.")
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise SettingError(f"serve: {option} {path}: cannot be read: {why}.") from None
-
-
-def _sampling(given: argparse.Namespace) -> SamplingOptions:
-    try:
-        return SamplingOptions(
-            given.temperature, given.top_k, given.top_p, given.min_p, given.repeat_penalty, given.repeat_last_n,
-            given.seed, given.presence_penalty, given.frequency_penalty, dict(given.logit_bias or ()),
-        )  # fmt: skip
-    except SettingError as error:
-        raise SettingError(f"serve: {str(error).removeprefix('SamplingOptions: ')}") from None

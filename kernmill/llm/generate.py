@@ -56,7 +56,7 @@ from .embedding import WholeTexts, are_several, paired
 from .generation import Completion, Generations, Text, TokenGeneration, stop_strings
 from .layer_templates import LayerTemplates
 from .model_file import check_all_used, check_known, config_in, config_of, kept_metadata, naming
-from .sampling import Sampler
+from .sampling import Chooser, Sampler
 from .split import Split, SplitOptions, choose_split
 from .tokenizer import WITHOUT, Tokenizer
 
@@ -460,7 +460,7 @@ class Model:
             return [Tensor(one) for one in self._texts.vectors(ids, normalize)]
 
     def generate(
-        self, ids: Sequence[int], sampler: Sampler | None = None, max_tokens: int | None = None
+        self, ids: Sequence[int], sampler: Chooser | None = None, max_tokens: int | None = None
     ) -> TokenGeneration:
         """New tokens one by one, until one ends the text, `max_tokens` are there, or the cache is full.
 
@@ -470,7 +470,7 @@ class Model:
         return TokenGeneration(self.generate_all([ids], sampler, max_tokens))
 
     def generate_all(
-        self, prompts: Sequence[Sequence[int]], sampler: Sampler | None = None, max_tokens: int | None = None
+        self, prompts: Sequence[Sequence[int]], sampler: Chooser | None = None, max_tokens: int | None = None
     ) -> Generations:
         """Generate for several prompts together: at each step a token for each, None for those that have ended.
 
@@ -496,7 +496,7 @@ class Model:
         texts = [Text.of(self._checked(ids, "generate"), max_tokens, self.capacity) for ids in prompts]
         return Generations(texts, self._steps(texts, sampler))
 
-    def _steps(self, texts: Sequence[Text], sampler: Sampler) -> Generator[list[int | None]]:
+    def _steps(self, texts: Sequence[Text], sampler: Chooser) -> Generator[list[int | None]]:
         """The steps of `generate_all`."""
         ends = frozenset[int]() if self.tokenizer is None else self.tokenizer.end_ids
         known = None if self.tokenizer is None else len(self.tokenizer)  # embeddings may be padded past the vocabulary
@@ -515,7 +515,7 @@ class Model:
     def complete(
         self,
         text: str,
-        sampler: Sampler | None = None,
+        sampler: Chooser | None = None,
         max_tokens: int | None = None,
         *,
         stop: str | Sequence[str] | None = None,

@@ -11,8 +11,8 @@ from kernmill.ir import SettingError
 __all__ = ["check_package", "package"]
 
 
-def package(name: str, purpose: str) -> Any:
-    """A package of the extra `llm`.
+def package(name: str, purpose: str, extra: str = "llm") -> Any:
+    """A package of an extra.
 
     Raises:
         SettingError: it is not installed.
@@ -20,7 +20,7 @@ def package(name: str, purpose: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise _missing(name, purpose) from error
+        raise _missing(name, purpose, extra) from error
 
 
 def check_package(name: str, purpose: str, extra: str = "llm") -> None:

@@ -19,8 +19,10 @@ from .arch.cache import CacheTypes
 from .chat import ChatTemplate
 from .generate import DEFAULT_CAPACITY, Model, arena_for, needing_memory
 from .generation import stop_strings
+from .grammar import Grammar
+from .masks import MaskedSampler
 from .model_file import config_in, naming
-from .sampling import Sampler
+from .sampling import Chooser, Sampler
 from .split import SplitOptions
 from .tokenizer import Tokenizer
 
@@ -34,7 +36,8 @@ MAX_CHARACTERS = 8_000_000  # of a prompt: a million tokens of English have 4 to
 @dataclass(frozen=True, slots=True)
 class Options:
     """The options of the command line. `tokens` None: until the text ends. `capacity` None: as needed, 0: the
-    trained context. `block`: prompt tokens per batch. `stop`: strings that end the text."""
+    trained context. `block`: prompt tokens per batch. `stop`: strings that end the text. `grammar`: the kind of a
+    grammar that the text follows, and its source."""
 
     prompt: str | None
     chat: bool = False
@@ -48,6 +51,7 @@ class Options:
     block: int | None = None
     stop: tuple[str, ...] = ()
     split: SplitOptions | None = None
+    grammar: tuple[str, str] | None = None
 
 
 class Timings:
@@ -159,6 +163,9 @@ class _Chat:
             is_on_one = len(device_list()) == 1  # then memory is pre-faulted in parallel with the following
             self.arena = arena_for(self.file) if is_on_one else None
             self.tokenizer = Tokenizer(self.file.metadata)
+            self.grammar = None if options.grammar is None else Grammar(*options.grammar, self.tokenizer)
+        if sampler.dry_multiplier:
+            self.sampler.breakers = self.tokenizer.tokens_with(sampler.dry_sequence_breakers)
         if options.ignores_end:
             self.sampler.logit_bias = {**sampler.logit_bias, **dict.fromkeys(self.tokenizer.end_ids, -math.inf)}
         self.screen = _Screen()
@@ -257,7 +264,10 @@ class _Chat:
         """The text after these tokens, piece by piece."""
         model = self.loaded(ids)
         stream, is_prompt, stops = self.tokenizer.stream(), True, stop_strings(self.options.stop, "run")
-        tokens = model.generate(ids, self.sampler, self.options.tokens)
+        sampler: Chooser = self.sampler
+        if self.grammar is not None:
+            sampler = MaskedSampler(sampler, self.grammar.start(), self.tokenizer.end_ids)
+        tokens = model.generate(ids, sampler, self.options.tokens)
         while stops.found is None:
             with self.timings.step(model, is_prompt=is_prompt):
                 token = next(tokens, None)

@@ -118,6 +118,7 @@ class Tokenizer:
         self._lock = threading.Lock()  # texts exchange the library's object, and `encode_special_tokens` is its state
         self._short_texts = _SHORT_TEXTS if self.kind in _BY_NEED and len(self.tokens) > _SMALL else 0
         self._is_whole = False
+        self._containing: dict[tuple[str, ...], frozenset[int]] = {}
         self._built: Any = None
         if not self._short_texts:
             self._provide("")
@@ -471,6 +472,16 @@ class Tokenizer:
         if self.kind == "gpt2" and self.row.is_byte_level:
             return b"".join(_BYTES.get(c, c.encode()) for c in token)
         return token.replace(SPACE, " ").encode()
+
+    def tokens_with(self, texts: Sequence[str]) -> frozenset[int]:
+        """The tokens whose text contains one of these."""
+        found = self._containing.get(key := tuple(texts))
+        if found is None:
+            parts = [text.encode() for text in texts]
+            found = self._containing[key] = frozenset(
+                n for n in range(len(self)) if any(part in self.token_bytes(n) for part in parts)
+            )
+        return found
 
     def is_control(self, token_id: int) -> bool:
         """True if a token controls the model and is not part of the text."""

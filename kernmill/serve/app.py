@@ -244,7 +244,7 @@ class _Server:
                 values["reasoning_effort"] = body.reasoning_effort
             prompt = await _computed(
                 llm.prompts.conversation, body.messages, tools=body.tools or (), tool_choice=body.tool_choice,
-                response_format=body.response_format, template_values=values, grammar=body.grammar,
+                response_format=body.form(), template_values=values,
             )  # fmt: skip
             options = _options(llm, body, body.top())
             shape = ChatShape(entry.name, llm.tokenizer, wants_usage=body.wants_usage)
@@ -261,9 +261,7 @@ class _Server:
                 raise invalid("prompt", f"at most {self._options.queue} answers at once are allowed.")
             prompts: list[Prompt] = []
             for text in given:
-                prompt = await _computed(
-                    llm.prompts.prompt, text, response_format=body.response_format, grammar=body.grammar
-                )
+                prompt = await _computed(llm.prompts.prompt, text, body.form())
                 prompts += [prompt] * (body.n or 1)
             echoes = [(llm.tokenizer.decode(one) if not isinstance(one, str) else one) if body.echo else ""
                       for one in given for _ in range(body.n or 1)]  # fmt: skip
@@ -306,7 +304,8 @@ class _Server:
         with entry.used() as llm:
             effort = (body.reasoning or {}).get("effort")
             prompt = await _computed(
-                llm.prompts.conversation, messages, tools=tools, tool_choice=body.tool_choice, response_format=form,
+                llm.prompts.conversation, messages, tools=tools, tool_choice=body.tool_choice,
+                response_format=form or body.form(),
                 template_values={} if effort is None else {"reasoning_effort": effort},
             )  # fmt: skip
             shape = ResponsesShape(entry.name, body)
@@ -429,7 +428,9 @@ def _options(llm: LLM, body: SamplingFields, top: int | None) -> list[TextOption
             for place in range(body.n or 1)
         ]
     except KernmillError as error:
-        raise RequestError(400, str(error).removeprefix("SamplingOptions: "), code="invalid_value") from error
+        message = str(error).removeprefix("SamplingOptions: ")
+        param = message.partition("=")[0]
+        raise RequestError(400, message, param=param if param.isidentifier() else None, code="invalid_value") from error
     return [TextOptions(sampling, body.limit(), body.stops(), top) for sampling in samplings]
 
 

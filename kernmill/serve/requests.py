@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -35,7 +36,12 @@ _Part = Annotated[float, Meta(ge=0, le=1)]
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
 _Count = Annotated[int, Meta(ge=-1, le=1 << 31)]
 _Stops = str | Annotated[list[str], Meta(max_length=MAX_STOPS)]
+_Number = Annotated[float, Meta(ge=-1e6, le=1e6)]
+_Grammar = Annotated[str, Meta(max_length=MAX_SCHEMA_BYTES)]
 _Ids = list[int]
+
+
+_FIELDS = {"repeat_last": "repeat_last_n"}  # fields of SamplingOptions with another name here
 
 
 class _Fields(msgspec.Struct, kw_only=True):
@@ -53,6 +59,15 @@ class StreamOptions(_Fields, kw_only=True):
     """stream_options."""
 
     include_usage: bool | None = None
+
+
+class StructuredOutputs(_Fields, kw_only=True):
+    """structured_outputs, as vLLM names what a text must follow."""
+
+    json: dict[str, Any] | None = None
+    regex: _Grammar | None = None
+    choice: list[str] | None = None
+    grammar: _Grammar | None = None
 
 
 class SamplingFields(_Fields, kw_only=True):
@@ -74,41 +89,51 @@ class SamplingFields(_Fields, kw_only=True):
     repeat_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
     repeat_last_n: _Count | None = None
     logit_bias: dict[str, float] | list[list[Any]] | None = None
-    grammar: Annotated[str, Meta(max_length=MAX_SCHEMA_BYTES)] | None = None
+    typical_p: _Part | None = None
+    top_n_sigma: _Number | None = None
+    xtc_probability: _Part | None = None
+    xtc_threshold: _Part | None = None
+    dynatemp_range: _Factor | None = None
+    dynatemp_exponent: _Factor | None = None
+    dry_multiplier: _Factor | None = None
+    dry_base: _Factor | None = None
+    dry_allowed_length: _Count | None = None
+    dry_penalty_last_n: _Count | None = None
+    dry_sequence_breakers: Annotated[list[str], Meta(max_length=MAX_STOPS)] | None = None
+    mirostat: Annotated[int, Meta(ge=0, le=2)] | None = None
+    mirostat_tau: _Factor | None = None
+    mirostat_eta: _Part | None = None
+    samplers: Annotated[list[str], Meta(max_length=64)] | None = None
+    response_format: dict[str, Any] | None = None
+    grammar: _Grammar | None = None
+    json_schema: dict[str, Any] | None = None
+    guided_json: dict[str, Any] | None = None
+    guided_regex: _Grammar | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: _Grammar | None = None
+    structured_outputs: StructuredOutputs | None = None
     ignore_eos: bool | None = None
     timings_per_token: bool | None = None
     # known, and without effect on the answer: cache_prompt, user, store, metadata, service_tier, ..: not read
     best_of: int | None = None
     suffix: str | None = None
-    typical_p: float | None = None
-    mirostat: int | None = None
-    xtc_probability: float | None = None
-    dry_multiplier: float | None = None
-    dynatemp_range: float | None = None
-    top_n_sigma: float | None = None
-    samplers: Any = None
     n_discard: int | None = None
-    json_schema: Any = None
-    guided_json: Any = None
-    guided_regex: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
-    structured_outputs: Any = None
     lora: Any = None
 
     def check(self) -> None:
         """Refuse what would change the answer and is not supported."""
         neutral: dict[str, Any] = {
-            "typical_p": 1, "mirostat": 0, "xtc_probability": 0, "dry_multiplier": 0, "dynatemp_range": 0,
-            "top_n_sigma": -1, "suffix": "", "best_of": self.n or 1, "n_discard": 0,
-            "samplers": None, "json_schema": None, "guided_json": None, "guided_regex": None, "guided_choice": None,
-            "guided_grammar": None, "structured_outputs": None, "lora": [],
-        }  # fmt: skip
+            "suffix": "",
+            "best_of": self.n or 1,
+            "n_discard": 0,
+            "lora": [],
+        }
         for name, value in neutral.items():
             given = getattr(self, name)
             if given is not None and given != value:
                 raise unsupported(name)
         self.stops()
+        self.form()
 
     def stops(self) -> tuple[str, ...]:
         """The stop strings."""
@@ -117,6 +142,22 @@ class SamplingFields(_Fields, kw_only=True):
             if not text or len(text) > MAX_STOP_CHARACTERS:
                 raise invalid("stop", f"each string must have 1 to {MAX_STOP_CHARACTERS} characters.")
         return found
+
+    def form(self) -> dict[str, Any] | None:
+        """Return what the text must follow, as a response_format, whatever field says it; None: nothing."""
+        apart = self.structured_outputs or StructuredOutputs()
+        schemas = {"json_schema": self.json_schema, "guided_json": self.guided_json, "structured_outputs": apart.json}
+        texts = {
+            "grammar": self.grammar or self.guided_grammar or apart.grammar,
+            "regex": self.guided_regex or apart.regex, "choice": self.guided_choice or apart.choice,
+        }  # fmt: skip
+        found = [{"type": "json_schema", "json_schema": {"schema": one}} for one in schemas.values() if one is not None]
+        found += [{"type": kind, kind: value} for kind, value in texts.items() if value]
+        if self.response_format is not None and self.response_format.get("type") != "text":
+            found.append(self.response_format)
+        if len(found) > 1:
+            raise invalid("response_format", "more than one form of the text. Give one.")
+        return found[0] if found else None
 
     def limit(self) -> int | None:
         """The number of tokens to generate; None: no limit but the context."""
@@ -141,18 +182,14 @@ class SamplingFields(_Fields, kw_only=True):
     def sampling(self, default: SamplingOptions, never: Collection[int], number: int) -> SamplingOptions:
         """Return the sampling of choice `number`; absent fields have the values of `default`. Tokens of `never` are
         excluded."""
-        seed = None if self.seed in (None, -1) else (self.seed + number) % (1 << 63)
-        given = {
-            "temperature": self.temperature, "top_k": None if self.top_k is None else max(0, self.top_k),
-            "top_p": self.top_p, "min_p": self.min_p, "repeat_penalty": self.repeat_penalty,
-            "repeat_last": self.repeat_last_n, "seed": seed, "presence_penalty": self.presence_penalty,
-            "frequency_penalty": self.frequency_penalty,
-        }  # fmt: skip
-        values: dict[str, Any] = {
-            name: getattr(default, name) if value is None else value for name, value in given.items()
-        }
-        bias = {**default.logit_bias, **self.biases(), **dict.fromkeys(never, -math.inf)}
-        return SamplingOptions(**values, logit_bias=bias)
+        values = {one.name: getattr(default, one.name) for one in fields(SamplingOptions)}
+        for name in values:
+            given = getattr(self, _FIELDS.get(name, name))
+            if given is not None and name != "logit_bias":
+                values[name] = given
+        values["seed"] = None if self.seed in (None, -1) else (self.seed + number) % (1 << 63)
+        values["logit_bias"] = {**default.logit_bias, **self.biases(), **dict.fromkeys(never, -math.inf)}
+        return SamplingOptions(**values)
 
     @property
     def streams(self) -> bool:
@@ -172,7 +209,6 @@ class ChatRequest(SamplingFields, kw_only=True):
     max_completion_tokens: _Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP)] | None = None
-    response_format: dict[str, Any] | None = None
     tools: Annotated[list[dict[str, Any]], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
@@ -222,7 +258,6 @@ class CompletionRequest(SamplingFields, kw_only=True):
     prompt: str | list[Any]
     logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP)] | bool | None = None
     echo: bool | None = None
-    response_format: dict[str, Any] | None = None
 
     def prompts(self) -> list[str | _Ids]:
         """The prompts, one for each choice."""

@@ -5,42 +5,20 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 from kernmill.ir import KernmillError, SettingError
 
 from ...arguments import is_whole
+from ..masks import MaskSource
 from ..sampling import SamplingOptions
 
-__all__ = [
-    "Generation", "GenerationRequest", "Mask", "MaskSource", "Piece", "QueueFull", "TokenLogprob", "Usage",
-]  # fmt: skip
+__all__ = ["Generation", "GenerationRequest", "Piece", "QueueFull", "TokenLogprob", "Usage"]
 
 MOST_LOGPROBS = 1000
 
 
 class QueueFull(KernmillError):
     """More requests wait than the engine takes."""
-
-
-class Mask(Protocol):
-    """The tokens that a text may continue with. Each text has its own mask, which changes with each token."""
-
-    def allowed(self, vocabulary: int, /) -> Any:
-        """Return a NumPy array of bool: which tokens may come next. Shapes: (vocabulary,)."""
-        ...
-
-    def accept(self, token: int, /) -> None:
-        """The text continues with this token."""
-        ...
-
-
-class MaskSource(Protocol):
-    """A grammar: it makes a mask for each text."""
-
-    def start(self) -> Mask:
-        """Return the mask of a text that begins now."""
-        ...
 
 
 @dataclass(frozen=True)

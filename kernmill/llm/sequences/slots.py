@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..generation import StopStrings
+from ..masks import MaskedSampler
 from ..tokenizer import Tokenizer
 from .requests import Generation, GenerationRequest, Piece, TokenLogprob, Usage
 
@@ -41,9 +42,10 @@ class Task:
         self.prompt_tokens = len(self.ids)
         room = capacity + 1 - self.prompt_tokens  # the last token of a text is not in the cache
         self.limit = room if request.max_tokens is None else min(request.max_tokens, room)
-        self.sampler = request.sampling.sampler()
-        self.mask = None if request.grammar is None else request.grammar.start()
         self.ends = frozenset[int]() if tokenizer is None else tokenizer.end_ids
+        sampler = request.sampling.sampler(tokenizer)
+        grammar = request.grammar
+        self.sampler = sampler if grammar is None else MaskedSampler(sampler, grammar.start(), self.ends)
         self.known = None if tokenizer is None else len(tokenizer)  # embeddings may be padded past the vocabulary
         self._stream = None if tokenizer is None else tokenizer.stream()
         self._stops = StopStrings(request.stop)
@@ -59,14 +61,10 @@ class Task:
         Returns the number of new tokens: 0 if the model ended the text.
         """
         scores = logits[: self.known]
-        allowed = None if self.mask is None else self.mask.allowed(scores.size)
-        chosen = scores if allowed is None else np.where(allowed, scores, -np.inf)
-        token = self.sampler.choose(chosen, self.ids)
+        token = self.sampler.choose(scores, self.ids)
         if token in self.ends:
             self.finish("stop")
             return 0
-        if self.mask is not None:
-            self.mask.accept(token)
         self.ids.append(token)
         logprobs = (_logprob(scores, token, self.request.logprobs),) if self.request.logprobs else ()
         text = "" if self._stream is None else self._stops.push(self._stream.push(token))

@@ -51,9 +51,7 @@ class CallFormat:
     close: str | None
     reader: Callable[[str, Tools], list[ToolCall]]
     first: str = ""
-    begin: str = ""  # before the JSON of a call, where a grammar can require one
-    end: str = ""
-    arguments: str = "arguments"  # the key of the arguments in that JSON
+    around: tuple[str, str] | None = None  # the JSON of a call's arguments; NAME is the tool. None: they are not JSON
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -244,14 +242,19 @@ _INNER = {
 FORMATS = (  # the first row with a sign in the template
     CallFormat("minimax", ("<minimax:tool_call>",), ("<minimax:tool_call>",), "</minimax:tool_call>", _minimax),
     CallFormat("kimi", ("<|tool_calls_section_begin|>",), ("<|tool_calls_section_begin|>",),
-               "<|tool_calls_section_end|>", _kimi),
-    CallFormat("deepseek", _DEEPSEEK[:1], _DEEPSEEK[:1], _DEEPSEEK[1], _deepseek),
+               "<|tool_calls_section_end|>", _kimi,
+               around=("<|tool_calls_section_begin|><|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>",
+                       "<|tool_call_end|><|tool_calls_section_end|>")),
+    CallFormat("deepseek", _DEEPSEEK[:1], _DEEPSEEK[:1], _DEEPSEEK[1], _deepseek,
+               around=(f"{_DEEPSEEK[0]}{_INNER['deepseek'][0]}NAME{_INNER['deepseek'][2]}",
+                       f"{_INNER['deepseek'][1]}{_DEEPSEEK[1]}")),
     CallFormat("gemma", ("<|tool_call>",), ("<|tool_call>",), "<tool_call|>", _gemma),
     CallFormat("blocks", ("<tool_call>",), ("<tool_call>",), "</tool_call>", _blocks,
-               begin="<tool_call>\n", end="\n</tool_call>"),
-    CallFormat("mistral", ("[TOOL_CALLS]",), ("[TOOL_CALLS]",), None, _mistral),
+               around=('<tool_call>\n{"name": "NAME", "arguments": ', "}\n</tool_call>")),
+    CallFormat("mistral", ("[TOOL_CALLS]",), ("[TOOL_CALLS]",), None, _mistral,
+               around=('[TOOL_CALLS][{"name": "NAME", "arguments": ', "}]")),
     CallFormat("python", ("[func_name1(params_name1", "<|python_start|>"), ("<|python_start|>",), None, _python_calls,
                first="["),
     CallFormat("llama", ("<|python_tag|>", '"parameters": dictionary', "Environment: ipython"), ("<|python_tag|>",),
-               None, _whole_json, first="{", arguments="parameters"),
+               None, _whole_json, first="{", around=('{"name": "NAME", "parameters": ', "}")),
 )  # fmt: skip

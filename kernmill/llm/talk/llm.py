@@ -54,13 +54,15 @@ class LLM:
 
     # --- calls
     def __call__(self, prompt: str | Sequence[int], **options: Any) -> Reply:
-        """Return the reply to a prompt, whole. Options: `sampling`, `max_tokens`, `stop`, `logprobs`, `grammar`, and
-        fields of `SamplingOptions` such as `temperature`."""
+        """Return the reply to a prompt, whole. Options: `response_format` (see `Prompts.conversation`), `sampling`,
+        `max_tokens`, `stop`, `logprobs`, and fields of `SamplingOptions` such as `temperature`."""
         return self.stream(prompt, **options).wait()
 
-    def stream(self, prompt: str | Sequence[int], *, grammar: Any = None, **options: Any) -> Reply:
+    def stream(
+        self, prompt: str | Sequence[int], *, response_format: Mapping[str, Any] | None = None, **options: Any
+    ) -> Reply:
         """Return the reply to a prompt while it is generated: iterate over its parts, or `async for`."""
-        return self.start(Prompt(self.prompts.encode(prompt), grammar=grammar), self.options(options))
+        return self.start(self.prompts.prompt(prompt, response_format), self.options(options))
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Reply:
         """Return the next message of a conversation, whole. Options: those of a call, and those of `conversation`."""

@@ -14,8 +14,9 @@ from ..tokenizer import Tokenizer
 from .guarded import PromptGuard
 from .replies import ReplyFormat
 from .reply import Prompt
+from .rules import reply_rule
 
-__all__ = ["Prompts", "chosen_tool", "message_for_template"]
+__all__ = ["Prompts", "message_for_template"]
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -68,12 +69,12 @@ class Prompts:
         tool_choice: str | Mapping[str, Any] | None = None,
         response_format: Mapping[str, Any] | None = None,
         template_values: Mapping[str, Any] | None = None,
-        grammar: str | None = None,
     ) -> Prompt:
         """Return the prompt of a conversation in OpenAI's form.
 
         tool_choice      "none", "auto", "required", or {"function": {"name": ..}}
-        response_format  {"type": "json_object"}, or {"type": "json_schema", "json_schema": {"schema": ..}}
+        response_format  {"type": "json_object"}, or {"type": "json_schema", "json_schema": {"schema": ..}}; also
+                         {"type": "regex" | "grammar" (GBNF) | "choice" (a list of texts), that word: ..}
         template_values  variables of the template, such as enable_thinking
 
         Raises:
@@ -84,7 +85,7 @@ class Prompts:
         format = ReplyFormat.of(self.template.source, text)
         if given and not format.is_harmony and format.calls is None:
             raise SettingError("tools: the model's chat template has no form for tool calls. Choose another model.")
-        rule = reply_grammar(format, given, tool_choice, response_format, grammar)
+        rule = reply_rule(self.tokenizer, response_format, format, given, tool_choice)
         return Prompt(self._guard.tokens(text), format, given, rule)
 
     def rendered(
@@ -104,11 +105,9 @@ class Prompts:
         self.check_length(text)
         return text
 
-    def prompt(
-        self, text: str | Sequence[int], *, response_format: Mapping[str, Any] | None = None, grammar: str | None = None
-    ) -> Prompt:
+    def prompt(self, text: str | Sequence[int], response_format: Mapping[str, Any] | None = None) -> Prompt:
         """Return the prompt of a completion."""
-        return Prompt(self.encode(text), grammar=reply_grammar(ReplyFormat(), (), None, response_format, grammar))
+        return Prompt(self.encode(text), grammar=reply_rule(self.tokenizer, response_format))
 
     def plain(self, text: str) -> str:
         """Return the result of `rendered` without marks."""
@@ -172,50 +171,3 @@ def _call_of(call: Any, where: str) -> dict[str, Any]:
         "id": str(call.get("id", "")), "type": "function",
         "function": {"name": function["name"], "arguments": arguments},
     }  # fmt: skip
-
-
-def reply_grammar(
-    format: ReplyFormat,
-    tools: Sequence[Mapping[str, Any]],
-    tool_choice: str | Mapping[str, Any] | None,
-    response_format: Mapping[str, Any] | None,
-    grammar: str | None = None,
-) -> Any:
-    """Return the grammar that a reply must follow, or None.
-
-    Raises:
-        SettingError: a choice or a format that is not supported.
-    """
-    chosen = chosen_tool(tools, tool_choice)
-    kind = "text" if response_format is None else response_format.get("type", "text")
-    if kind not in ("text", "json_object", "json_schema"):
-        raise SettingError(f"response_format.type: {str(kind)[:40]} is not supported: text, json_object, json_schema.")
-    if kind != "text" or grammar is not None:
-        raise SettingError("response_format: is not supported by this version.")
-    if chosen is not None:
-        raise SettingError("tool_choice: required and named functions are not supported by this version.")
-    return None
-
-
-def chosen_tool(
-    tools: Sequence[Mapping[str, Any]], choice: str | Mapping[str, Any] | None
-) -> Sequence[Mapping[str, Any]] | None:
-    """Return the tools of which one must be called; None: the model chooses.
-
-    Raises:
-        SettingError: an unknown choice, or an unknown tool.
-    """
-    if choice in (None, "none", "auto"):
-        return None
-    if not tools:
-        raise SettingError("tool_choice: needs tools.")
-    if choice == "required":
-        return tools
-    name = None
-    if isinstance(choice, Mapping):
-        function = choice.get("function")
-        name = function.get("name") if isinstance(function, Mapping) else choice.get("name")
-    found = [tool for tool in tools if tool["function"]["name"] == name]
-    if not found:
-        raise SettingError("tool_choice: must be none, auto, required, or the name of one of the tools.")
-    return found

@@ -57,6 +57,13 @@ class ReplyFormat:
         found = () if self.thought is None else self.thought
         return found if self.calls is None else (*found, *self.calls.markers)
 
+    @property
+    def around(self) -> tuple[str, str] | None:
+        """Return what is before and after the JSON of a call's arguments; NAME is the tool. None: calls are not JSON."""
+        if self.is_harmony:
+            return "<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>", ""
+        return None if self.calls is None else self.calls.around
+
     def reader(self, tools: Sequence[Mapping[str, Any]] = ()) -> ReplyReader | HarmonyReader:
         """A reader for one reply. Without tools, calls are text."""
         if self.is_harmony:

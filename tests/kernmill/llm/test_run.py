@@ -449,3 +449,14 @@ def test_bytes_that_are_no_text(
     assert str(caught.value) == (
         f"run: {what} is not in UTF-8. Convert it, for example with: iconv -f LATIN1 -t UTF-8."
     )
+
+
+def test_text_under_a_grammar(made: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("llguidance")
+    words = ["run", str(made()), "-p", "ab", "-n", "60", "--no-display-prompt", "--temperature", "1.5"]
+    assert main([*words, "--grammar", 'root ::= ("x" | "yz") [0-9]']) == 0
+    assert re.fullmatch(r"(x|yz)\d\n", capsys.readouterr().out)
+    assert main([*words, "-j", '{"enum": ["aa", 12]}']) == 0
+    assert capsys.readouterr().out in ('"aa"\n', "12\n")
+    assert main([*words, "--grammar", "root ::= ("]) == 2
+    assert ": the grammar cannot be read: " in capsys.readouterr().err

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from kernmill import FormatError, SettingError
 from kernmill.llm.sampling import Sampler
+from kernmill.llm.sampling_steps import best as best_of
+from kernmill.llm.sampling_steps import repetitions
 
 
 def by_hand(logits: Sequence[float], recent: Sequence[int], s: Sampler) -> dict[int, float]:
@@ -101,7 +103,7 @@ def test_the_best_of_a_large_vocabulary(size: int, top_k: int) -> None:
         recent = random.integers(0, size, 20).tolist()
         scores = logits.astype(np.float64)
         scores[recent] = np.where(scores[recent] > 0, scores[recent] / penalty, scores[recent] * penalty)
-        best = sampler._best(sampler._penalized(logits, recent))
+        best = best_of(sampler._penalized(logits, recent), min(top_k, size))
         assert best.tolist() == np.argsort(-scores, kind="stable")[:top_k].tolist()
         ids, chances = sampler.distribution(logits, recent)
         assert (ids == best[: len(ids)]).all()
@@ -221,3 +223,147 @@ def test_values_of_another_kind(values: dict[str, Any], message: str) -> None:
 def test_values_of_numpy() -> None:
     sampler = Sampler(np.float32(0.5), np.int64(3), np.float64(0.5), seed=np.uint8(4))  # type: ignore[arg-type]
     assert sampler.choose(np.array([9.0, 0.0])) == 0
+
+
+# --- further steps, each by its definition, in float64
+def left(logits: Sequence[float], recent: Sequence[int] = (), **options: Any) -> dict[int, float]:
+    """Of a sampler with this step alone."""
+    named = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, **options}
+    ids, chances = Sampler(**named).distribution(np.array(logits, np.float64), recent)
+    return dict(zip(ids.tolist(), chances.tolist(), strict=True))
+
+
+def shares(logits: Sequence[float]) -> list[float]:
+    weights = [math.exp(logit - max(logits)) for logit in logits]
+    return [weight / math.fsum(weights) for weight in weights]
+
+
+@settings(deadline=None, max_examples=200)
+@given(logits=logits_of, part=st.sampled_from([0.05, 0.3, 0.6, 0.9, 0.999]))
+def test_typical(logits: list[float], part: float) -> None:
+    chances = shares(logits)
+    entropy = -math.fsum(chance * math.log(chance) for chance in chances)
+    order = sorted(range(len(logits)), key=lambda n: (-logits[n], n))
+    order = sorted(order, key=lambda n: round(abs(-math.log(chances[n]) - entropy), 9))
+    kept, reached = [], 0.0
+    for token in order:
+        kept.append(token)
+        reached += chances[token]
+        if reached > part:
+            break
+    found = left(logits, typical_p=part)
+    if len({round(abs(-math.log(c) - entropy), 9) for c in chances}) == len(logits):  # of ties others may be kept
+        assert set(found) == set(kept)
+    assert len(found) == len(kept)
+
+
+@settings(deadline=None, max_examples=100)
+@given(logits=logits_of, count=st.sampled_from([0.5, 1.0, 2.0]))
+def test_top_n_sigma(logits: list[float], count: float) -> None:
+    mean = math.fsum(logits) / len(logits)
+    spread = math.sqrt(math.fsum((logit - mean) ** 2 for logit in logits) / len(logits))
+    kept = {n for n, logit in enumerate(logits) if logit >= max(logits) - count * spread - 1e-9}
+    assert set(left(logits, top_n_sigma=count)) in (kept, {n for n in kept if logits[n] > max(logits) - count * spread})
+
+
+def test_xtc_leaves_out_the_best_but_the_least_above_the_threshold() -> None:
+    logits = np.log([0.4, 0.3, 0.2, 0.1]).tolist()
+    assert set(left(logits, xtc_probability=1.0, xtc_threshold=0.15)) == {2, 3}
+    assert set(left(logits, xtc_probability=1.0, xtc_threshold=0.35)) == {0, 1, 2, 3}
+    assert set(left(logits, xtc_probability=0.0, xtc_threshold=0.15)) == {0, 1, 2, 3}
+    sampler = Sampler(1, 0, 1, 0, seed=2, xtc_probability=0.25, xtc_threshold=0.15)
+    times = sum(len(sampler.distribution(np.array(logits))[0]) == 2 for _ in range(2000))
+    assert abs(times / 2000 - 0.25) < 0.04
+
+
+@pytest.mark.parametrize(
+    ("recent", "wanted"),
+    [
+        ([1, 2, 3, 1, 2], {3: 2}),  # 1 2 came before, and 3 followed
+        ([1, 2, 3, 9, 1, 2, 4, 1, 2], {3: 2, 4: 2}),
+        ([5, 1, 2, 3, 5, 1, 2, 8, 5, 1, 2], {3: 3, 8: 3}),
+        ([1, 1, 1, 1], {1: 3}),
+        ([1, 2, 7, 1, 2], {}),  # 7 is a breaker, and cannot be penalized itself
+        ([1, 2, 3, 1, 7, 2], {3: 1}),  # nothing reaches over it
+        ([1, 2, 3, 7], {}),
+    ],
+)
+def test_repetitions(recent: list[int], wanted: dict[int, int]) -> None:
+    assert repetitions(np.array(recent), frozenset([7])) == wanted
+
+
+@settings(deadline=None, max_examples=200)
+@given(recent=st.lists(st.integers(0, 3), min_size=1, max_size=30))
+def test_repetitions_by_hand(recent: list[int]) -> None:
+    wanted: dict[int, int] = {}
+    limit = next((n for n, token in enumerate(reversed(recent)) if token == 3), len(recent))
+    for place in range(1, len(recent)):
+        length = 0
+        while length < min(place, limit) and recent[place - 1 - length] == recent[-1 - length]:
+            length += 1
+        if length and recent[place] != 3:
+            wanted[recent[place]] = max(length, wanted.get(recent[place], 0))
+    assert repetitions(np.array(recent), frozenset([3])) == wanted
+
+
+def test_dry_lowers_what_continues_a_repetition() -> None:
+    plain = left([0.0] * 6)
+    found = left([0.0] * 6, [1, 2, 3, 4, 1, 2, 3], dry_multiplier=0.5, dry_base=2.0, dry_allowed_length=2)
+    np.testing.assert_allclose(math.log(found[0] / found[4]), 0.5 * 2.0)
+    assert len({round(chance, 12) for token, chance in found.items() if token != 4}) == 1
+    assert left([0.0] * 6, [1, 2, 3, 4, 1, 2, 3], dry_multiplier=0.5, dry_allowed_length=4) == plain
+    assert left([0.0] * 6, [1, 2, 3, 4, 1, 2, 3], dry_multiplier=0.5, dry_penalty_last_n=4) == plain
+
+
+@settings(deadline=None, max_examples=100)
+@given(logits=logits_of, power=st.sampled_from([0.5, 1.0, 2.0]))
+def test_dynamic_temperature(logits: list[float], power: float) -> None:
+    chances = shares(logits)
+    entropy = -math.fsum(chance * math.log(chance) for chance in chances)
+    heat = 1.0
+    if len(logits) > 1:
+        heat = 0.5 + (1.5 - 0.5) * (entropy / math.log(len(logits))) ** power
+    wanted = shares([logit / heat for logit in logits])
+    found = left(logits, dynatemp_range=0.5, dynatemp_exponent=power)
+    np.testing.assert_allclose([found[n] for n in range(len(logits))], wanted, rtol=1e-9)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("target", [2.0, 4.0])
+def test_mirostat_reaches_its_surprise(version: int, target: float) -> None:
+    logits = np.log(1 / np.arange(1, 3001) ** 1.1)  # as words are distributed
+    chances = np.exp(logits) / np.exp(logits).sum()
+    sampler = Sampler(1.0, mirostat=version, mirostat_tau=target, mirostat_eta=0.1, seed=7)
+    seen = []
+    for _ in range(1500):
+        ids, kept = sampler.distribution(logits)
+        token = sampler.choose(logits)
+        seen.append(-math.log2(kept[ids.tolist().index(token)] if token in ids else chances[token]))
+    assert abs(np.mean(seen[300:]) - target) < 0.3
+
+
+def test_the_order_of_steps() -> None:
+    logits = np.log([0.5, 0.3, 0.15, 0.05]).tolist()
+    assert len(left(logits, temperature=3.0, top_p=0.7)) == 2
+    late = left(logits, temperature=3.0, top_p=0.7, samplers=("temperature", "top-p"))
+    assert len(late) == 3  # the temperature comes first, and makes the rest more probable
+    assert left(logits, top_k=1, samplers=("temp",)) == left(logits)
+    assert set(left(logits, [0], repeat_penalty=1.5, top_k=1, samplers=("top_k", "penalties"))) == {0}
+    found = left([3.0, 2.0, 1.0], [0], presence_penalty=2.5, top_k=2, samplers=("top_k", "penalties", "temperature"))
+    assert [*found] == [1, 0]
+
+
+def test_a_greedy_sampler_without_what_is_typical() -> None:
+    """A best token that the steps leave out is not chosen, as in llama.cpp."""
+    logits = np.log([0.9, 0.05, 0.03, 0.02])
+    assert Sampler(0.0).choose(logits) == 0
+    assert Sampler(0.0, xtc_probability=1.0, xtc_threshold=0.04).choose(logits) == 1
+
+
+def test_bad_steps() -> None:
+    with pytest.raises(SettingError, match=r"^Sampler: samplers: 'top_z' is unknown\. Names are penalties, dry, "):
+        Sampler(samplers=("top_k", "top_z"))
+    with pytest.raises(SettingError, match=r"^Sampler: mirostat=3: must be from 0 to 2\.$"):
+        Sampler(mirostat=3)
+    with pytest.raises(SettingError, match=r"^Sampler: dry_sequence_breakers=\('',\): must be strings"):
+        Sampler(dry_sequence_breakers=("",))

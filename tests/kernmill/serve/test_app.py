@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -179,6 +180,45 @@ def test_vectors(server: Running, stories: str) -> None:
     assert plain["usage"]["prompt_tokens"] == plain["usage"]["total_tokens"] > 0
 
 
+FORMS: list[tuple[dict[str, Any], str]] = [
+    ({"grammar": 'root ::= "x" [0-9]'}, r"x\d"),
+    ({"guided_grammar": 'root ::= "x" [0-9]'}, r"x\d"),
+    ({"guided_regex": "a{3}"}, "aaa"),
+    ({"guided_choice": ["yes", "no"]}, "yes|no"),
+    ({"guided_json": {"enum": [1]}}, "1"),
+    ({"json_schema": {"enum": [1]}}, "1"),
+    ({"structured_outputs": {"choice": ["yes", "no"]}}, "yes|no"),
+    ({"structured_outputs": {"json": {"enum": ["a"]}}}, '"a"'),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": [True]}}}}, "true"),
+    ({"response_format": {"type": "json_object", "schema": {"const": {}}}}, r"\{ ?\}"),
+    ({"response_format": {"type": "text"}}, "(?s).*"),
+]
+
+
+@pytest.mark.parametrize(("fields", "pattern"), FORMS, ids=lambda value: str(value)[:30])
+def test_forms_of_text(server: Running, fields: dict[str, Any], pattern: str) -> None:
+    given = {"temperature": 1.5, "max_tokens": 40, **fields}
+    chat = server.ask("/v1/chat/completions", {"messages": HELLO, **given}).json
+    assert re.fullmatch(pattern, chat["choices"][0]["message"]["content"])
+    text = server.ask("/v1/completions", {"prompt": "Once", **given}).json
+    assert re.fullmatch(pattern, text["choices"][0]["text"])
+
+
+def test_samplers_of_llama_server(server: Running) -> None:
+    """Each of them leaves one token, the best."""
+    best = server.ask("/v1/completions", {"prompt": "Once upon", "temperature": 0, "max_tokens": 6}).json["choices"]
+    alone: list[dict[str, Any]] = [
+        {"top_n_sigma": 1e-4}, {"samplers": ["top_k", "temperature"], "top_k": 1},
+        {"mirostat": 2, "mirostat_tau": 0, "temperature": 0.01}, {"dynatemp_range": 1e-3, "temperature": 1e-4},
+    ]  # fmt: skip
+    for fields in alone:
+        given = {"prompt": "Once upon", "temperature": 1, "max_tokens": 6, **fields}
+        assert server.ask("/v1/completions", given).json["choices"] == best, fields
+    varied = {"xtc_probability": 1, "xtc_threshold": 0.01, "dry_multiplier": 5, "dry_sequence_breakers": []}
+    given = {"prompt": "Once upon", "temperature": 0.7, "max_tokens": 6, **varied}
+    assert server.ask("/v1/completions", given).json["choices"] != best
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [
@@ -194,7 +234,10 @@ def test_vectors(server: Running, stories: str) -> None:
         ({"messages": HELLO, "top_logprobs": 3}, "top_logprobs"),
         ({"messages": HELLO, "logit_bias": {"a": 1}}, "logit_bias"),
         ({"messages": HELLO, "logit_bias": {str(i): 1 for i in range(1001)}}, "logit_bias"),
-        ({"messages": HELLO, "mirostat": 2}, "mirostat"),
+        ({"messages": HELLO, "mirostat": 3}, "mirostat"),
+        ({"messages": HELLO, "samplers": ["top_z"]}, "samplers"),
+        ({"messages": HELLO, "grammar": "root ::= ("}, "response_format"),
+        ({"messages": HELLO, "grammar": 'root ::= "a"', "guided_regex": "a"}, "response_format"),
         ({"messages": HELLO, "functions": [{"name": "f"}]}, "functions"),
         ({"messages": HELLO, "response_format": {"type": "xml"}}, "response_format.type"),
         ({"messages": HELLO, "tool_choice": "required"}, "tool_choice"),

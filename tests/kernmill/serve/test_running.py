@@ -122,10 +122,9 @@ def command_with_prefix(*words: str) -> Generator[Running]:
         (["MODEL", "--chat-template", "chatml"], "--chat-template chatml: must be Jinja source. Save the template to a "
          "file, and give it with --chat-template-file."),
         (["MODEL", "MODEL", "-a", "x"], "--alias x is for one model, and there are 2."),
-        (["MODEL", "--temp", "nan"], "temperature=nan: must be from -1e+06 to 1e+06."),
+        (["MODEL", "--temp", "nan"], "--temperature nan: must be from -1e+06 to 1e+06."),
         (["--models-dir", "/no"], "--models-dir /no: there is no such folder."),
-        (["MODEL", "--mirostat", "2"], "there is no option --mirostat. Choose by --temp, --top-k, --top-p, --min-p and "
-         "penalties; in Python, by your own sampler."),
+        (["MODEL", "--mirostat", "3"], "--mirostat 3: must be from 0 to 2."),
     ],
     ids=lambda value: str(value)[:40],
 )  # fmt: skip

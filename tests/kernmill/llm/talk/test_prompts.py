@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernmill.ir import SettingError
-from kernmill.llm.talk.prompts import chosen_tool, message_for_template
+from kernmill.llm.talk.prompts import message_for_template
 
 
 def test_messages_as_templates_expect_them() -> None:
@@ -17,12 +17,3 @@ def test_messages_as_templates_expect_them() -> None:
     }  # fmt: skip
     with pytest.raises(SettingError):
         message_for_template({**message, "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}, 0)
-
-
-def test_the_choice_of_a_tool() -> None:
-    tools = [{"function": {"name": name}} for name in "fg"]
-    assert chosen_tool(tools, "auto") is chosen_tool(tools, None) is None
-    assert chosen_tool(tools, "required") == tools
-    assert chosen_tool(tools, {"type": "function", "function": {"name": "g"}}) == tools[1:]
-    with pytest.raises(SettingError):
-        chosen_tool(tools, {"function": {"name": "h"}})

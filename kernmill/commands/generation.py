@@ -1,0 +1,98 @@
+"""From the options of a command line to how text is generated: sampling, grammars, chat templates."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from kernmill.ir import SettingError
+
+from ..llm.sampling import SamplingOptions
+from . import options
+
+__all__ = ["file_text", "grammar", "sampling", "template"]
+
+_LETTERS = {
+    "e": "penalties", "d": "dry", "s": "top_n_sigma", "k": "top_k", "y": "typ_p", "p": "top_p", "m": "min_p",
+    "x": "xtc", "t": "temperature",
+}  # fmt: skip
+_OPTION_NAMES = {"repeat_last": "repeat_last_n", "typical_p": "typical", "dynatemp_exponent": "dynatemp_exp",
+                 "mirostat_tau": "mirostat_ent", "mirostat_eta": "mirostat_lr"}  # fmt: skip
+
+
+def sampling(command: str, given: argparse.Namespace) -> SamplingOptions:
+    """Return the sampling of a command line.
+
+    Raises:
+        SettingError: a value outside its range, with the name of its option.
+    """
+    names = [one.name for one in fields(SamplingOptions)]
+    own = {"logit_bias", "samplers", "dry_sequence_breakers"}
+    values: dict[str, Any] = {name: getattr(given, _OPTION_NAMES.get(name, name)) for name in names if name not in own}
+    if given.samplers is not None:
+        values["samplers"] = given.samplers
+    if given.sampler_seq is not None:
+        if unknown := [letter for letter in given.sampler_seq if letter not in _LETTERS]:
+            raise SettingError(f"{command}: --sampler-seq {given.sampler_seq}: {unknown[0]} is none of edskypmxt.")
+        values["samplers"] = tuple(_LETTERS[letter] for letter in given.sampler_seq)
+    if given.dry_sequence_breaker is not None:
+        values["dry_sequence_breakers"] = tuple(
+            options.typed_text(text) for text in given.dry_sequence_breaker if text != "none"
+        )
+    try:
+        return SamplingOptions(**values, logit_bias=dict(given.logit_bias or ()))
+    except SettingError as error:
+        name, mark, rest = str(error).removeprefix("SamplingOptions: ").partition("=")
+        option = _OPTION_NAMES.get(name, name).replace("_", "-")
+        raise SettingError(f"{command}: {f'--{option} {rest}' if mark else name}") from None
+
+
+def grammar(command: str, given: argparse.Namespace) -> tuple[str, str] | None:
+    """Return the kind of the grammar that text must follow, and its source; None: any text.
+
+    Raises:
+        SettingError: two of them, or a file that cannot be read.
+    """
+    names = {"--grammar": "gbnf", "--grammar-file": "gbnf", "--json-schema": "json_schema",
+             "--json-schema-file": "json_schema"}  # fmt: skip
+    found = {name: value for name in names if (value := getattr(given, name[2:].replace("-", "_"))) is not None}
+    if len(found) > 1:
+        raise SettingError(f"{command}: {' and '.join(found)} are both a grammar. Give one.")
+    for name, value in found.items():
+        return names[name], file_text(command, value, name) if name.endswith("-file") else value
+    return None
+
+
+def template(command: str, given: argparse.Namespace) -> str | None:
+    """Return the Jinja source that replaces a file's template; None: none does.
+
+    Raises:
+        SettingError: two of them, no Jinja source, or a file that cannot be read.
+    """
+    if None not in (given.chat_template, given.chat_template_file):
+        raise SettingError(f"{command}: --chat-template and --chat-template-file are both a template. Give one.")
+    if given.chat_template_file is not None:
+        return file_text(command, given.chat_template_file, "--chat-template-file")
+    source: str | None = given.chat_template
+    if source is not None and "{" not in source:
+        raise SettingError(
+            f"{command}: --chat-template {source}: must be Jinja source. Save the template to a file, and give it with "
+            "--chat-template-file."
+        )
+    return source
+
+
+def file_text(command: str, path: str, option: str) -> str:
+    """Return the text of a file that an option names.
+
+    Raises:
+        SettingError: it cannot be read.
+    """
+    options.check_path(command, path, f"Give a file with {option}.")
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise SettingError(f"{command}: {option} {path}: cannot be read: {why}.") from None
