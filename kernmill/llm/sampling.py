@@ -236,7 +236,7 @@ def _known_samplers(names: object, call: str) -> tuple[str, ...]:
     if not isinstance(names, (list, tuple)):
         raise SettingError(f"{call}: samplers={names!r}: must be a list of names.")
     found = tuple(_OTHER_NAMES.get(name, name) if isinstance(name, str) else name for name in names)
-    bad = next((name for name in found if name not in STEPS), None)
+    bad = next((name for name in found if not isinstance(name, str) or name not in STEPS), None)
     if bad is not None:
         raise SettingError(f"{call}: samplers: {bad!r} is unknown. Names are {', '.join(SAMPLERS)}.")
     return found

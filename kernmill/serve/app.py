@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import functools
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -429,8 +430,8 @@ def _options(llm: LLM, body: SamplingFields, top: int | None) -> list[TextOption
         ]
     except KernmillError as error:
         message = str(error).removeprefix("SamplingOptions: ")
-        param = message.partition("=")[0]
-        raise RequestError(400, message, param=param if param.isidentifier() else None, code="invalid_value") from error
+        named = re.match(r"[a-z_]+(?=[=:])", message)
+        raise RequestError(400, message, param=named and named[0], code="invalid_value") from error
     return [TextOptions(sampling, body.limit(), body.stops(), top) for sampling in samplings]
 
 

@@ -59,7 +59,7 @@ class ReplyFormat:
 
     @property
     def around(self) -> tuple[str, str] | None:
-        """Return what is before and after the JSON of a call's arguments; NAME is the tool. None: calls are not JSON."""
+        """Return what is around the JSON of a call's arguments; NAME is the tool. None: calls are not JSON."""
         if self.is_harmony:
             return "<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>", ""
         return None if self.calls is None else self.calls.around
