@@ -4,13 +4,17 @@ renderer."""
 if __name__ != "kernmill.compiler":
     raise ImportError("import kernmill.compiler, not compiler: the bare name would load a second copy")
 
+from .graph.build_kernels import *
 from .graph.choose_devices import *
-from .graph.memory_plan import *
+from .graph.choose_stored import *
+from .graph.fuse import *
 from .graph.merge_kernels import *
 from .graph.min_cut import *
+from .graph.order_kernels import *
+from .graph.pipeline import *
 from .graph.place import *
 from .graph.placement_units import *
-from .graph.plan_kernels import *
+from .graph.plan_memory import *
 from .graph.read_parts import *
 from .kernel.distribute_work_items import *
 from .kernel.estimate import *

@@ -1,4 +1,5 @@
-"""THE LIST: every pass from a kernel to linear UOps: its predecessors, its stage, and the reason for its position.
+"""THE LIST of the loop half: every pass from a kernel to linear UOps: its predecessors, its stage, and the reason for
+its position. The list of the graph half is compiler/graph/pipeline.py.
 
 The order of the list is the order of work; `after` and `why` are the knowledge behind it and are checked by
 tests/compiler/test_pipeline.py. With CHECK=1, and in all tests, each stage is verified (ir/verify.py).
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from kernmill.ir import Ops, Stage, Target, UOp, dtypes, simplify, verify
 
@@ -40,22 +42,26 @@ __all__ = ["PIPELINE", "Pass", "lower", "optimize_loops"]
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One step, called like its function and its file: `run(ast, target)` takes the graph that the pass before it left
-    to one of `stage`."""
+    """One step, called like its function and its file: `run(kernel, target)` takes the kernel that the pass before it
+    left to one of `stage`: a SINK, from `linearize` on a list of UOps."""
 
     name: str
-    run: Callable[[UOp, Target], UOp]
+    run: Callable[[Any, Target], Any]
     stage: Stage
     after: tuple[str, ...]
     why: str
 
 
 PIPELINE: tuple[Pass, ...] = (
-    Pass("trim_loops", lambda ast, target: trim_loops(ast), Stage.OPTIMIZED, (),
+    Pass("merge_loops", lambda ast, target: merge_loops(ast), Stage.KERNEL, (),
+         "the optimizer gets one long contiguous loop, which vectorizes and threads better than two short ones"),
+    Pass("optimize", lambda ast, target: choose(ast, target).ast, Stage.OPTIMIZED, ("merge_loops",),
+         "the schedule cuts loops and gives each its kind; a given schedule replaces the heuristic's"),
+    Pass("trim_loops", lambda ast, target: trim_loops(ast), Stage.OPTIMIZED, ("optimize",),
          "a tile ends at its last row: loops are split, and rows are still loops"),
     Pass("peel_loops", lambda ast, target: peel_loops(ast), Stage.OPTIMIZED, ("trim_loops",),
          "loop bounds are known, and unrolled instances still share one condition"),
-    Pass("find_mmas", find_mmas, Stage.OPTIMIZED, (),
+    Pass("find_mmas", find_mmas, Stage.OPTIMIZED, ("optimize",),
          "a blockwise reduction is still one node, its packed operand one load, and work-items are loops"),
     Pass("distribute_work_items", lambda ast, target: distribute_work_items(ast), Stage.OPTIMIZED,
          ("trim_loops", "find_mmas"),
@@ -91,15 +97,25 @@ PIPELINE: tuple[Pass, ...] = (
          "decompositions leave constants to fold; the last pass in which integer arithmetic is unbounded"),
     Pass("lower_index", lambda ast, target: lower_index(ast, loop_depths(ast)), Stage.LOWERED, ("simplify",),
          "gives loop variables a machine type and orders sums by loop depth; no algebraic rule may follow"),
+    Pass("linearize", lambda ast, target: linearize(ast, target.vector_registers // 2), Stage.LINEAR, ("lower_index",),
+         "nothing moves in the graph any more: each node goes into the block of its innermost loop"),
+    Pass("nest_sums", lambda uops, target: nest_sums(uops), Stage.LINEAR, ("linearize", "lower_reduces"),
+         "every value has its position, so a long sum becomes sums of blocks: small terms keep their digits"),
+    Pass("place_barriers", lambda uops, target: place_barriers(uops), Stage.LINEAR,
+         ("linearize", "distribute_work_items"),
+         "the list shows between which stores and loads of shared memory work-items have to wait"),
 )  # fmt: skip
+_OPTIMIZED = 1 + [step.name for step in PIPELINE].index("optimize")
 
 
 def optimize_loops(ast: UOp, target: Target, actions: Sequence[Action] | None = None) -> UOp:
-    """The kernel optimized by `actions` (None: by the heuristic)."""
+    """The kernel optimized by `actions` (None: by the heuristic), through the first passes of PIPELINE."""
     if routine_of(ast) is not None:
         return ast  # its loops run in order
-    ast = merge_loops(ast)
-    return choose(ast, target).ast if actions is None else apply_actions(ast, actions)
+    for step in PIPELINE[:_OPTIMIZED]:
+        is_given = step.name == "optimize" and actions is not None
+        ast = apply_actions(ast, actions or ()) if is_given else step.run(ast, target)
+    return ast
 
 
 def lower(
@@ -110,30 +126,29 @@ def lower(
     is_checked: bool = False,
     seen: Callable[[str, UOp | list[UOp]], None] = lambda name, uops: None,
 ) -> list[UOp]:
-    """Linear UOps of a kernel that was optimized, through PIPELINE. It takes the arguments of the one that it was.
+    """Linear UOps of a kernel that was optimized, through the passes of PIPELINE behind the optimizer.
+
+    It takes the arguments of the kernel that it was before, used or not.
 
     With `is_checked` every stage is verified; an InternalError names the pass that left something illegal behind.
     `seen` is called with the name of each pass and what it left.
     """
     routine = routine_of(ast)
     if routine is not None:
-        uops = expand_routine(ast, routine, target)
+        linear = expand_routine(ast, routine, target)
         if is_checked:
-            verify(uops, Stage.LINEAR, routine.arg[0], target.most_lanes)
-        return uops
+            verify(linear, Stage.LINEAR, routine.arg[0], target.most_lanes)
+        return linear
     arguments = [node for node in arguments_of.toposort() if node.op in (Ops.PARAM, Ops.VARIABLE)]
     if is_checked:
         verify(ast, Stage.OPTIMIZED, "optimize")
-    for step in PIPELINE:
-        ast = step.run(ast, target)
-        seen(step.name, ast)
+    program: Any = ast
+    for step in PIPELINE[_OPTIMIZED:]:
+        program = step.run(program, target)
+        seen(step.name, program)
         if is_checked:
-            verify(ast, step.stage, step.name, target.most_lanes)
-    uops = place_barriers(nest_sums(linearize(ast, target.vector_registers // 2)))
+            verify(program, step.stage, step.name, target.most_lanes)
+    uops: list[UOp] = program
     named = {(u.op, u.arg) for u in uops if u.op in (Ops.PARAM, Ops.VARIABLE)}
     unused = [u for u in arguments if (u.op, u.arg) not in named]  # still passed
-    uops = [*(u.replace(dtype=dtypes.int64 if u.op is Ops.VARIABLE else u.dtype) for u in unused), *uops]
-    seen("linearize", uops)
-    if is_checked:
-        verify(uops, Stage.LINEAR, "linearize", target.most_lanes)
-    return uops
+    return [*(u.replace(dtype=dtypes.int64 if u.op is Ops.VARIABLE else u.dtype) for u in unused), *uops]

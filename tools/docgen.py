@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -76,15 +77,32 @@ def ops() -> str:
 
 
 def pipeline() -> str:
-    intro = "How a kernel with a schedule becomes linear UOps, in order. CHECK=1 verifies what each pass leaves.\n"
+    intro = "Two lists lead from a tensor graph to linear UOps: one for the graph, one for the loops of each kernel.\n"
+    graph = (
+        "## The graph half\n\nFrom a closed tensor graph (its data are PARAMs) to kernels in order and a memory plan.\n"
+        "A pass reads fields of a `Draft` and makes one. Where a pass says *again*, passes from there on run\n"
+        "again if it found something.\n"
+    )
+    loops = (
+        "## The loop half\n\nFrom a kernel to linear UOps, for one target. CHECK=1 verifies what each pass leaves.\n"
+    )
+    names = {field.name for field in dataclasses.fields(compiler.Draft)}
+    graph_rows = []
+    for number, one in enumerate(compiler.GRAPH_PIPELINE, 1):
+        reads = ", ".join(code(name) for name in one.run.__code__.co_names if name in names)
+        makes = code(one.makes) + (f", again from {code(one.again)}" if one.again else "")
+        graph_rows.append((number, code(one.name), reads, makes, ", ".join(map(code, one.after)), one.why))
     rows = [
         (number, code(one.name), one.stage, ", ".join(map(code, one.after)), one.why)
         for number, one in enumerate(compiler.PIPELINE, 1)
     ]
-    columns = ("", "pass", "leaves", "after", "why there")
     shown = [f"{title}:\n\n```\n{dump.rstrip()}\n```\n" for title, dump in dumps()]
     example = "## One kernel on its way\n\n![The passes and one kernel](pictures/pipeline.svg)\n"
-    return page("The pipeline", "compiler/pipeline.py", intro, table(columns, rows), example, *shown)
+    return page(
+        "The pipeline", "compiler/graph/pipeline.py and compiler/pipeline.py", intro,
+        graph, table(("", "pass", "reads", "makes", "after", "why there"), graph_rows),
+        loops, table(("", "pass", "leaves", "after", "why there"), rows), example, *shown,
+    )  # fmt: skip
 
 
 def calls(owner: object, names: Iterable[str], *, is_method: bool = False) -> str:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import kernmill.compiler as compiler
-from kernmill.ir import GraphPlan, Kernel, Ops, Target, elementwise, print_uops
+from kernmill.ir import GraphPlan, Kernel, Ops, Stage, Target, elementwise, print_uops
 from kernmill.renderers import LLVM_OPS
 from tests.compiler.kernels import data, matmul, only, relu, scheduled, softmax, total
 from tests.test_layers import USES
@@ -119,6 +119,8 @@ def dumps() -> list[tuple[str, str]]:
     found.append((f"its schedule: {SCHEDULE.replace(chr(10), '; ')}", print_uops(scheduled_kernel)))
     now = scheduled_kernel
     for step in compiler.PIPELINE:
+        if step.name in ("merge_loops", "optimize") or step.stage is Stage.LINEAR:
+            continue
         after = step.run(now, EXAMPLE)
         if after is not now:
             found.append((f"after {step.name}", print_uops(after)))
@@ -130,18 +132,24 @@ def dumps() -> list[tuple[str, str]]:
 def pipeline() -> str:
     """The passes in order with the stage that each leaves, and one kernel on its way through them."""
     stages = list(dict.fromkeys(str(step.stage) for step in compiler.PIPELINE))
-    fills = dict(zip(stages, ("#d5f0d0", "#cfe3ff", "#ffe3c2", "#f3d6ea"), strict=False))
+    fills = dict(zip(stages, ("#eeeeee", "#d5f0d0", "#cfe3ff", "#ffe3c2", "#f3d6ea"), strict=True))
     shown = dumps()
     changed = {title.removeprefix("after ") for title, _ in shown}
     parts, x, y = (
-        [text(10, 18, "Passes in order (colour: stage that is left; bold frame: changes the kernel below)")],
+        [text(10, 18, "The graph half: from a closed tensor graph to kernels in order and a memory plan")],
         10,
         30,
     )
-    for number, step in enumerate(compiler.PIPELINE, 1):
-        parts.append(box(x, y, 128, 30, fills[str(step.stage)]))
-        parts.append(text(x + 6, y + 19, f"{number} {step.name}", size=10))
-        if step.name in changed:
+    steps = [(step.name, "#f7f0c8") for step in compiler.GRAPH_PIPELINE]
+    loops = [(step.name, fills[str(step.stage)]) for step in compiler.PIPELINE]
+    for number, (name, fill) in enumerate([*steps, *loops], 1 - len(steps)):
+        if number == 1:
+            x, y = 10, y + 64
+            title = "The loop half, for each kernel (colour: stage that is left; bold frame: changes the kernel below)"
+            parts.append(text(10, y - 12, title))
+        parts.append(box(x, y, 128, 30, fill))
+        parts.append(text(x + 6, y + 19, f"{number if number > 0 else number + len(steps)} {name}", size=10))
+        if name in changed and number > 0:
             parts.append(
                 f'<rect x="{x}" y="{y}" width="128" height="30" rx="4" fill="none" stroke="#000" stroke-width="3"/>'
             )

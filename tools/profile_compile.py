@@ -91,18 +91,14 @@ def watch(phases: Phases) -> None:
     phases.wrap("kernmill.runtime.plans.plan", {
         "closed": "close the graph", "build_all": "look up", "_read": "read plan", "_written": "write plan",
     })  # fmt: skip
-    phases.wrap("kernmill.runtime.plans.planning", {"plan_kernels": "plan kernels", "plan_memory": "plan memory"})
-    phases.wrap("kernmill.compiler.graph.plan_kernels", {"fuse": "fuse"})
+    phases.wrap("kernmill.runtime.plans.planning", {"plan_graph": "plan the graph"})
     phases.wrap("kernmill.runtime.programs.compiling", {
         "lower": "lower", "estimate": "estimate", "signature": "render",
     })  # fmt: skip
-    phases.wrap("kernmill.compiler.pipeline", {
-        "choose": "choose actions", "merge_loops": "merge loops", "linearize": "linearize",
-    })  # fmt: skip
-    pipeline: Any = sys.modules["kernmill.compiler.pipeline"]
-    pipeline.PIPELINE = tuple(
-        replace(step, run=phases.timed(f"pass {step.name}", step.run)) for step in pipeline.PIPELINE
-    )
+    for module, name in (("pipeline", "PIPELINE"), ("graph.pipeline", "GRAPH_PIPELINE")):
+        pipeline: Any = sys.modules[f"kernmill.compiler.{module}"]
+        steps = [replace(step, run=phases.timed(f"pass {step.name}", step.run)) for step in getattr(pipeline, name)]
+        setattr(pipeline, name, tuple(steps))
     device = importlib.import_module("kernmill.runtime").get_device("LLVM")
     device.renderer.render = phases.timed("render", device.renderer.render)
     phases.wrap("kernmill.runtime.cpu.llvm_codegen", {"compile_ir": "LLVM"})  # of compile_later

@@ -14,20 +14,21 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from kernmill.ir import GraphPlan, Item, Kernel, Ops, UOp, distinct, simplify, substitute
 
 from ..kernel.facts import MOST_CODE, code_cost, loops_of, numbered, order_of, routine_of
-from .memory_plan import Alive, buffers_of, outputs_of
+from .plan_memory import Alive, buffers_of, outputs_of
 
 __all__ = ["merge_kernels"]
 
 _MOST_BUFFERS = 12  # of a kernel: each is a separate access stream
 
 
-def merge_kernels(plan: GraphPlan) -> list[Item]:
-    """Return the items of the plan, fewer if kernels could be merged."""
+def merge_kernels(plan: GraphPlan) -> GraphPlan:
+    """Return the plan, with fewer items if kernels could be merged."""
     items = _Items(plan)
     alike: dict[Hashable, set[int]] = {}  # kernels without reductions, by loops and an element that all of them access
     for at, item in enumerate(plan.items):
@@ -41,7 +42,7 @@ def merge_kernels(plan: GraphPlan) -> list[Item]:
                 waiting = _earlier(items.items[at], alike, n)
         for key in _keys(items.items[place]):
             alike.setdefault(key, set()).add(place)
-    return [item for item in items.items if item is not None]
+    return replace(plan, items=[item for item in items.items if item is not None])
 
 
 def _earlier(item: Item | None, alike: dict[Hashable, set[int]], before: int) -> list[int]:

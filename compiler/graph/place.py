@@ -15,7 +15,7 @@ from kernmill.ir import CompileError, DeviceTable, Ops, PlacedUnit, Placement, U
 from .choose_devices import PlacementChoice, choose_devices, on_one_device, reason, refusal, total_ns
 from .placement_units import PlacementUnit, Value, base_of, find_units, is_view, size_bytes
 
-__all__ = ["Placed", "place_graph"]
+__all__ = ["Placed", "place"]
 
 
 @dataclass(slots=True)
@@ -27,12 +27,18 @@ class Placed:
     placement: Placement | None = None
 
 
-def place_graph(roots: Sequence[UOp], devices: Sequence[str], table: DeviceTable, price: Mapping[str, float]) -> Placed:
+def place(
+    roots: Sequence[UOp], devices: Sequence[str], table: DeviceTable | None, price: Mapping[str, float]
+) -> Placed:
     """Place a closed graph whose PARAM slot i is on devices[i]. `price`: nanoseconds for each byte on a device.
+
+    Without a table of several devices nothing changes.
 
     Raises:
         CompileError: no device can compute a node.
     """
+    if table is None:
+        return Placed([*roots])
     units, values, unit_of = find_units(roots, devices)
     choice = PlacementChoice(units, values, table, price)
     for unit, costs in zip(units, choice.cost, strict=True):

@@ -9,15 +9,23 @@ tests/compiler/graph/test_read_parts.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from kernmill.ir import BufferPlan, Kernel, Ops, UOp, rebuilt, simplify
+from kernmill.ir import BufferPlan, GraphPlan, Kernel, Ops, UOp, rebuilt, simplify
 
 from ..kernel.facts import routine_of
 
-__all__ = ["reading_parts"]
+__all__ = ["read_parts"]
 
 
-def reading_parts(kernel: Kernel, buffers: list[BufferPlan], alignments: Mapping[str, int]) -> Kernel:
+def read_parts(plan: GraphPlan, alignments: Mapping[str, int]) -> GraphPlan:
+    """Return the plan, whose buffers get slices; `alignments`: bytes, of a slice, by device (else 1)."""
+    buffers = [*plan.buffers]
+    items = [_reading_parts(i, buffers, alignments) if isinstance(i, Kernel) else i for i in plan.items]
+    return replace(plan, items=items, buffers=buffers)
+
+
+def _reading_parts(kernel: Kernel, buffers: list[BufferPlan], alignments: Mapping[str, int]) -> Kernel:
     """Return the kernel, each of whose slots covers the first to the last value read; `buffers` get those slices."""
     if routine_of(kernel.ast) is not None:
         return kernel

@@ -15,7 +15,7 @@ from kernmill.ir import Op, Ops, UOp, expand, iota, numel, pad, permute, rebuilt
 
 from ..kernel.facts import combined, neutral_element
 
-__all__ = ["split_reduces"]
+__all__ = ["split_reduce"]
 
 _PARTS = 64  # partial results per output
 _MIN_INNER = 2048  # elements reduced into one partial result, at least
@@ -23,7 +23,7 @@ _MOST_TERMS = 64  # of a sum over axes: each reads a separate buffer, and a kern
 _MAX_OUTPUTS = 16  # with more outputs than this there are rows enough already
 
 
-def split_reduces(roots: Sequence[UOp]) -> list[UOp]:
+def split_reduce(roots: Sequence[UOp]) -> list[UOp]:
     """The same graph, long reductions to few outputs in two steps."""
     sink = UOp(Ops.SINK, roots[0].dtype, tuple(roots))
     readers = Counter(s for node in sink.toposort() if node.op is not Ops.SINK for s in node.src)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernmill.compiler import plan_kernels, plan_memory
+from kernmill.compiler import Draft, plan_graph
 from kernmill.ir import DeviceTable, GraphPlan, MemoryPlan, Ops, OutOfMemoryError, UOp, dtypes, no_collection
 
 from ..device import get_device
@@ -36,8 +36,8 @@ def planned(
     slices = {name: limit.slice_alignment for name, limit in limits.items()}
     text = ""
     for _ in range(_ROUNDS):
-        plan = plan_kernels(roots, devices, in_place, default, table, price, slices)
-        memory = plan_memory(plan, alignments)
+        draft = plan_graph(Draft(roots, devices, in_place, default, table, price, alignments, slices))
+        plan, memory = draft.plan, draft.memory
         if table is None or not (full := _full(plan, memory, table)):
             return plan, memory
         for name in full:

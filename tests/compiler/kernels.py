@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kernmill.compiler import Action, lower, optimize_loops, plan_kernels
+from kernmill.compiler import Action, Draft, lower, optimize_loops, plan_graph
 from kernmill.ir import (
     Copy,
     DType,
@@ -132,7 +132,7 @@ def convolution(x: UOp, w: UOp, stride: int = 1) -> UOp:
 
 # --- schedules -------------------------------------------------------------------------------------------------------
 def scheduled(*roots: UOp, in_place: Sequence[int] = (), devices: Sequence[str] = ("LLVM",) * 8) -> GraphPlan:
-    return plan_kernels(roots, devices, frozenset(in_place), "LLVM")
+    return plan_graph(Draft(roots, devices, frozenset(in_place), "LLVM")).plan
 
 
 def kernels(schedule: GraphPlan) -> list[Kernel]:

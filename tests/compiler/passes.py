@@ -11,7 +11,7 @@ def after(name: str, ast: UOp, schedule: str | None = None, target: Target = VEC
     """The kernel after the pass `name`, each stage verified; scheduled as written or by the heuristic."""
     ast = merge_loops(ast)
     ast = apply_actions(ast, choose(ast, target).actions if schedule is None else parse_schedule(schedule))
-    for step in PIPELINE:
+    for step in PIPELINE[2:]:
         ast = step.run(ast, target)
         verify(ast, step.stage, step.name)
         if step.name == name:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from kernmill import Context, Tensor, cat
+from kernmill.compiler import Draft
 from kernmill.ir import GraphPlan, Kernel
 
 X = np.random.default_rng(5).standard_normal((8, 8)).astype(np.float32)
@@ -143,13 +144,13 @@ def test_cat_and_stack_of_many_are_those_of_numpy(count: int, axis: int) -> None
 def test_a_long_chain_of_equal_steps_has_few_different_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     planning: Any = importlib.import_module("kernmill.runtime.plans.planning")
     plans: list[GraphPlan] = []
-    plan_kernels = planning.plan_kernels
+    plan_graph = planning.plan_graph
 
-    def noted(*of: Any) -> GraphPlan:
-        plans.append(plan_kernels(*of))
-        return plans[-1]
+    def noted(draft: Draft) -> Draft:
+        plans.append(plan_graph(draft).plan)
+        return draft
 
-    monkeypatch.setattr(planning, "plan_kernels", noted)
+    monkeypatch.setattr(planning, "plan_graph", noted)
     Tensor.realize(*means(801))
     kernels = [item for plan in plans for item in plan.items if isinstance(item, Kernel)]
     assert len(kernels) > 20

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from kernmill.compiler import PlacementChoice, choose_devices, find_units, place_graph, total_ns
+from kernmill.compiler import PlacementChoice, choose_devices, find_units, place, total_ns
 from kernmill.ir import (
     CompileError,
     DeviceSpec,
@@ -109,7 +109,7 @@ def test_three_devices_are_placed_nearly_as_well_as_can_be() -> None:
 def test_copies_come_once_and_nodes_read_their_own_device(seed: int) -> None:
     draw = random.Random(seed)
     roots, devices = program(draw, 3, 9)
-    placed = place_graph(roots, devices, table(NAMES, draw), {})
+    placed = place(roots, devices, table(NAMES, draw), {})
     order = UOp(Ops.SINK, dtypes.void, tuple(placed.roots)).toposort()[:-1]
     where: dict[UOp, str | None] = {}
     copies: Counter[tuple[UOp, str]] = Counter()
@@ -129,7 +129,7 @@ def test_copies_come_once_and_nodes_read_their_own_device(seed: int) -> None:
 
 def test_a_copy_is_made_of_the_smallest_view() -> None:
     x, y = leaf(0, 1, 64), leaf(1, 64, 64)
-    (root,) = place_graph([elementwise(Ops.ADD, x, y)], ["A", "B"], table(NAMES[:2]), {}).roots
+    (root,) = place([elementwise(Ops.ADD, x, y)], ["A", "B"], table(NAMES[:2]), {}).roots
     (copy,) = [node for node in root.toposort() if node.op is Ops.COPY]
     assert copy.shape in ((1, 64), (64,))
     assert copy.arg == "B"
@@ -138,7 +138,7 @@ def test_a_copy_is_made_of_the_smallest_view() -> None:
 def test_constants_are_made_where_they_are_read() -> None:
     x = leaf(0, 8, 8)
     mask = expand(reshape(const(dtypes.float32, 3.0), (1, 1)), (8, 8))
-    (root,) = place_graph([elementwise(Ops.MUL, x, mask)], ["B"], table(NAMES[:2]), {}).roots
+    (root,) = place([elementwise(Ops.MUL, x, mask)], ["B"], table(NAMES[:2]), {}).roots
     assert not [node for node in root.toposort() if node.op is Ops.COPY]
 
 
@@ -148,7 +148,7 @@ def test_what_a_device_refuses_is_elsewhere_and_says_why() -> None:
     devices = table(NAMES[:2])
     slow = devices.specs[1]._replace(ops_per_ns=0.01, products_per_ns=0.1, bytes_per_ns=0.1)
     refusing = devices.specs[0]._replace(refused=refusing_exp("EXP of float32"))
-    placed = place_graph([root], ["A"], DeviceTable((refusing, slow), devices.links), {})
+    placed = place([root], ["A"], DeviceTable((refusing, slow), devices.links), {})
     assert placed.placement is not None
     by_reason = {unit.reason: unit.device for unit in placed.placement.units}
     assert by_reason["A cannot: EXP of float32"] == "B"
@@ -161,7 +161,7 @@ def test_what_no_device_computes_is_an_error() -> None:
     refused = refusing_exp("it has no EXP")
     specs = tuple(spec._replace(refused=refused) for spec in devices.specs)
     with pytest.raises(CompileError) as caught:
-        place_graph([root], ["A"], DeviceTable(specs, devices.links), {})
+        place([root], ["A"], DeviceTable(specs, devices.links), {})
     assert "exp of float32: no device of DEVICE=A,B computes it (A: it has no EXP; B: it has no EXP)" in str(
         caught.value
     )
@@ -174,7 +174,7 @@ def test_laws_of_the_predicted_time(seed: int) -> None:
     own = table(NAMES[:2], draw)
 
     def time_on(changed: DeviceTable) -> float:
-        placement = place_graph(roots, devices, changed, {}).placement
+        placement = place(roots, devices, changed, {}).placement
         assert placement is not None
         return placement.predicted_ns
 
@@ -189,11 +189,11 @@ def test_laws_of_the_predicted_time(seed: int) -> None:
 def test_memory_and_writes_stay_where_they_are() -> None:
     x, y = leaf(0, 8, 8), leaf(1, 8, 8)
     written = UOp(Ops.ASSIGN, dtypes.float32, (x, elementwise(Ops.ADD, x, y)))
-    placed = place_graph([written], ["B", "A"], table(NAMES[:2]), {})
+    placed = place([written], ["B", "A"], table(NAMES[:2]), {})
     assert placed.placement is not None
     (unit,) = [unit for unit in placed.placement.units if unit.op == "assign"]
     assert (unit.device, unit.reason) == ("B", "it writes to memory there")
     copied = UOp(Ops.COPY, dtypes.float32, (elementwise(Ops.EXP, x),), "A")
-    placed = place_graph([copied], ["B"], table(NAMES[:2]), {})
+    placed = place([copied], ["B"], table(NAMES[:2]), {})
     assert placed.placement is not None
     assert ("copy", "A", "pinned by .to") in [unit[:1] + unit[2:4] for unit in placed.placement.units]

@@ -20,7 +20,7 @@ def split(root: UOp) -> UOp:
 
 
 def split_reduces(*roots: UOp) -> list[UOp]:
-    found: list[UOp] = split_reduce.split_reduces(roots)
+    found: list[UOp] = split_reduce.split_reduce(roots)
     return found
 
 

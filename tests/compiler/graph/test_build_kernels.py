@@ -198,7 +198,7 @@ def test_an_equal_layer_is_not_built_again(layer: Callable[[UOp, UOp], UOp], mon
     """What is done with a body, and the arithmetic of places, is done once for all layers."""
     built: list[UOp] = []
     tidy = importlib.import_module("kernmill.compiler.kernel.reduce_loops").tidy_reduce_loops
-    module = importlib.import_module("kernmill.compiler.graph.plan_kernels")
+    module = importlib.import_module("kernmill.compiler.graph.build_kernels")
 
     def counted(ast: UOp) -> UOp:
         built.append(ast)

@@ -1,7 +1,7 @@
 """Memory planning: intermediates share one arena per device, each from its first write to its last read.
 
 Assumes: items run in order. Guarantees: two intermediates whose lifetimes touch never overlap. The largest are placed
-first, each at the lowest offset that is free during its life. Tests: tests/compiler/graph/test_memory_plan.py.
+first, each at the lowest offset that is free during its life. Tests: tests/compiler/graph/test_plan_memory.py.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Alive:
         return -self._worst[0][0]
 
     def _ends(self, number: int, positions: set[int]) -> list[tuple[int, int]]:
-        """Where the bytes of a buffer come and go."""
+        """Return the positions at which the bytes of a buffer come and go."""
         size = self.sizes[number]
         return [(min(positions), size), (max(positions) + 1, -size)] if positions else []
 

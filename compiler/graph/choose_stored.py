@@ -1,0 +1,47 @@
+"""Nodes that get memory whatever fusion decides: results, copies and routines with their sources, CONTIGUOUS, checks.
+
+When: before fusion, which starts from them. Tests: tests/compiler/graph/test_build_kernels.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from kernmill.ir import Ops, UOp, dtypes
+
+from .bases import memory_base
+
+__all__ = ["StoredNodes", "choose_stored"]
+
+
+class StoredNodes(NamedTuple):
+    """Nodes with memory: those that are computed, those that are read at the end, and the conditions to check."""
+
+    nodes: set[UOp]
+    results: list[UOp]
+    checks: list[UOp]  # the CHECK nodes
+
+    @property
+    def sink(self) -> UOp:
+        """Return a SINK over everything that the kernels of the graph compute."""
+        return UOp(Ops.SINK, dtypes.void, (*self.results, *(memory_base(check.src[1]) for check in self.checks)))
+
+
+def choose_stored(roots: Sequence[UOp], order: Iterable[UOp]) -> StoredNodes:
+    """Return the nodes that get memory, for the roots of a graph and all its nodes."""
+    results = [memory_base(root) for root in roots]
+    nodes, checks = {*results}, list[UOp]()
+    for node in order:
+        if node.op is Ops.CHECK:
+            checks.append(node)
+            nodes.add(memory_base(node.src[1]))
+        elif node.op is Ops.CONTIGUOUS:
+            nodes.add(memory_base(node))
+        elif node.op is Ops.ASSIGN:
+            nodes.add(node)
+        elif node.op is Ops.COPY:
+            nodes |= {node, memory_base(node.src[0])}  # reshapes of a source have no separate memory
+        elif node.op is Ops.ROUTINE:
+            nodes |= {node, *map(memory_base, node.src)}  # it reads its sources as a whole
+    return StoredNodes({node for node in nodes if node.op is not Ops.PARAM}, results, checks)

@@ -1,0 +1,129 @@
+"""THE LIST of the graph half: every step from a closed tensor graph to kernels in order and a memory plan.
+
+A step reads fields of a Draft and makes one. The order of the list is the order of work; `after` and `why` are the
+knowledge behind it and are checked by tests/compiler/graph/test_pipeline.py. It runs once for each new graph structure;
+the caller caches the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kernmill.ir import DeviceTable, GraphPlan, MemoryPlan, UOp
+
+from .build_kernels import BuiltKernels, build_kernels
+from .choose_in_place import choose_in_place
+from .choose_stored import StoredNodes, choose_stored
+from .find_clashes import find_clashes
+from .find_devices import find_devices
+from .fuse import Fusion, fuse
+from .merge_kernels import merge_kernels
+from .order_kernels import OrderedKernels, order_kernels
+from .place import Placed, place
+from .plan_memory import plan_memory
+from .read_parts import read_parts
+from .split_reduce import split_reduce
+
+__all__ = ["GRAPH_PIPELINE", "Draft", "GraphPass", "plan_graph"]
+
+
+@dataclass(slots=True)
+class Draft:
+    """A graph on its way to a plan: what the caller gives, then what each step makes."""
+
+    roots: Sequence[UOp]
+    """A closed graph: its data are PARAM(slot, numel) nodes."""
+    devices: Sequence[str]
+    """The device of each slot."""
+    in_place: frozenset[int]
+    """The slots that an ASSIGN may overwrite: nothing outside this graph will read their old values."""
+    default_device: str
+    table: DeviceTable | None = None
+    """Several devices, among which the graph is placed."""
+    price: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Nanoseconds for each byte on a device that is full."""
+    alignments: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Bytes, of an intermediate, by device."""
+    slice_alignments: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Bytes, of a slice of a buffer that a kernel gets as a buffer, by device; 1 where it is absent."""
+
+    placed: Placed = field(init=False)
+    device_of: dict[UOp, str] = field(init=False)
+    stored: StoredNodes = field(init=False)
+    refused: frozenset[UOp] = frozenset()
+    targets: dict[UOp, UOp] = field(init=False)
+    fusion: Fusion = field(init=False)
+    built: BuiltKernels = field(init=False)
+    ordered: OrderedKernels = field(init=False)
+    plan: GraphPlan = field(init=False)
+    memory: MemoryPlan = field(init=False)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphPass:
+    """One step, called like its function and its file: `run(draft)` returns the new value of the field `makes`.
+
+    Where that value is another one than before, the steps from `again` on run again.
+    """
+
+    name: str
+    run: Callable[[Draft], Any]
+    makes: str
+    after: tuple[str, ...]
+    why: str
+    again: str = ""
+
+
+GRAPH_PIPELINE: tuple[GraphPass, ...] = (
+    GraphPass("split_reduce", lambda d: split_reduce(d.roots), "roots", (),
+              "both halves of a long reduction are ordinary nodes for all that follows"),
+    GraphPass("place", lambda d: place(d.roots, d.devices, d.table, d.price), "placed", ("split_reduce",),
+              "before kernels are cut, so that none crosses from one device to another; copies become nodes"),
+    GraphPass("find_devices",
+              lambda d: find_devices(d.placed.roots, d.devices, d.placed.devices, d.default_device),
+              "device_of", ("place",),
+              "copies are there: what has no data of its own takes the device of its readers"),
+    GraphPass("choose_stored", lambda d: choose_stored(d.placed.roots, d.device_of), "stored", ("place",),
+              "fusion starts from the nodes that get memory in any case; copies and their sources are among them"),
+    GraphPass("choose_in_place", lambda d: choose_in_place(d.device_of, d.in_place, d.refused), "targets", ("place",),
+              "an assignment that may not overwrite its old value needs a separate buffer, which fusion decides"),
+    GraphPass("fuse", lambda d: fuse(d.stored.sink, d.stored.nodes, frozenset(d.targets)), "fusion",
+              ("choose_stored", "choose_in_place"),
+              "kernel borders must exist before loops do; every use of a node gets its index here (rangeify)"),
+    GraphPass("build_kernels", lambda d: build_kernels(d.fusion, d.stored, d.targets, d.device_of), "built",
+              ("find_devices", "fuse"),
+              "all uses and their indices are known: building a body is one fold over the nodes"),
+    GraphPass("order_kernels", lambda d: order_kernels(d.fusion, d.built, d.targets, d.device_of), "ordered",
+              ("build_kernels",),
+              "readers of an old value run before the kernel that overwrites it; bodies show what each reads"),
+    GraphPass("find_clashes",
+              lambda d: d.refused | find_clashes({*d.stored.results}, d.built, d.ordered, d.targets),
+              "refused", ("order_kernels",),
+              "the order shows who reads an old value too late: those assignments get separate buffers",
+              again="choose_in_place"),
+    GraphPass("merge_kernels",
+              lambda d: merge_kernels(replace(d.built.plan, items=d.ordered.items, placement=d.placed.placement)),
+              "plan", ("find_clashes",),
+              "only in the final order is it known which kernels can move past those between them"),
+    GraphPass("read_parts", lambda d: read_parts(d.plan, d.slice_alignments), "plan", ("merge_kernels",),
+              "the reads of each kernel are final: one that reads a slice gets the slice as its buffer"),
+    GraphPass("plan_memory", lambda d: plan_memory(d.plan, d.alignments), "memory", ("read_parts",),
+              "lives of intermediates are positions in the final order"),
+)  # fmt: skip
+
+
+def plan_graph(draft: Draft) -> Draft:
+    """Run GRAPH_PIPELINE; `plan` and `memory` of the draft are the result.
+
+    Raises:
+        CompileError: no device of the table can compute a node.
+    """
+    at, names = 0, [step.name for step in GRAPH_PIPELINE]
+    while at < len(names):
+        step = GRAPH_PIPELINE[at]
+        made = step.run(draft)
+        at = names.index(step.again) if step.again and made != getattr(draft, step.makes) else at + 1
+        setattr(draft, step.makes, made)
+    return draft
