@@ -1,4 +1,6 @@
-"""Which functions of kernmill run, in order, in a first matrix product and in a replay: recorded by `sys.setprofile`.
+"""Which functions of kernmill run, in order, in a first matrix product and in calls of a captured function.
+
+They are recorded by `sys.setprofile`.
 
 Each runs in a process of its own with settings of its own, so that nothing of this machine, of its caches or of what
 was computed before shows: the product on the device NULL, whose target is fixed.
@@ -12,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["matmul_path", "replay_path"]
+__all__ = ["capture_paths", "matmul_path", "replay_path"]
 
 ROOT = Path(__file__).resolve().parent.parent
 _SETTINGS = {"CACHE": "0", "COMPILER_PROCESS": "0", "THREADS": "1", "DEBUG": "", "BEAM": "", "TARGET": "", "CHECK": "",
@@ -53,6 +55,17 @@ sys.setprofile(profile)
 y = f(x)
 sys.setprofile(None)
 """
+_CAPTURE = """
+w = Tensor.ones(32, 48).realize()
+f = jit(lambda x: (x @ w).relu())
+x = Tensor.ones(64, 32).realize()
+gc.disable()
+for _ in range(4):
+    seen.append(("", ""))
+    sys.setprofile(profile)
+    y = f(x)
+    sys.setprofile(None)
+"""
 _PRINT = "\nprint(json.dumps(seen))\n"
 
 
@@ -75,3 +88,16 @@ def matmul_path() -> list[tuple[str, str]]:
 def replay_path() -> list[tuple[str, str]]:
     """Every call."""
     return _recorded(_REPLAY, "LLVM")
+
+
+def capture_paths() -> list[dict[str, list[str]]]:
+    """The first four calls of a captured function: each file of captures/ in order, with its functions as entered."""
+    calls: list[dict[str, list[str]]] = []
+    for file, name in _recorded(_CAPTURE, "LLVM"):
+        if not file:
+            calls.append({})
+        elif file.startswith("kernmill/captures/") or file == "runtime/replay.py":
+            functions = calls[-1].setdefault(file.rpartition("/")[2], [])
+            if name not in functions:
+                functions.append(name)
+    return calls

@@ -17,7 +17,7 @@ from kernmill.ir import GraphPlan, Kernel, Ops, Stage, Target, elementwise, prin
 from kernmill.renderers import LLVM_OPS
 from tests.compiler.kernels import data, matmul, only, relu, scheduled, softmax, total
 from tests.test_layers import USES
-from tools.paths import matmul_path, replay_path
+from tools.paths import capture_paths, matmul_path, replay_path
 
 __all__ = ["PICTURES"]
 
@@ -27,6 +27,7 @@ COLORS = {"kernmill": "#cfe3ff", "runtime": "#ffe3c2", "compiler": "#d5f0d0", "r
 EXAMPLE = Target("example", vector_bytes=16, vector_registers=16, ops=LLVM_OPS, has_masks=True)
 SCHEDULE = "vectorize i0 4\nunroll k0 2"
 _LINE = 13  # pixels of a line of text
+_MOST_FUNCTIONS = 8  # of a file, in the picture of captures
 
 
 # --- SVG -------------------------------------------------------------------------------------------------------------
@@ -202,6 +203,24 @@ def replay_calls() -> str:
     return _path("The path of a replay", note, replay_path())
 
 
+def captures() -> str:
+    """Four calls of a captured function: the files that each enters, in order, with their first functions."""
+    titles = ("1: run plainly", "2: captured", "3: matched and replayed", "4: the fast path")
+    parts = [text(20, 18, "@jit, call by call: files of kernmill/captures in the order in which they are entered")]
+    longest = 0
+    for column, (title, files) in enumerate(zip(titles, capture_paths(), strict=True)):
+        x, y = 20 + 260 * column, 60
+        parts.append(text(x, 46, title, size=13))
+        for file, functions in files.items():
+            shown = functions if len(functions) <= _MOST_FUNCTIONS else [*functions[: _MOST_FUNCTIONS - 1], ".."]
+            fill = COLORS["runtime" if file == "replay.py" else "kernmill"]
+            parts += [box(x, y, 244, 20 + 12 * len(shown), fill), text(x + 6, y + 14, file, size=11)]
+            parts += [text(x + 14, y + 27 + 12 * n, name, size=9, mono=True) for n, name in enumerate(shown)]
+            y += 28 + 12 * len(shown)
+        longest = max(longest, y)
+    return picture(20 + 260 * len(titles), longest + 10, "The calls of a captured function", parts)
+
+
 # --- memory ----------------------------------------------------------------------------------------------------------
 def _example_plan() -> GraphPlan:
     """Five layers with a residual and a softmax: intermediates of several sizes and lives."""
@@ -241,6 +260,7 @@ PICTURES = {
     "layers.svg": layers,
     "pipeline.svg": pipeline,
     "matmul.svg": matmul_calls,
+    "captures.svg": captures,
     "replay.svg": replay_calls,
     "memory.svg": memory,
 }
