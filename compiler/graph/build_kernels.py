@@ -44,9 +44,9 @@ __all__ = ["BuiltKernels", "build_kernels"]
 
 @dataclass(slots=True)
 class BuiltKernels:
-    """The kernel of each stored node, except of copies; and a plan with their buffers, but without items."""
+    """The kernel of each stored node, except of copies, and a plan with their buffers."""
 
-    plan: GraphPlan
+    unordered: GraphPlan  # buffers, results and checks; no items yet
     buffer_of: dict[UOp, int]  # node with memory -> number of its buffer
     kernels: dict[UOp, Kernel]
 

@@ -104,7 +104,7 @@ GRAPH_PIPELINE: tuple[GraphPass, ...] = (
               "the order shows who reads an old value too late: those assignments get separate buffers",
               again="choose_in_place"),
     GraphPass("merge_kernels",
-              lambda d: merge_kernels(replace(d.built.plan, items=d.ordered.items, placement=d.placed.placement)),
+              lambda d: merge_kernels(replace(d.built.unordered, items=d.ordered.items, placement=d.placed.placement)),
               "plan", ("find_clashes",),
               "only in the final order is it known which kernels can move past those between them"),
     GraphPass("read_parts", lambda d: read_parts(d.plan, d.slice_alignments), "plan", ("merge_kernels",),
