@@ -16,13 +16,13 @@ __all__ = ["DeviceSpec", "DeviceTable", "Link", "show_ns"]
 
 
 def show_ns(time_ns: float) -> str:
-    """A time as people read it."""
+    """A time in three digits."""
     if time_ns == float("inf"):
         return "not possible"
     for unit, size in (("s", 1e9), ("ms", 1e6)):
         if time_ns >= size:
-            return f"{time_ns / size:.2f} {unit}"
-    return f"{time_ns / 1e3:.1f} us"
+            return f"{time_ns / size:.3g} {unit}" if time_ns < 100 * size else f"{time_ns / size:.0f} {unit}"
+    return f"{time_ns / 1e3:.3g} us" if time_ns < 1e5 else f"{time_ns / 1e3:.0f} us"
 
 
 class Link(NamedTuple):

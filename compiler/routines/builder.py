@@ -6,7 +6,7 @@ depends on. Every store makes a new version of its memory, so a load after it is
 
 A batch of small matrices is interleaved: value e of matrix b is at e * batch + b, and a vector has one value of as many
 matrices. Otherwise each matrix is contiguous, and vectors run along its rows (`spans`). Tests:
-tests/compiler/test_routines.py.
+tests/compiler/routines.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Rotations (Jacobi) for small matrices and singular values: each makes two rows orthogonal, until all are. Large
 symmetric matrices become tridiagonal by reflectors first, then implicit QL steps diagonalize them. Sources: Demmel,
-Veselic, Jacobi's method is more accurate than QR (1992); Golub, Van Loan, Entries Computations, 8.3 and 8.5.
+Veselic, Jacobi's method is more accurate than QR (1992); Golub, Van Loan, Matrix Computations, 8.3 and 8.5.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Factorizations into triangular matrices, and solutions with these.
 
-Sources: Golub, Van Loan, Entries Computations; blocks as in LAPACK's potrf, getrf and trtrs.
+Sources: Golub, Van Loan, Matrix Computations; blocks as in LAPACK's potrf, getrf and trtrs.
 """
 
 from __future__ import annotations

@@ -6,11 +6,12 @@ import os
 import shutil
 from collections.abc import Sequence
 
+from kernmill.ir import show_ns
 from kernmill.runtime import Note
 
 from .rows import KernelRow, Totals, short_layers
 
-__all__ = ["notes_text", "show_ns", "table_text", "totals_text"]
+__all__ = ["notes_text", "table_text", "totals_text"]
 
 _LEAST_WIDTH, _PLAIN_WIDTH = 60, 140
 _ROWS = 20
@@ -108,14 +109,6 @@ def notes_text(notes: Sequence[Note], most: int = 10) -> str:
     if len(again) > most:
         lines.append(f"  and {len(again) - most} more")
     return "\n".join(lines)
-
-
-def show_ns(ns: float) -> str:
-    """A time in three digits."""
-    for unit, size in (("s", 1e9), ("ms", 1e6)):
-        if ns >= size:
-            return f"{ns / size:.3g} {unit}" if ns < 100 * size else f"{ns / size:.0f} {unit}"
-    return f"{ns / 1e3:.3g} us" if ns < 1e5 else f"{ns / 1e3:.0f} us"
 
 
 def show_bytes(count: int) -> str:

@@ -1,7 +1,7 @@
 """Validation of a stored plan: every field exists, has its type and is in its range.
 
 A digest shows that the bytes are those that were written, not that they make sense. An invalid plan is a miss, and is
-rebuilt. Tests: tests/runtime/test_stored_content.py.
+rebuilt. Tests: tests/runtime/plans/test_stored_plan.py.
 """
 
 from __future__ import annotations

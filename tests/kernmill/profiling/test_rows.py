@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from kernmill import Tensor, jit, profile
+from kernmill.ir import show_ns
 from kernmill.profiling import rows
-from kernmill.profiling.table import show_bytes, show_ns, table_text
+from kernmill.profiling.table import show_bytes, table_text
 from kernmill.runtime import device_rates, families, plan
 
 
