@@ -22,12 +22,6 @@ from .programs.schedules import symbol
 
 __all__ = ["KernelPage", "PassText", "kernel_page", "passes_of", "split_locations", "with_locations"]
 
-_WHY = {
-    "kernel": "the planner's loops over one result, before anything is chosen",
-    "optimize": "the schedule splits, orders, vectorizes and unrolls loops for this machine",
-    "linearize": "a list in which each node is in the block of the innermost loop that it needs",
-}
-
 
 class PassText(NamedTuple):
     """The UOps that a pass left, and the reason for its position."""
@@ -57,8 +51,10 @@ class KernelPage(NamedTuple):
 
 def passes_of(device: Device, kernel: Kernel) -> tuple[list[PassText], list[UOp]]:
     """Return the UOps after each pass that changed something, and the linear list."""
-    found = [PassText("kernel", _WHY["kernel"], print_uops(kernel.ast))]
-    whys = {step.name: step.why for step in PIPELINE} | _WHY
+    found = [
+        PassText("kernel", "the planner's loops over one result, before anything is chosen", print_uops(kernel.ast))
+    ]
+    whys = {step.name: step.why for step in PIPELINE}
 
     def seen(name: str, uops: UOp | Sequence[UOp]) -> None:
         text = print_uops(uops)
