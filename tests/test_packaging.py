@@ -62,7 +62,7 @@ TOPICS: dict[str, str] = {  # tests of more than one source
     "kernmill/llm/arch/test_dense.py": "a row for each architecture",
     "kernmill/methods/test_zeros.py": "the sign of zero of every elementwise function",
     "kernmill/methods/test_options.py": "options of other libraries' functions",
-    "compiler/test_linear_time.py": "work in proportion to the length of a graph, through all passes",
+    "compiler/test_passes.py", "compiler/test_linear_time.py": "work in proportion to the length of a graph, through all passes",
     "kernmill/test_user_programs.py": "programs as a new user writes them",
     "kernmill/llm/test_devices.py": "models over several devices",
     "kernmill/quant/test_stacks.py": "matrices of experts",
