@@ -4,8 +4,10 @@ renderer."""
 if __name__ != "kernmill.compiler":
     raise ImportError("import kernmill.compiler, not compiler: the bare name would load a second copy")
 
+from .graph.bases import *
 from .graph.build_kernels import *
 from .graph.choose_devices import *
+from .graph.choose_in_place import *
 from .graph.choose_stored import *
 from .graph.fuse import *
 from .graph.merge_kernels import *

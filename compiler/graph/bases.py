@@ -6,6 +6,8 @@ from collections.abc import Container
 
 from kernmill.ir import OpGroup, Ops, UOp
 
+__all__ = ["data_below", "down_to_base", "memory_base"]
+
 _TRANSPARENT = frozenset({Ops.RESHAPE, Ops.DETACH, Ops.CHECK, Ops.CONTIGUOUS})
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernmill.compiler.graph.bases import data_below, down_to_base, memory_base
+from kernmill.compiler import data_below, down_to_base, memory_base
 from kernmill.ir import Ops, UOp, permute, reshape
 from tests.compiler.kernels import data, relu
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernmill.compiler.graph.choose_in_place import choose_in_place
+from kernmill.compiler import choose_in_place
 from kernmill.ir import Ops, UOp, assign, dtypes
 from tests.compiler.graph.drafts import draft_after
 from tests.compiler.kernels import data
