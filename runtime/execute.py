@@ -60,6 +60,7 @@ _launched = [0]  # ns in kernels, outside of replays
 
 _NO_SLOTS: frozenset[int] = frozenset()
 _NO_VALUES: Mapping[str, int] = {}
+_MOST_SHOWN = 20  # kernels of a batch that failed
 _NUMBER_BYTES = 8  # room for a number of any dtype
 _CODES = {
     dtype: struct.Struct(code)
@@ -142,6 +143,10 @@ def realize(
             except OutOfMemoryError as error:
                 if line := pending[0].origin:
                     error.args = (f"{error} The memory was for what {line} computes.",)
+                raise
+            except KernmillError as error:
+                if error.kernels:
+                    later.reproduce.explain_failure(error)
                 raise
 
 
@@ -424,7 +429,7 @@ def run_batch(batch: list[tuple[Kernel, Call]], values: Mapping[str, int], lines
             else:
                 now.run(device, [call for _, call in batch], [kernel for kernel, _ in batch], values, lines)
         except Exception as error:  # whatever a device's own code raises
-            raise failure(device, error, f"run of {_shown(batch)}") from error
+            raise _of_kernels(failure(device, error, f"run of {_shown(batch)}"), batch) from error
         _launched[0] += time.perf_counter_ns() - start
         if is_timed:
             later.profile.report(device, [kernel for kernel, _ in batch], times)
@@ -433,6 +438,13 @@ def run_batch(batch: list[tuple[Kernel, Call]], values: Mapping[str, int], lines
         record.add_kernels(
             device.name, [(replace(k, lines=lines), call._replace(threads=call.program.threads)) for k, call in batch]
         )
+
+
+def _of_kernels(error: Exception, batch: list[tuple[Kernel, Call]]) -> Exception:
+    """The error with the kernels of the batch, unless there was no memory."""
+    if isinstance(error, KernmillError) and not isinstance(error, OutOfMemoryError):
+        error.kernels = tuple([kernel for kernel, _ in batch[:_MOST_SHOWN]])
+    return error
 
 
 def _shown(batch: list[tuple[Kernel, Call]]) -> str:

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from .plans import planning as planning
     from .programs import check as check
     from .programs import compiling as compiling
+    from .programs import kernel_inputs as kernel_inputs
+    from .programs import reproduce as reproduce
     from .programs import tune as tune
 
 __getattr__ = lazy_exports(
-    __name__.rpartition(".")[0], "programs.check", "programs.compiling", "device_rates", "pages", "placement_report",
-    "plans.planning", "profile", "programs.tune",
+    __name__.rpartition(".")[0], "programs.check", "programs.compiling", "device_rates", "programs.kernel_inputs",
+    "pages", "placement_report", "plans.planning", "profile", "programs.reproduce", "programs.tune",
 )[0]  # fmt: skip

@@ -23,7 +23,7 @@ FOLDER_LINES: dict[str, tuple[int, str]] = {  # non-blank lines of a folder, and
     "ir": (3_600, "origins: lines, layers and roles"),
     "compiler": (9_800, "the graph half is a list: a file with a contract for each of its passes"),
     "renderers": (1_600, "lane limits of OpenCL"),
-    "runtime": (8_150, "profiles: a recorder of launches, spans and reasons; processes that share the CPUs"),
+    "runtime": (8_450, "profiles: a recorder, pages of kernels, folders that reproduce a failure"),
 }
 
 # What may be longer, and why. Tables and rule lists are read by looking up a row, not from top to bottom.

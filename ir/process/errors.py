@@ -18,6 +18,11 @@ NumPy and Python raise the first of the two built-in errors, PyTorch the second,
 A message has three parts: the call with shapes and dtypes, why it fails, what to do.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
 __all__ = [
     "CompileError", "DTypeError", "DeviceError", "FormatError", "GradientError", "IndexRangeError", "InternalError",
     "KernmillError", "LinAlgError", "OutOfMemoryError", "SettingError", "ShapeError", "check_failed",
@@ -25,7 +30,11 @@ __all__ = [
 
 
 class KernmillError(Exception):
-    """Base of all errors that kernmill raises on purpose."""
+    """Base of all errors that kernmill raises on purpose. `kernels`: those that failed; `inputs`: of a single one, the
+    values by slot and those of its variables."""
+
+    kernels: tuple[Any, ...] = ()
+    inputs: tuple[Sequence[Any], Sequence[int]] | None = None
 
 
 class ShapeError(KernmillError, ValueError, RuntimeError):

@@ -64,7 +64,11 @@ class Unfinished:
 
     def finish(self) -> Program:
         """Wait for the binary, store and load it; with smaller groups where the driver finds these too large."""
-        binary = self.binary()
+        try:
+            binary = self.binary()
+        except CompileError as error:
+            error.kernels = (self.kernel,)
+            raise
         try:
             program = loaded(self.device, symbol(self.kernel), binary)
         except GroupTooLarge:
@@ -124,6 +128,7 @@ def render(
     except InternalError as error:
         shown = "the heuristic's" if actions is None else show_schedule(actions)
         error.add_note(f"kernel:\n{print_uops(kernel.ast)}schedule:\n{shown}")
+        error.kernels = (kernel,)
         raise
     _check_supported(device, kernel, uops)
     kinds = {u.arg[1] for u in uops if u.op is Ops.RANGE}

@@ -17,13 +17,14 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from kernmill.compiler import parse_schedule
-from kernmill.ir import Kernel, KernmillError, Ops, UOp, dtypes, linear, np
+from kernmill.ir import Kernel, KernmillError
 
 from ..device import Batch, Call, get_device, write_buffer
 from ..execute import allocate_buffer
 from ..memory.buffer import Buffer
 from .check import agree
 from .compiling import compile_with
+from .kernel_inputs import params_of, random_inputs
 from .kernel_text import kernel_from_text
 
 __all__ = ["Bench", "main"]
@@ -44,12 +45,8 @@ class Bench:
         self.kernel = kernel
         self.outputs = list(dict.fromkeys(int(store.src[0].src[0].arg[0]) for store in kernel.ast.src))
         self.device = get_device(kernel.device)
-        nodes = kernel.ast.toposort()
-        params = sorted((n for n in nodes if n.op is Ops.PARAM), key=lambda p: int(p.arg[0]))
-        read = {n.src[0].src[0] for n in nodes if n.op is Ops.LOAD}
-        rng = np.random.default_rng(1)
-        self.data: dict[int, Any] = {p.arg[0]: _values(p, _greatest_index(p, nodes), rng) for p in params if p in read}
-        self.buffers = {int(p.arg[0]): allocate_buffer(kernel.device, p.dtype, p.arg[1]) for p in params}
+        self.data = random_inputs(kernel)
+        self.buffers = {int(p.arg[0]): allocate_buffer(kernel.device, p.dtype, p.arg[1]) for p in params_of(kernel)}
         self.in_place = [slot for slot in self.outputs if slot in self.data]
         self.variables = tuple(greatest for _, _, greatest in kernel.variables)
         for slot in self.data:
@@ -143,37 +140,6 @@ class Bench:
         batch.run()
         self.device.synchronize()
         return time.perf_counter_ns() - begun
-
-
-def _values(param: UOp, most: int, rng: Any) -> Any:
-    """Make values for an input buffer: normal numbers, bits, and integers below `most`."""
-    count, dtype = int(param.arg[1]), param.dtype
-    if dtype is dtypes.bool:
-        return rng.integers(0, 2, count).astype(bool)
-    if not dtype.is_float:
-        return rng.integers(0, min(most, int(dtype.max) + 1), count).astype(dtype.name)
-    values = rng.standard_normal(count, np.float32)
-    if dtype is dtypes.bfloat16:
-        return (values.view(np.uint32) >> 16).astype(np.uint16)
-    return values.astype(dtype.name)
-
-
-def _greatest_index(param: UOp, nodes: list[UOp]) -> int:
-    """Return the largest integer for a buffer: if its values are indices, they must be in range; others are small."""
-    most = 100
-    is_position = False
-    for node in nodes:
-        if node.op is not Ops.INDEX or node.src[0].op is not Ops.PARAM:
-            continue
-        terms, offset = linear(node.src[1])
-        loaded = [atom for atom in terms if any(n.op is Ops.LOAD for n in atom.toposort())]
-        rest = offset + sum(max(0, k * atom.bounds[1]) for atom, k in terms.items() if atom not in loaded)
-        for atom in loaded:
-            if any(n.op is Ops.LOAD and n.src[0].src[0] is param for n in atom.toposort()):
-                room = node.src[0].arg[1] - rest if terms[atom] > 0 else offset
-                limit = max(1, int(room) // (abs(terms[atom]) * len(loaded)))
-                most, is_position = min(most, limit) if is_position else limit, True
-    return most
 
 
 def main() -> None:
