@@ -19,7 +19,7 @@ from typing import TextIO
 
 import numpy as np
 
-from kernmill import Context, KernmillError, Tensor, dist, jit, manual_seed, nn, no_grad
+from kernmill import Context, KernmillError, Progress, Tensor, dist, jit, manual_seed, nn, no_grad
 
 FILES = (
     "train-images-idx3-ubyte.gz",
@@ -123,36 +123,17 @@ def say(text: str, file: TextIO | None = None) -> None:
         print(text, file=file, flush=True)
 
 
-class Progress:
-    """A bar on the terminal; a line every ten seconds where stderr is a file."""
-
-    def __init__(self, label: str, total: int) -> None:
-        self.label, self.total, self.start = label, total, time.perf_counter()
-        self.is_shown, self.next_line = sys.stderr.isatty() and dist.rank() == 0, self.start
-
-    def show(self, done: int, text: str) -> None:
-        if not self.is_shown and time.perf_counter() >= self.next_line:
-            self.next_line = time.perf_counter() + 10
-            say(f"{self.label}: step {done} of {self.total}, {text}", sys.stderr)
-        if self.is_shown:
-            full = 30 * done // self.total
-            left = (time.perf_counter() - self.start) / done * (self.total - done)
-            bar = "#" * full + "-" * (30 - full)
-            sys.stderr.write(f"\r{self.label} [{bar}] {done}/{self.total} {text} {left:4.0f} s left ")
-            sys.stderr.write("\n" if done == self.total else "")
-            sys.stderr.flush()
-
-
 def train_epoch(step, data: list[np.ndarray], batch: int, rng: np.random.Generator, label: str) -> float:  # type: ignore[no-untyped-def]
     """One pass over the images in random order; the mean loss."""
     images, labels = data[:2]
     order = rng.permutation(len(images))
     count = max(1, len(images) // batch)
-    progress, losses = Progress(label, count), []
-    for i in range(count):
-        chosen = order[i * batch : (i + 1) * batch]
-        losses.append(step(Tensor(moved(images[chosen], rng)), Tensor(labels[chosen])).item())
-        progress.show(i + 1, f"loss {np.mean(losses[-50:]):.4f}")
+    losses = []
+    with Progress(label, count) as bar:
+        for i in range(count):
+            chosen = order[i * batch : (i + 1) * batch]
+            losses.append(step(Tensor(moved(images[chosen], rng)), Tensor(labels[chosen])).item())
+            bar.advance(text=f"loss {np.mean(losses[-50:]):.4f}")
     return float(np.mean(losses))
 
 

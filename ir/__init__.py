@@ -16,12 +16,14 @@ from .graph_plan import *
 from .ops import *
 from .origin import *
 from .pattern import *
+from .process import progress as progress
 from .process import weak as weak
 from .process.digest import *
 from .process.errors import *
 from .process.garbage import *
 from .process.lazy_exports import *
 from .process.locks import *
+from .process.progress import *
 from .process.settings import *
 from .process.settings import debug as debug
 from .process.weak import *

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kernmill.ir import FormatError, dtypes
+from kernmill.ir import FormatError, Progress, dtypes
 
 from .formats import gguf, gguf_write
 from .formats.gguf_types import TensorType, ValueType
@@ -56,11 +56,17 @@ def run(source: str | os.PathLike[str], target: str | os.PathLike[str], mix: str
     if recipe.file_type is not None:
         metadata["general.file_type"] = gguf_write.Typed(ValueType.UINT32, recipe.file_type)
     metadata["general.quantization_version"] = gguf_write.Typed(ValueType.UINT32, _VERSION)
-    tensors = {
-        name: gguf_write.NewTensor(kind, file.entries[name].shape, partial(_converted, file, name, kind, n, report))
-        for n, (name, kind) in enumerate(kinds.items(), 1)
-    }
-    gguf_write.write(target, metadata, tensors, alignment=file.alignment)
+    with Progress("quantizing", len(kinds), "tensor") as bar:
+
+        def begin(line: str) -> None:
+            bar.above(report, line)
+            bar.advance()
+
+        tensors = {
+            name: gguf_write.NewTensor(kind, file.entries[name].shape, partial(_converted, file, name, kind, n, begin))
+            for n, (name, kind) in enumerate(kinds.items(), 1)
+        }
+        gguf_write.write(target, metadata, tensors, alignment=file.alignment)
     before = sum(entry.stop - entry.start for entry in file.entries.values())
     if fallen := _fallen(file, kinds, recipe):
         report(fallen)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .device import Batch, Call, Device
     from .memory.buffer import Buffer
 
-__all__ = ["Note", "Ran", "Recorder", "Span", "recording_profile", "span"]
+__all__ = ["Note", "Ran", "Recorder", "Span", "recording_profile", "span", "tick"]
 
 _MOST_RUNS = 1_000_000  # batches that a recorder keeps the clock of; later ones are counted and summed only
 
@@ -160,6 +160,12 @@ def _note_uses(ran: Ran, calls: Sequence[Call]) -> None:
     """Number the buffers of a batch."""
     numbers: dict[int, int] = {}
     ran.uses = tuple([tuple([numbers.setdefault(id(b), len(numbers)) for b in call.buffers]) for call in calls])
+
+
+def tick(what: str) -> None:
+    """Count one of something, such as a token, if a recorder is active."""
+    if active is not None:
+        active.tick(what)
 
 
 @contextmanager

@@ -70,6 +70,7 @@ SETTINGS: dict[str, Setting] = {
         Setting("DEBUG", 0, "how much is printed (see the table below)", "0 to 6", _between(0, 6)),
         Setting("DUMP", "", "folder that receives UOps, source, assembly and figures of every kernel", "a folder", str),
         Setting("PROFILE", "", "file that receives a trace of the whole process, or with .html a report; read when kernmill is imported", "a .json or .html file", str),
+        Setting("PROGRESS", 1, "0: no progress bars (extra `progress`; on terminals and in notebooks only)", "0 or 1", _between(0, 1)),
         Setting("OVERRIDE", "", "folder with <kernel>.schedule files that replace the heuristic", "a folder", str, is_captured=True),
         Setting("BEAM", "", "beam width of the search for kernels without a stored schedule; empty: no search; 0: stored schedules are ignored too", "empty, or 0 to 64",
                 _or_empty(_between(0, 64)), is_captured=True),

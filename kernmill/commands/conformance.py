@@ -5,7 +5,6 @@ For authors of devices outside of this repository: no tests, no checkout, a minu
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from kernmill.ir import (
     Op,
     OpGroup,
     Ops,
+    Progress,
     UOp,
     assign,
     dtypes,
@@ -259,17 +259,15 @@ def run(device: str, shown: int = 20) -> bool:
     score: dict[str, list[int]] = {}
     failures: list[str] = []
     with Context(DEVICE=device, CACHE="0"):  # what an earlier version of the device has stored is not judged
-        for case in cases():
-            text = check(case, device)
-            good, total = score.get(case.group, [0, 0])
-            score[case.group] = [good + (not text), total + 1]
-            if text:
-                failures.append(f"{case.name}: {text}")
-            if sys.stderr.isatty():
-                sys.stderr.write(f"\r{sum(t for _, t in score.values())} cases ")
+        with Progress(f"conformance of {device}", unit="case") as bar:
+            for case in cases():
+                text = check(case, device)
+                good, total = score.get(case.group, [0, 0])
+                score[case.group] = [good + (not text), total + 1]
+                if text:
+                    failures.append(f"{case.name}: {text}")
+                bar.advance()
         parts = device_parts.failures(device)
-    if sys.stderr.isatty():
-        sys.stderr.write("\r")
     print(f"{device}: the op table against the evaluator")
     for group in (g.value for g in OpGroup if g.value in score):
         good, total = score[group]

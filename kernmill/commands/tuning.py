@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-from kernmill.ir import Kernel, KernmillError
+from kernmill.ir import Kernel, KernmillError, Progress, UOp
 from kernmill.runtime import Tuned, Worker, collecting_kernels, compile_cache, get_device, schedules, tune_kernel
 
+from ..profiling.table import show_ns
 from .program import run_program
 
-__all__ = ["Found", "ProgressLine", "collect", "run", "tune_all"]
+__all__ = ["Found", "before_and_after", "collect", "line_of", "run", "tune_all"]
 
 _FASTER = 1.01  # of the time of the heuristic's schedule: less is noise
+_STEADY = 0.02  # noise below
 _BUSY = 1.5  # runnable threads for each core: this program's own kernels take one
 _LEAST_SHARE = 0.02  # of the time, for a kernel that takes next to none of the program's
 
@@ -49,60 +52,43 @@ def collect(program: str, arguments: Sequence[str]) -> tuple[list[Found], bool]:
     return sorted(found, key=lambda f: (f.is_known, -f.share)), ended_well
 
 
-class ProgressLine:
-    """The progress output: on a terminal one line that changes, elsewhere a line per kernel."""
-
-    def __init__(self, stream: TextIO, count: int, deadline: float) -> None:
-        self.stream, self.count, self.deadline = stream, count, deadline
-        self.number = 0
-        self.is_terminal = stream.isatty()
-
-    def changing(self, found: Tuned) -> None:
-        """A candidate was tried."""
-        if self.is_terminal:
-            left = max(0.0, self.deadline - time.monotonic())
-            self.stream.write(f"\r\x1b[2K{self.text(found)}, {left:.0f} s left")
-            self.stream.flush()
-
-    def done(self, found: Tuned) -> None:
-        """The search for a kernel has ended."""
-        self.stream.write(f"\r\x1b[2K{self.text(found)}\n" if self.is_terminal else f"{self.text(found)}\n")
-        self.stream.flush()
-
-    def text(self, found: Tuned) -> str:
-        """Return the line of one kernel: its times and the number of candidates."""
-        faults = [f"{count} {word}" for count, word in
-                  ((found.refused, "refused"), (found.lost, "lost"), (len(found.wrong), "WRONG")) if count]  # fmt: skip
-        return (
-            f"[{self.number}/{self.count}] {found.kernel.name}: {found.heuristic_ns / 1e3:.1f} us -> "
-            f"{found.time_ns / 1e3:.1f} us ({found.speedup:.2f}x), {', '.join([f'{found.tried} tried', *faults])}"
-        )
+def line_of(found: Tuned) -> str:
+    """Return the line of one kernel: its times and the number of candidates."""
+    faults = [f"{count} {word}" for count, word in
+              ((found.refused, "refused"), (found.lost, "lost"), (len(found.wrong), "WRONG")) if count]  # fmt: skip
+    return (
+        f"{found.kernel.name}: {found.heuristic_ns / 1e3:.1f} us -> "
+        f"{found.time_ns / 1e3:.1f} us ({found.speedup:.2f}x), {', '.join([f'{found.tried} tried', *faults])}"
+    )
 
 
 def tune_all(kernels: Sequence[Found], seconds: float, width: int, stream: TextIO) -> list[Tuned]:
     """Search for each kernel, for a time proportional to its share; kernels that were searched before get the time
     that new ones leave. Results are stored after each."""
     deadline = time.monotonic() + seconds
-    line = ProgressLine(stream, len(kernels), deadline)
     done: list[Tuned] = []
     worker = Worker()
     try:
-        for number, found in enumerate(kernels):
-            left = deadline - time.monotonic()
-            if left <= 0:
-                break
-            shares = [max(_LEAST_SHARE, other.share) for other in kernels[number:] if other.is_known is found.is_known]
-            line.number = number + 1
-            try:
-                result = tune_kernel(
-                    get_device(found.device), found.kernel, width=width, seconds=left * shares[0] / sum(shares),
-                    progress=line.changing, worker=worker,
-                )  # fmt: skip
-            except KernmillError as error:
-                stream.write(f"[{line.number}/{line.count}] {found.kernel.name}: not tuned: {error}\n")
-                continue
-            line.done(result)
-            done.append(result)
+        with Progress("tuning", len(kernels), "kernel") as bar:
+            for number, found in enumerate(kernels):
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    break
+                alike = [other for other in kernels[number:] if other.is_known is found.is_known]
+                shares = [max(_LEAST_SHARE, other.share) for other in alike]
+                place = f"[{number + 1}/{len(kernels)}]"
+                try:
+                    result = tune_kernel(
+                        get_device(found.device), found.kernel, width=width, seconds=left * shares[0] / sum(shares),
+                        progress=lambda now: bar.advance(0, line_of(now)), worker=worker,
+                    )  # fmt: skip
+                except KernmillError as error:
+                    bar.above(stream.write, f"{place} {found.kernel.name}: not tuned: {error}\n")
+                    continue
+                bar.above(stream.write, f"{place} {line_of(result)}\n")
+                bar.advance()
+                stream.flush()
+                done.append(result)
     finally:
         worker.close()
     return done
@@ -126,9 +112,30 @@ def run(program: str, arguments: Sequence[str], seconds: float, width: int) -> i
     done = tune_all(kernels, seconds, width, sys.stderr)
     shares = {f.kernel.ast: f.share for f in kernels}
     after = 1 - sum(shares[d.kernel.ast] * (1 - d.time_ns / d.heuristic_ns) for d in done if d.heuristic_ns)
+    if done:
+        print("\n".join(before_and_after(done, shares)), file=sys.stderr)
     print(f"{len(done)} of {len(kernels)} kernels searched; estimated speedup of all kernels: {1 / after:.2f}x. "
           f"{_kept(done)}", file=sys.stderr)  # fmt: skip
     return 1 if not ended_well or any(d.wrong for d in done) else 0
+
+
+def before_and_after(done: Sequence[Tuned], shares: Mapping[UOp, float]) -> list[str]:
+    """Return a table: a line per kernel, those with the greatest share first; then how steady the machine was."""
+    heads = ("share", "before", "after", "gain", "noise", "schedule", "line", "kernel")
+    rows = [heads]
+    for found in sorted(done, key=lambda found: -shares[found.kernel.ast]):
+        is_faster = found.speedup >= _FASTER
+        rows.append((
+            f"{shares[found.kernel.ast]:.1%}", show_ns(found.heuristic_ns), show_ns(found.time_ns),
+            f"{found.speedup - 1:+.1%}", f"{found.noise:.1%}", "found" if is_faster else "unchanged",
+            os.path.basename(found.kernel.origin or ""), found.kernel.name,
+        ))  # fmt: skip
+    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join([cell.rjust(size) if place < 5 else cell.ljust(size) for place, (cell, size) in
+                        enumerate(zip(row, sizes, strict=True))]).rstrip() for row in rows]  # fmt: skip
+    noise = statistics.median(found.noise for found in done)
+    how = "steady" if noise < _STEADY else "unsteady: stop other programs and tune again for small gains"
+    return [*lines, f"times of the same program differed by {noise:.1%} (median): the machine was {how}"]
 
 
 def _kept(done: Sequence[Tuned]) -> str:

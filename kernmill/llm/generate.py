@@ -25,7 +25,7 @@ from kernmill import (
     no_grad,
     stack,
 )
-from kernmill.ir import KernmillError, OutOfMemoryError, process_lock, setting
+from kernmill.ir import KernmillError, OutOfMemoryError, Progress, process_lock, setting
 from kernmill.runtime import (
     WeightArena,
     canonical_devices,
@@ -218,11 +218,12 @@ class Model:
             used.add(name)
             if name not in file.entries:
                 return None
+            bar.advance(text=name)
             with Context(DEVICE=device_of(name)):
                 return _loaded(file, name, arenas[device_of(name)])
 
         beside = 2 * min(1, int(setting("COMPILER_PROCESS")))  # many kernels will be compiled, a few at a time
-        with naming(file), Context(COMPILER_PROCESS=beside):
+        with naming(file), Context(COMPILER_PROCESS=beside), Progress("loading", len(file.entries), "tensor") as bar:
             config_in(file)
             model = cls.of(file.metadata, weight, split=split, **options)
             for each in arenas.values():

@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 from kernmill.ir import SettingError
+from kernmill.runtime import recorder
 
 from .tokenizer import TextStream
 
@@ -46,6 +47,7 @@ class Text:
             self.finish_reason = "stop"
             return None
         self.ids.append(token)
+        recorder.tick("tokens")
         self.end_if_full()
         return token
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from kernmill import SettingError, Tensor, jit, nn
+from kernmill import Progress, SettingError, Tensor, jit, nn
 
 from .. import dist
 from ..quant import save
@@ -121,14 +121,16 @@ class Learner:
             return loss.detach()
 
         start, value = time.perf_counter(), math.nan
-        for n in range(1, steps + 1):
-            if n % PIECE == 0:
-                optimizer.lr = rate * (0.55 + 0.45 * math.cos(math.pi * n / steps))
-            loss = step(Tensor(data[chance.integers(0, len(data), batch)]))
-            if n == 1 or n % max(1, steps // REPORTS) == 0 or n == steps:
-                value = float(dist.all_reduce(loss, op="mean").item())
-                if dist.rank() == 0:
-                    report(f"  step {n:4}  loss {value:.3f}  {time.perf_counter() - start:5.1f} s")
+        with Progress("training", steps) as bar:
+            for n in range(1, steps + 1):
+                if n % PIECE == 0:
+                    optimizer.lr = rate * (0.55 + 0.45 * math.cos(math.pi * n / steps))
+                loss = step(Tensor(data[chance.integers(0, len(data), batch)]))
+                if n == 1 or n % max(1, steps // REPORTS) == 0 or n == steps:
+                    value = float(dist.all_reduce(loss, op="mean").item())
+                    if dist.rank() == 0:
+                        bar.above(report, f"  step {n:4}  loss {value:.3f}  {time.perf_counter() - start:5.1f} s")
+                bar.advance(text=f"loss {value:.3f}")
         return value
 
     def save(self, path: str | os.PathLike[str]) -> None:

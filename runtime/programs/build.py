@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
-from kernmill.ir import CompileError, FormatError, Kernel, Ops, UOp, no_collection, setting
+from kernmill.ir import CompileError, FormatError, Kernel, Ops, Progress, UOp, no_collection, setting
 
 from .. import later, recorder
 from ..device import Device, GroupTooLarge, Program, get_device, loaded
@@ -83,9 +83,11 @@ def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
     for _, unfinished in order:
         with recorder.span("compile", unfinished.kernel.name):
             unfinished.begin(is_one_of_many=is_many)
-    for key, unfinished in order:
-        with recorder.span("compile", unfinished.kernel.name):
-            found[key] = unfinished.finish()
+    with Progress("compiling", len(order), "kernel") as bar:
+        for key, unfinished in order:
+            with recorder.span("compile", unfinished.kernel.name):
+                found[key] = unfinished.finish()
+            bar.advance(text=unfinished.kernel.name)
     _programs.update(found)
     return [found[key] for key in keys]
 

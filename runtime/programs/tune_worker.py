@@ -2,7 +2,8 @@
 
 Whatever a candidate does - never finish, crash, write where it should not - happens here and not in the user's process.
 Requests: {"kernel", "device", "reference", "schedule"} first: two schedules, with the correct results and the time to
-beat. {"try"}: build a candidate, compare its results with the correct ones, time it alternately with the one to beat.
+beat; the answer has the noise, half the distance between the quartiles of ratios of its own times. {"try"}: build a
+candidate, compare its results with the correct ones, time it alternately with the one to beat;
 {"keep"}: the last candidate is now the one to beat.
 """
 
@@ -153,8 +154,9 @@ def main() -> None:
             if "kernel" in request:
                 kernel = kernel_from_text(request["kernel"], request["device"])
                 bench = Bench(kernel, request["reference"], request["schedule"])
-                _, times = bench.compare(bench.best, bench.best, to_the_end=True)
-                answer: dict[str, Any] = {"time_ns": statistics.median(times)}
+                ratios, times = bench.compare(bench.best, bench.best, to_the_end=True)
+                low, _, high = statistics.quantiles(ratios, n=4)
+                answer: dict[str, Any] = {"time_ns": statistics.median(times), "noise": (high - low) / 2}
             elif bench is None:
                 answer = {"refused": "no kernel is loaded yet"}
             elif "try" in request:

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from kernmill.runtime import recorder
+
 from ..generation import StopStrings
 from ..masks import MaskedSampler
 from ..tokenizer import Tokenizer
@@ -66,6 +68,7 @@ class Task:
             self.finish("stop")
             return 0
         self.ids.append(token)
+        recorder.tick("tokens")
         logprobs = (_logprob(scores, token, self.request.logprobs),) if self.request.logprobs else ()
         text = "" if self._stream is None else self._stops.push(self._stream.push(token))
         usage = self.generation.usage

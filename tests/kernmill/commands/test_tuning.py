@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 
 from kernmill.commands import tuning
 from kernmill.commands.cli import main
-from kernmill.commands.tuning import ProgressLine, collect, tune_all
+from kernmill.commands.tuning import before_and_after, collect, line_of, tune_all
 from kernmill.compiler import parse_schedule
 from kernmill.ir import Context, KernmillError
 from kernmill.runtime import Tuned, get_device, schedules
@@ -149,20 +149,16 @@ def test_time_that_is_up_ends_it(program: str) -> None:
     assert tune_all(collect(program, ["0"])[0], 0.0, 2, io.StringIO()) == []
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_a_line_that_changes_on_a_terminal_only(program: str) -> None:
+def test_a_line_per_kernel_and_a_table(program: str) -> None:
     kernel = collect(program, ["0"])[0][0].kernel
-    found = Tuned(kernel, parse_schedule(""), 1500.0, 3000.0, 7, lost=1)
-    shown, plain = Terminal(), io.StringIO()
-    for stream in (shown, plain):
-        line = ProgressLine(stream, 3, time.monotonic() + 9)
-        line.number = 2
-        line.changing(found)
-        line.done(found)
-    assert plain.getvalue() == f"[2/3] {kernel.name}: 3.0 us -> 1.5 us (2.00x), 7 tried, 1 lost\n"
-    assert shown.getvalue().startswith("\r")
-    assert "s left" in shown.getvalue()
+    found = Tuned(kernel, parse_schedule(""), 1500.0, 3000.0, 0.004, 7, lost=1)
+    same = replace(found, time_ns=3000.0)
+    assert line_of(found) == f"{kernel.name}: 3.0 us -> 1.5 us (2.00x), 7 tried, 1 lost"
+    lines = before_and_after([found, same], {kernel.ast: 0.75})
+    assert lines[0].split() == ["share", "before", "after", "gain", "noise", "schedule", "line", "kernel"]
+    assert lines[1].split()[:9] == ["75.0%", "3", "us", "1.5", "us", "+100.0%", "0.4%", "found", "program.py:6"]
+    assert "unchanged" in lines[2]
+    assert lines[3] == "times of the same program differed by 0.4% (median): the machine was steady"
+    found.noise = 0.1
+    (last,) = before_and_after([found], {kernel.ast: 0.75})[2:]
+    assert last.endswith("unsteady: stop other programs and tune again for small gains")

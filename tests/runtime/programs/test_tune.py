@@ -143,6 +143,21 @@ def test_a_winner_wins_by_more_than_noise_and_nearly_always(
         assert found.speedup == (ratio if is_kept else 1.0)
 
 
+@pytest.mark.parametrize(("noise", "is_kept"), [(0.0, True), (0.05, True), (0.2, False)])
+def test_a_gain_below_the_noise_is_not_stored(
+    kernel: Kernel, tmp_path: Path, noise: float, is_kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llvm = get_device("LLVM")
+    first = show_schedule(heuristic_schedule(llvm, kernel))
+    worker = Answers(lambda text: {"ratio": 1.1 if text == first else 0.9, "least": 1.1, "time_ns": 500.0})
+    ask = worker.ask
+    monkeypatch.setattr(worker, "ask", lambda request, limit_s: {**ask(request, limit_s), "noise": noise})
+    with Context(CACHE_DIR=str(tmp_path)):
+        found = tune_kernel(llvm, kernel, seconds=0.2, worker=worker)
+        assert found.noise == noise
+        assert (show_schedule(found.schedule) != first) is is_kept
+
+
 @pytest.mark.parametrize(("deaths", "is_found"), [(1, True), (2, False)])
 def test_a_worker_that_dies_at_the_first_timing_is_started_again(
     kernel: Kernel, tmp_path: Path, deaths: int, is_found: bool
