@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-from kernmill.ir import Kernel, KernmillError, Progress, UOp
+from kernmill.ir import Kernel, KernmillError, Progress, UOp, show_ns
 from kernmill.runtime import Tuned, Worker, collecting_kernels, compile_cache, get_device, schedules, tune_kernel
 
-from ..profiling.table import show_ns
 from .program import run_program
 
 __all__ = ["Found", "before_and_after", "collect", "line_of", "run", "tune_all"]

@@ -65,7 +65,7 @@ def difference(device: Device, kernel: Kernel, call: Call, inputs: Sequence[Any]
 
 
 def _results(reference: Program, call: Call, inputs: Sequence[Any], slots: Sequence[int]) -> Mapping[int, Any]:
-    """What a program of PYTHON writes to these slots."""
+    """Run a program of PYTHON; return the values of these slots after it."""
     copies = {slot: inputs[slot].copy() for slot in slots}
     arrays = [copies.get(slot, array) for slot, array in enumerate(inputs)]
     owners = [Buffer("PYTHON", b.dtype, b.numel, a, a.ctypes.data) for b, a in zip(call.buffers, arrays, strict=True)]

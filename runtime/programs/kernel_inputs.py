@@ -8,7 +8,7 @@ from kernmill.ir import Kernel, Ops, UOp, dtypes, linear, np
 
 __all__ = ["params_of", "random_inputs"]
 
-_SMALL = 100  # integers that are no index
+_SMALL = 100  # integers that are not indices
 
 
 def params_of(kernel: Kernel) -> list[UOp]:

@@ -2,8 +2,8 @@
 
 Whatever a candidate does - never finish, crash, write where it should not - happens here and not in the user's process.
 Requests: {"kernel", "device", "reference", "schedule"} first: two schedules, with the correct results and the time to
-beat; the answer has the noise, half the distance between the quartiles of ratios of its own times. {"try"}: build a
-candidate, compare its results with the correct ones, time it alternately with the one to beat;
+beat. The answer has the noise: half the distance between the quartiles of ratios of its own times. {"try"}: build a
+candidate, compare its results with the correct ones, time it alternately with the one to beat.
 {"keep"}: the last candidate is now the one to beat.
 """
 
