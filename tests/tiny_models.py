@@ -62,6 +62,30 @@ class Case:
 ENCODER = {"attention.causal": False, "attention.head_count_kv": HEADS, "pooling_type": 1}
 BERT_ENDS = ("token_embd_norm.weight", "token_embd_norm.bias", "token_types.weight")
 BERT = rf"{QKVO}|(attn_output|layer_output)_norm\.bias|ffn_(up|down)\.bias"
+NO_HEADS = {"attention.head_count": 0, "attention.head_count_kv": 0, "feed_forward_length": 0}
+SSM = {"ssm.conv_kernel": 4, "ssm.inner_size": 2 * W, "ssm.state_size": 16, "ssm.time_step_rank": 4}
+SSM2 = SSM | {"ssm.time_step_rank": 8, "ssm.group_count": 2}
+LATENT = {
+    "attention.head_count_kv": 1,
+    "attention.kv_lora_rank": 16,
+    "attention.q_lora_rank": 24,
+    "attention.key_length": 24,
+    "attention.value_length": 16,
+    "attention.key_length_mla": 20,
+    "attention.value_length_mla": 12,
+    "rope.dimension_count": 8,
+}
+DELTA = PARTIAL | {
+    "ssm.conv_kernel": 4,
+    "ssm.inner_size": 4 * 16,
+    "ssm.state_size": 16,
+    "ssm.time_step_rank": 4,
+    "ssm.group_count": 2,
+    "block_count": 5,
+}
+RWKV = NO_HEADS | {"wkv.head_size": 64, "feed_forward_length": F, "token_shift_count": 2, "embedding_length": 2 * W}
+RWKV_ENDS = (*OUTPUT_BIAS, "token_embd_norm.weight", "token_embd_norm.bias")
+SOME = {"attention.head_count_kv": [0, KV, 0]}
 _ROWS: tuple[Case, ...] = (
     Case("arcee"),
     Case("baichuan", {"block_count": 32}),
@@ -69,6 +93,14 @@ _ROWS: tuple[Case, ...] = (
     Case("chatglm", PARTIAL, QKV, fused=("attn_qkv", "ffn_up")),
     Case("cohere2", {"attention.sliding_window": 8, "logit_scale": 0.5, "block_count": 5}, is_tied=True),
     Case("command-r", {"logit_scale": 0.25}, is_tied=True),
+    Case("deepseek2", LATENT | SHARED | SIGMOID | {"leading_dense_block_count": 1, "expert_group_count": 2,
+                                          "expert_group_used_count": 1},
+         r"exp_probs_b\.bias"),
+    Case("deepseek2", LATENT | SHARED | {"attention.q_lora_rank": None, "block_count": 26,
+                                         "leading_dense_block_count": 1,
+                                         "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+                                         "rope.scaling.original_context_length": 64,
+                                         "rope.scaling.yarn_log_multiplier": 0.1}),
     Case("dots1", SHARED | SIGMOID | {"leading_dense_block_count": 1, "attention.head_count_kv": HEADS},
          r"attn_[qk]_norm\.weight|exp_probs_b\.bias"),
     Case("ernie4_5", is_tied=True),
@@ -79,6 +111,7 @@ _ROWS: tuple[Case, ...] = (
     Case("exaone4", {"attention.sliding_window": 8, "block_count": 64}),
     Case("exaone4", {}),
     Case("falcon", {}, r"attn_norm\.bias", OUTPUT_BIAS, gelu=True, fused=("attn_qkv",)),
+    Case("falcon-h1", SSM2, r"ssm_(conv1d\.bias|norm\.weight)"),
     Case("gemma", is_tied=True, gelu=True),
     Case("gemma2", {"attention.sliding_window": 8, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0},
          is_tied=True, gelu=True),
@@ -98,17 +131,36 @@ _ROWS: tuple[Case, ...] = (
     Case("granite", {"embedding_scale": 3.0, "residual_scale": 0.4, "attention.scale": 0.3, "logit_scale": 5.0}),
     Case("granitemoe", SHARED | {"embedding_scale": 3.0, "residual_scale": 0.4, "attention.scale": 0.3,
                                  "logit_scale": 5.0} | OWN_WIDTH),
+    Case("granitehybrid", SSM2 | SOME | {"embedding_scale": 3.0, "residual_scale": 0.4, "attention.scale": 0.3,
+                                         "logit_scale": 5.0}, r"ssm_conv1d\.bias"),
+    Case("granitehybrid", SSM2 | SOME | SHARED | OWN_WIDTH | {"rope.scaling.finetuned": False}, r"ssm_conv1d\.bias"),
     Case("hunyuan-dense"),
     Case("hunyuan-moe", SHARED | OWN_WIDTH),
     Case("internlm2"),
+    Case("jamba", SSM | SOME),
+    Case("jamba", SSM | SOME | {"expert_count": 6, "expert_used_count": 2}),
     Case("jina-bert-v2", ENCODER, BERT + r"|attn_[qk]_norm\.(weight|bias)", BERT_ENDS, gelu=True),
     Case("jina-bert-v3", ENCODER, BERT, BERT_ENDS, gelu=True),
+    Case("lfm2", {"shortconv.l_cache": 3, "attention.head_count_kv": [0, KV, 0]}),
+    Case("lfm2moe", EXPERTS | SOME | {"expert_gating_func": 2, "shortconv.l_cache": 3, "leading_dense_block_count": 1},
+         r"exp_probs_b\.bias"),
     Case("llama"),
     Case("llama", {"expert_count": 6, "expert_used_count": 2}),
+    Case("mamba", SSM | NO_HEADS),
+    Case("mamba", SSM | NO_HEADS | {"ssm.dt_b_c_rms": True}),
+    Case("mamba2", SSM2 | NO_HEADS),
+    Case("llama-embed", {"attention.causal": False, "pooling_type": 1}),
+    Case("llama4", SHARED | {"expert_used_count": 1, "interleave_moe_layer_step": 2, "block_count": 5},
+         r"ffn_(gate|up|down)_shexp\.weight"),
     Case("minimax-m2", EXPERTS | OWN_WIDTH | PARTIAL | {"expert_gating_func": 2}, r"exp_probs_b\.bias"),
     Case("modern-bert", ENCODER | {"attention.sliding_window": 8, "block_count": 4, "rope.freq_base_swa": 100.0},
          ends=("token_embd_norm.weight",), gelu=True, fused=("attn_qkv", "ffn_up")),
     Case("nemotron", PARTIAL, rf"{QKVO}|{NORM_BIASES}|ffn_(up|down)\.bias", OUTPUT_BIAS),
+    Case("nemotron_h", SSM2 | {"attention.head_count_kv": [0, KV, 0, 0], "block_count": 4,
+                               "feed_forward_length": [0, 0, F, 0]}, r"ssm_conv1d\.bias|ffn_(up|down)\.bias"),
+    Case("nemotron_h_moe", SSM2 | SHARED | SIGMOID | {
+        "attention.head_count_kv": [0, KV, 0, 0], "block_count": 4, "feed_forward_length": [0, 0, 32, 0]},
+        r"ssm_conv1d\.bias|exp_probs_b\.bias"),
     Case("nomic-bert", ENCODER, r"(attn_output|layer_output)_norm\.bias", BERT_ENDS),
     Case("nomic-bert-moe", ENCODER | {"expert_count": 6, "expert_used_count": 2, "moe_every_n_layers": 2}, BERT,
          BERT_ENDS, gelu=True),
@@ -126,6 +178,18 @@ _ROWS: tuple[Case, ...] = (
     Case("qwen3moe", EXPERTS),
     Case("qwen3vl", {"rope.dimension_sections": [3, 3, 2, 0], "n_deepstack_layers": 0}),
     Case("qwen3vlmoe", EXPERTS | {"rope.dimension_sections": [3, 3, 2, 0], "n_deepstack_layers": 0}),
+    Case("qwen3next", DELTA | SHARED, r"ffn_gate_inp_shexp\.weight"),
+    Case("qwen3next", DELTA | SHARED, r"ffn_gate_inp_shexp\.weight|ssm_in\.weight", lacks=r"attn_(qkv|gate)\.weight"),
+    Case("qwen35", DELTA | {"rope.dimension_sections": [2, 1, 1, 0]}),
+    Case("qwen35moe", DELTA | SHARED | {"rope.dimension_sections": [2, 1, 1, 0], "full_attention_interval": 2},
+         r"ffn_gate_inp_shexp\.weight"),
+    Case("rwkv6", RWKV | {"time_mix_extra_dim": 8, "time_decay_extra_dim": 12, "rescale_every_n_layers": 2},
+         r"time_mix_lerp_fused\.weight", RWKV_ENDS),
+    Case("rwkv6", RWKV | {"time_mix_extra_dim": 8, "time_decay_extra_dim": 12}, r"time_mix_lerp_[wkvrg]\.weight",
+         RWKV_ENDS),
+    Case("rwkv7", RWKV | {"attention.decay_lora_rank": 12, "attention.iclr_lora_rank": 8,
+                          "attention.value_residual_mix_lora_rank": 10, "attention.gate_lora_rank": 14},
+         r"time_mix_v[012]\.weight", RWKV_ENDS),
     Case("seed_oss", {}, QKV),
     Case("smollm3", {"block_count": 5}),
     Case("stablelm", PARTIAL, rf"{QKV}|{NORM_BIASES}", OUTPUT_BIAS),
@@ -157,13 +221,14 @@ def weights_of(case: Case, seed: int = 1) -> dict[str, Array]:
     """Random weights: norms around 1, matrices that keep the size of x, biases that count."""
     config = Config.of(metadata_of(case))
     kind = ARCHITECTURES[case.arch]
-    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (len(TOKENS), W), **case.extra}
+    width = config.width
+    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (len(TOKENS), width), **case.extra}
     if not case.is_tied and "attention.causal" not in case.keys:
-        shapes["output.weight"] = (len(TOKENS), W)
+        shapes["output.weight"] = (len(TOKENS), width)
     if kind.output_norm:
-        shapes[f"{kind.output_norm}.weight"] = (W,)
-    sizes = {"position_embd.weight": (CONTEXT, W), "token_types.weight": (2, W), "output.bias": (len(TOKENS),)}
-    shapes |= {name: sizes.get(name, (W,)) for name in case.ends}
+        shapes[f"{kind.output_norm}.weight"] = (width,)
+    sizes = {"position_embd.weight": (CONTEXT, width), "token_types.weight": (2, width), "output.bias": (len(TOKENS),)}
+    shapes |= {name: sizes.get(name, (width,)) for name in case.ends}
     for n in range(config.layers):
         known, needed = kind.names_in(config, n)
         for name, shape in known.items():
@@ -184,12 +249,15 @@ def _with_fused(weights: dict[str, Array], fused: Mapping[str, tuple[str, ...]])
 
 
 def _random(chance: np.random.Generator, name: str, shape: tuple[int, ...]) -> Array:
-    if "norm" in name and name.endswith("weight"):
+    if name.endswith("ssm_a"):
+        values = -np.exp(0.5 * chance.standard_normal(shape))
+    elif "norm" in name and not name.endswith("bias"):
         values = 1 + 0.25 * chance.standard_normal(shape)
     elif len(shape) == 1 or name.endswith(".bias"):
         values = 0.25 * chance.standard_normal(shape)
     else:
         values = chance.standard_normal(shape) * (1.0 if name.startswith("token_embd") else 1.2 / shape[-1] ** 0.5)
+    values = values.reshape(shape[0], 1, 1, -1) if name.endswith("lerp_fused.weight") else values
     return np.asarray(values, np.float32)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from operator import is_
 from typing import Any
 
-from kernmill.ir import IndexRangeError, KernmillError, Ops, UOp, reshape
+from kernmill.ir import IndexRangeError, KernmillError, Ops, UOp, reshape, uops_in
 from kernmill.runtime import STALE, Buffer, Recording, allocate_buffer, buffer_node, copy_between, take_over
 
 from ..lazy import Lazy, tracked_tensors
@@ -223,7 +223,8 @@ class Tensors:
         ]
 
     def coming_from(self, tensors: Iterable[Lazy], recorded: Recording) -> list[Lazy]:
-        """Return those of the tensors whose values depend on ours or on the recording, and not on another thread."""
+        """Return those of the tensors whose values depend on ours, on the recording or on variables, which have values
+        in this call only, and not on another thread."""
         ours = {id(b) for t in self.reachable() if (b := self.buffers.get(id(t))) is not None}
         ours |= set(map(id, recorded.buffers()))
         comes: dict[UOp, bool] = {}  # one walk for all: assignments of later layers depend on the earlier ones
@@ -232,7 +233,9 @@ class Tensors:
                 if node not in comes:
                     is_kept = node.storage is not None
                     # another thread may have taken its memory over since: then nothing below was looked at
-                    comes[node] = id(node.storage) in ours if is_kept else any(comes.get(s) for s in node.src)
+                    has_variable = node.op is Ops.VARIABLE or bool(uops_in(node.arg))
+                    is_from_below = has_variable or any(comes.get(s) for s in node.src)
+                    comes[node] = id(node.storage) in ours if is_kept else is_from_below
         return [t for t in tensors if comes[t.uop]]
 
 

@@ -271,6 +271,7 @@ class Engine:
                 slot = max(free, key=lambda slot: (common_length(slot.seen, task.ids), -slot.used))
                 # the last token is computed again: its logits are needed
                 same = min(common_length(slot.seen, task.ids), len(task.ids) - 1)
+                same = self._steps.rewound(slot.number, len(slot.seen), same)
                 slot.seen, slot.task, slot.used = slot.seen[:same], task, self._counts["steps"]
                 task.generation.usage = Usage(task.prompt_tokens, same)
                 self._counts["prompt_tokens"] += task.prompt_tokens
@@ -284,6 +285,8 @@ class Engine:
         rows = []
         for slot in slots:
             assert slot.task is not None
+            if slot.left == 1 and not slot.task.made:
+                self._steps.keep(slot.number, len(slot.seen))
             rows.append(Row(slot.number, len(slot.seen), slot.task.ids[len(slot.seen)]))
         start = time.perf_counter_ns()
         logits = self._steps.next_tokens(rows)
@@ -301,7 +304,7 @@ class Engine:
             return
         self._turn = slot.number + 1
         size, first = self._piece_size(slot), len(slot.seen)
-        ids = slot.task.ids[first : first + size]
+        ids = slot.task.ids[first : min(first + size, len(slot.task.ids) - self._steps.apart)]
         start = time.perf_counter_ns()
         logits = self._steps.read(slot.number, first, ids, size)
         self._stepped(start)

@@ -49,11 +49,13 @@ from ..quant import (
     load_tensor,
     rows_together,
 )
-from .arch import ARCHITECTURES, Architecture, Cache, Config, Places, Weight
+from .arch import ARCHITECTURES, Architecture, Cache, Config, Places, Weight, kept_by
 from .arch.cache import CacheTypes
+from .arch.tensors import is_plain
 from .arch.weight import nbytes
 from .embedding import WholeTexts, are_several, paired
 from .generation import Completion, Generations, Text, TokenGeneration, stop_strings
+from .kept_states import KeptStates
 from .layer_templates import LayerTemplates
 from .model_file import check_all_used, check_known, config_in, config_of, kept_metadata, naming
 from .sampling import Chooser, Sampler
@@ -69,7 +71,7 @@ Tokens = Tensor | tuple[Any, ...]  # of a block, or a variable for each sequence
 BLOCK, LARGE_BLOCK = 64, 512  # tokens of a prompt that are computed together; ... where a matrix unit does it
 _PADDED = 0.6  # of a large block: with this many tokens it is faster than small ones
 ONE_BY_ONE = 8  # tokens, of a short prompt or left of a long one: the graph for one token is needed in any case
-_MEMORY = ("architecture", "_cache", "_last", "_all", "_texts")  # attributes that `close` releases
+_MEMORY = ("architecture", "_cache", "_kept", "_last", "_all", "_texts")  # attributes that `close` releases
 DEFAULT_CAPACITY = 4096  # tokens; less where the model was trained on less
 
 
@@ -127,11 +129,11 @@ class Model:
         self.split: Split | None = None
         self.block, self.large_block = (min(size, capacity) for size in sizes)
         if not config.homes:
-            _check_memory(capacity, Cache.nbytes(config, capacity, sequences, cache_type))
+            _check_memory(capacity, Cache.nbytes(kept_by(config), capacity, sequences, cache_type))
         with no_grad():
             self.architecture: Architecture = ARCHITECTURES[config.name](config, weights, capacity)
-            is_causal = self.architecture.is_causal
-            self._cache = Cache.empty(config, capacity, sequences, cache_type) if is_causal else Cache.none()
+            self._cache = Cache.empty(kept_by(config), capacity, sequences, cache_type)
+        self._kept = KeptStates(self._cache, sequences)
         self._texts = WholeTexts(self.architecture, capacity)
         if float_unit((config.cache_homes or (default_device(),))[0]) is None or self.large_block < MANY_ROWS:
             self.large_block = self.block
@@ -287,7 +289,8 @@ class Model:
                 continue
             pairs = zip(seen, ids[:-1], strict=False)
             same = next((place for place, (old, new) in enumerate(pairs) if old != new), None)
-            self._seen[n] = seen[: max(0, len(ids) - 1) if same is None else same]
+            same = max(0, len(ids) - 1) if same is None else same
+            self._seen[n] = seen[: self._kept.rewound(n, len(seen), same)]
 
     def _run(self, texts: Sequence[list[int]], function: Callable[..., Tensor]) -> Generator[tuple[list[slice], Array]]:
         """Compute the tokens that are not in the cache, block by block: yield which tokens of a block are new, and the
@@ -300,6 +303,9 @@ class Model:
         while (left := [len(ids) - len(seen) for ids, seen in zip(texts, self._seen, strict=False)]) and max(left) > 0:
             size = 1 if max(left) <= min(ONE_BY_ONE, self.block - 1) else self.block
             size = self.large_block if max(left) > _PADDED * self.large_block else size
+            if self._kept.is_needed:  # a state takes each token once
+                self._seen = [seen if len(seen) < self.capacity else [] for seen in self._seen]
+                size = size if max(map(len, self._seen)) + size <= self.capacity else 1
             left += [0] * (len(self._seen) - len(texts))
             first = [min(len(seen), self.capacity - size) for seen in self._seen]
             rows: list[list[int]] = []
@@ -317,6 +323,9 @@ class Model:
                     tokens = Tensor(np.array(rows, np.int32))
                     last = Tensor(np.array([max(0, part.stop - 1) for part in new], np.int32))
                 places = Places.bound(first, size, self.capacity)
+                if self._kept.is_needed and (size > 1 or len(rows) > 1):
+                    counts = np.array([part.stop - part.start for part in new], np.int32)
+                    places = places._replace(counts=Tensor(counts))
                 start, launched, replays = time.perf_counter_ns(), launched_ns(), self.replays
                 result = function(tokens, last, places).numpy()
                 if self.replays == replays:  # a graph was built, its kernels found or compiled, and captured
@@ -331,11 +340,25 @@ class Model:
         found = [np.zeros(0, np.float32) for _ in texts]
         with self._stepping:
             self._rewind(texts)
+            self._read_prompts(texts)
             for new, logits in self._run(texts, self._last):
                 for n, part in enumerate(new):
                     if part.stop > part.start:
                         found[n] = logits[n]
         return found
+
+    def _read_prompts(self, texts: Sequence[list[int]]) -> None:
+        """Keep the state before the last token of a prompt, if the model has states."""
+        if not self._kept.is_needed:
+            return
+        pairs = [*zip(texts, self._seen, strict=False)]
+        before = [ids[:-1] if len(ids) - len(seen) > 1 else seen for ids, seen in pairs]
+        prompts = [n for n, (ids, seen) in enumerate(pairs) if len(ids) - len(seen) > 1]
+        for _ in self._run(before, self._last):
+            pass
+        with self._on_device():
+            for n in prompts:
+                self._kept.keep(n, len(before[n]))
 
     def _states(self, ids: Sequence[int], call: str) -> Tensor:
         known = self._checked(ids, call)
@@ -343,12 +366,14 @@ class Model:
             if not self.architecture.is_causal:
                 return Tensor(self._texts.hidden(known))
             self._seen[0] = []
+            self._kept.forget()
             return Tensor(np.concatenate([states[0, new[0]] for new, states in self._run([known], self._all)]))
 
     def reset(self) -> None:
         """Forget the tokens of earlier calls."""
         with self._stepping:
             self._seen = [[] for _ in self._seen]
+            self._kept.forget()
 
     @contextmanager
     def turn(self) -> Generator[None]:
@@ -391,7 +416,7 @@ class Model:
     def memory(self) -> ModelMemory:
         """Return the current memory of the weights, the cache and captured graphs."""
         compute = sum(one.memory().kept_bytes for one in self._captures)
-        context = sum(nbytes(tensor) for part in (self._cache.keys, self._cache.values) for tensor in part)
+        context = sum(map(nbytes, self._cache.tensors))
         return ModelMemory(sum(self.architecture.bytes_by_device.values()), context, compute)
 
     def memory_by_device(self) -> dict[str, ModelMemory]:
@@ -401,7 +426,7 @@ class Model:
         found[names[0]] = ModelMemory(0, 0, self.memory().compute)
         for name, size_bytes in self.architecture.bytes_by_device.items():
             found[name] = found[name]._replace(weights=size_bytes)
-        for tensor in (*self._cache.keys, *self._cache.values):
+        for tensor in self._cache.tensors:
             known = found[tensor.device]
             found[tensor.device] = known._replace(context=known.context + nbytes(tensor))
         return found
@@ -563,7 +588,7 @@ def _split_of(file: gguf.GGUFFile, wanted: SplitOptions | None, options: Mapping
         return None
     config = config_in(file)
     capacity = options.get("capacity") or options.get("n_ctx") or min(config.context, DEFAULT_CAPACITY)
-    cache = Cache.nbytes(config, capacity, options.get("sequences", 1), options.get("cache_type", "f32"))
+    cache = Cache.nbytes(kept_by(config), capacity, options.get("sequences", 1), options.get("cache_type", "f32"))
     sizes = {name: entry.stop - entry.start for name, entry in file.entries.items()}
     return choose_split(sizes, config.layers, cache // config.layers, config.width, wanted)
 
@@ -592,7 +617,7 @@ def _context_size(path: str | os.PathLike[str], capacity: int | None, cache_type
     except KernmillError:  # not even its head can be read
         return "takes additional memory"
     capacity = capacity or min(config.context, DEFAULT_CAPACITY)
-    return f"of {capacity} tokens {Cache.nbytes(config, capacity, 1, cache_type) / 2**20:.0f} MiB"
+    return f"of {capacity} tokens {Cache.nbytes(kept_by(config), capacity, 1, cache_type) / 2**20:.0f} MiB"
 
 
 def _check_memory(capacity: int, size_bytes: int) -> None:
@@ -622,10 +647,12 @@ def _loaded(file: gguf.GGUFFile, name: str, arena: WeightArena) -> Weight:
 def _is_laid(entry: gguf.GGUFEntry, device: str) -> bool:
     """True if a tensor is a matrix whose rows will be interleaved, or a stack of such matrices."""
     kind = entry.type.dtype
+    if is_plain(entry.name):
+        return False
     if len(entry.shape) == 3:
         block = BLOCKS.get(entry.type.name)
         together = FloatMatrix.interleave if block is None else rows_together(block, device)
         is_whole_groups = entry.shape[1] % together == 0
     else:
-        is_whole_groups = len(entry.shape) == 2 and not entry.name.endswith(".bias")
+        is_whole_groups = len(entry.shape) == 2
     return is_whole_groups and (kind is None or are_side_by_side(kind, device))

@@ -71,6 +71,11 @@ class Learner:
             raise SettingError(
                 f"Learner: {name} models are encoders, which predict no text. Choose an architecture such as llama."
             )
+        if name in ARCHITECTURES and ARCHITECTURES[name].has_states:
+            raise SettingError(
+                f"Learner: {name} models have recurrent layers, which are not trained here. Choose an architecture "
+                "such as llama."
+            )
         self.metadata, self.length = dict(metadata), length
         config, chance = config_of(metadata), np.random.default_rng(seed)
         self.weights: dict[str, Tensor] = {}

@@ -4,7 +4,7 @@ from .arcee import Arcee
 from .architecture import Architecture
 from .baichuan import Baichuan
 from .bert import Bert
-from .cache import CACHE_TYPES, Cache, Places
+from .cache import CACHE_TYPES, Cache, Kept, Places
 from .chatglm import ChatGLM
 from .cohere2 import Cohere2
 from .command_r import CommandR
@@ -17,6 +17,7 @@ from .eurobert import EuroBert
 from .exaone import Exaone
 from .exaone4 import Exaone4
 from .falcon import Falcon
+from .falcon_h1 import FalconH1
 from .gemma import Gemma
 from .gemma2 import Gemma2
 from .gemma3 import Gemma3
@@ -27,17 +28,24 @@ from .gpt2 import Gpt2
 from .gpt_oss import GptOss
 from .gptneox import GptNeoX
 from .granite import Granite
+from .granitehybrid import GraniteHybrid
 from .granitemoe import GraniteMoe
 from .hunyuan_dense import HunyuanDense
 from .hunyuan_moe import HunyuanMoe
 from .internlm2 import InternLM2
+from .jamba import Jamba
 from .jina_bert_v2 import JinaBertV2
 from .jina_bert_v3 import JinaBertV3
+from .lfm2 import Lfm2
+from .lfm2moe import Lfm2Moe
 from .llama import Llama
 from .llama4 import Llama4
+from .mamba import Mamba
+from .mamba2 import Mamba2
 from .minimax_m2 import MiniMaxM2
 from .modern_bert import ModernBert
 from .nemotron import Nemotron
+from .nemotron_h import NemotronH, NemotronHMoe
 from .nomic_bert import NomicBert
 from .nomic_bert_moe import NomicBertMoe
 from .olmo2 import Olmo2
@@ -50,6 +58,10 @@ from .qwen2 import Qwen2
 from .qwen2moe import Qwen2Moe
 from .qwen3 import Qwen3
 from .qwen3moe import Qwen3Moe
+from .qwen3next import Qwen3Next
+from .qwen35 import Qwen35, Qwen35Moe
+from .rwkv6 import Rwkv6
+from .rwkv7 import Rwkv7
 from .seed_oss import SeedOss
 from .smollm3 import SmolLM3
 from .stablelm import StableLM
@@ -58,7 +70,9 @@ from .starcoder2 import StarCoder2
 from .weight import Matrix, Weight
 from .xverse import Xverse
 
-__all__ = ["ARCHITECTURES", "CACHE_TYPES", "Architecture", "Cache", "Config", "Matrix", "Places", "Weight"]
+__all__ = [
+    "ARCHITECTURES", "CACHE_TYPES", "Architecture", "Cache", "Config", "Kept", "Matrix", "Places", "Weight", "kept_by",
+]  # fmt: skip
 
 ARCHITECTURES: dict[str, type[Architecture]] = {  # general.architecture of a GGUF file
     "arcee": Arcee,
@@ -75,6 +89,7 @@ ARCHITECTURES: dict[str, type[Architecture]] = {  # general.architecture of a GG
     "exaone": Exaone,
     "exaone4": Exaone4,
     "falcon": Falcon,
+    "falcon-h1": FalconH1,
     "gemma": Gemma,
     "gemma-embedding": GemmaEmbedding,
     "gemma2": Gemma2,
@@ -85,18 +100,26 @@ ARCHITECTURES: dict[str, type[Architecture]] = {  # general.architecture of a GG
     "gpt2": Gpt2,
     "gptneox": GptNeoX,
     "granite": Granite,
+    "granitehybrid": GraniteHybrid,
     "granitemoe": GraniteMoe,
     "hunyuan-dense": HunyuanDense,
     "hunyuan-moe": HunyuanMoe,
     "internlm2": InternLM2,
+    "jamba": Jamba,
     "jina-bert-v2": JinaBertV2,
     "jina-bert-v3": JinaBertV3,
+    "lfm2": Lfm2,
+    "lfm2moe": Lfm2Moe,
     "llama": Llama,
     "llama-embed": Llama,
     "llama4": Llama4,
+    "mamba": Mamba,
+    "mamba2": Mamba2,
     "minimax-m2": MiniMaxM2,
     "modern-bert": ModernBert,
     "nemotron": Nemotron,
+    "nemotron_h": NemotronH,
+    "nemotron_h_moe": NemotronHMoe,
     "nomic-bert": NomicBert,
     "nomic-bert-moe": NomicBertMoe,
     "olmo2": Olmo2,
@@ -109,9 +132,14 @@ ARCHITECTURES: dict[str, type[Architecture]] = {  # general.architecture of a GG
     "qwen2moe": Qwen2Moe,
     "qwen2vl": Qwen2,
     "qwen3": Qwen3,
+    "qwen35": Qwen35,
+    "qwen35moe": Qwen35Moe,
     "qwen3moe": Qwen3Moe,
+    "qwen3next": Qwen3Next,
     "qwen3vl": Qwen3,
     "qwen3vlmoe": Qwen3Moe,
+    "rwkv6": Rwkv6,
+    "rwkv7": Rwkv7,
     "seed_oss": SeedOss,
     "smollm3": SmolLM3,
     "stablelm": StableLM,
@@ -119,3 +147,12 @@ ARCHITECTURES: dict[str, type[Architecture]] = {  # general.architecture of a GG
     "starcoder2": StarCoder2,
     "xverse": Xverse,
 }
+
+
+def kept_by(config: Config) -> list[Kept]:
+    """What each layer of a model keeps of the tokens before; the layout of its cache."""
+    kind = ARCHITECTURES[config.name]
+    if not config.is_causal or kind.is_encoder:
+        return []
+    homes = config.cache_homes or (None,) * config.layers
+    return [kind.kept(config, n)._replace(home=home) for n, home in zip(range(config.layers), homes, strict=True)]

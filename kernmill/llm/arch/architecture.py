@@ -18,7 +18,7 @@ from functools import partial
 
 from kernmill import Tensor, where
 
-from .cache import Cache, Places
+from .cache import Cache, Kept, Places
 from .config import Config
 from .experts import apart, chosen_experts, expert_shapes
 from .pooling import Pooling
@@ -40,6 +40,7 @@ class Architecture(LayerTensors):
     """
 
     is_encoder = False  # tokens attend to later ones too, whatever the file says: no text is generated
+    has_states = False  # some layers are recurrent
     by_halves = True  # which entries of a head are rotated together: see rope.rotate
     has_layer_norm = False  # a norm subtracts the mean, and may have a bias
     is_parallel = False  # attention and feed-forward part read the same x
@@ -52,6 +53,7 @@ class Architecture(LayerTensors):
     output_norm = "output_norm"  # the name of the last norm; "": none
 
     def __init__(self, config: Config, weights: Weights, capacity: int) -> None:
+        self.check_sizes(config)
         config = self._with_experts(config)
         self.config, self.capacity, self._weights = config, capacity, weights
         self.embedding = self.needed("token_embd.weight", None, config.width)
@@ -77,6 +79,12 @@ class Architecture(LayerTensors):
         """True if tokens attend to earlier ones only."""
         return self.config.is_causal and not self.is_encoder
 
+    @classmethod
+    def kept(cls, c: Config, n: int) -> Kept:
+        """What a layer keeps of the tokens before."""
+        of = c.of_layer(n)
+        return Kept(of.kv_heads, of.head_width, of.value_width)
+
     # --- differences
     def has_window(self, n: int) -> bool:
         """True if a layer sees only the last `window` tokens: by the file's pattern, or by `period`."""
@@ -88,6 +96,10 @@ class Architecture(LayerTensors):
     def has_rope(self, n: int) -> bool:
         """True if a layer rotates queries and keys."""
         return True
+
+    def variant(self, n: int) -> Hashable:
+        """What a layer does differently from others with the same tensors; equal for layers that compute alike."""
+        return self.is_local[n], self.is_rotated[n]
 
     def rope_factors(self) -> Tensor | None:
         """Divisors of the frequencies, where the file has some."""
@@ -138,7 +150,7 @@ class Architecture(LayerTensors):
             if layers is None:
                 x = build()
                 continue
-            kind = (self.is_local[n], self.is_rotated[n], *matrices, *vectors)
+            kind = (self.variant(n), *matrices, *vectors)
             weights = [*matrices.values(), *vectors.values()]
             x = layers(kind, x, weights, cache.of_layer(n), build)
         if self.config.homes:
@@ -209,7 +221,8 @@ class Architecture(LayerTensors):
 
     def products(self, n: int, x: Tensor, names: Sequence[str]) -> list[Tensor]:
         """The same x with several matrices of a layer, and their biases where there are some."""
-        shapes = self.shapes(self.config) | expert_shapes(self.config)
+        c = self.config.of_layer(n)
+        shapes = self.shapes(c) | expert_shapes(c)
         rows = [shapes[f"{name}.weight"][0] for name in names]
         found: list[Tensor] = []
         for name in names:
@@ -221,12 +234,16 @@ class Architecture(LayerTensors):
 
     def attention(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
         """Attend to the tokens before each token; several query heads share a key head."""
-        c, mask = self.config, around[2]
-        q, k, v = self.queries_keys_values(n, x)
+        mixed = self.attended(n, *self.queries_keys_values(n, x), places, around, cache)
+        return self.product(n, mixed, "attn_output")
+
+    def attended(self, n: int, q: Tensor, k: Tensor, v: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
+        """The sums of values, of all heads. Shapes: (sequences, tokens, heads * width) each, and the result."""
+        c, mask = self.config.of_layer(n), around[2]
         q, k = self._heads(n, q, "attn_q_norm", c.head_width), self._heads(n, k, "attn_k_norm", c.head_width)
         v = v.unflatten(-1, (-1, c.value_width)).transpose(1, 2)
         q, k = self._positioned(n, q, k, places, around)
-        has_many = x.shape[1] > 1
+        has_many = q.shape[2] > 1
         q, k, v = (part.contiguous() if has_many else part for part in (q, k, v))  # attention is a separate kernel
         keys, values = (part.unsqueeze(2) for part in cache.write(n, places, k, v))
         q = q.unflatten(1, (c.kv_heads, -1))  # (sequences, kv heads, group, tokens, width)
@@ -241,8 +258,7 @@ class Architecture(LayerTensors):
                 scores = (scores / c.attention_cap).tanh() * c.attention_cap
             scores = where(mask, scores, -math.inf) if mask.dtype.is_bool else scores + mask
             mixed = (scores.softmax(-1) if sinks is None else self._with_sinks(scores, sinks)).matmul(values)
-        mixed = mixed.flatten(1, 2).transpose(1, 2).flatten(2).contiguous()  # concatenate the heads
-        return self.product(n, mixed, "attn_output")
+        return mixed.flatten(1, 2).transpose(1, 2).flatten(2).contiguous()  # concatenate the heads
 
     def _positioned(self, n: int, q: Tensor, k: Tensor, places: Places, around: Around) -> tuple[Tensor, Tensor]:
         """Rotate the heads of queries and keys by their positions, and norm them where that comes after."""
@@ -275,7 +291,7 @@ class Architecture(LayerTensors):
 
     def feed_forward(self, n: int, x: Tensor) -> Tensor:
         """Up, activated, and down again; the sum of some experts where the layer has them."""
-        if self.config.experts.are_in(n):
+        if "ffn_gate_inp.weight" in self.matrices[n]:
             return self._mixture(n, x)
         if self.has_gate:
             gate, up = self.products(n, x, GATED)
@@ -296,8 +312,9 @@ class Architecture(LayerTensors):
             inputs = rows
         result = apart(inputs, choice, e.count, lambda part, ids: self._experts_of(n, part, ids))
         if "ffn_down_shexp.weight" in self.matrices[n]:
-            gate, up = self.products(n, rows, SHARED)
-            shared = self.product(n, (self.activation(gate) * up).contiguous(), "ffn_down_shexp")
+            *gate, up = self.products(n, rows, SHARED if self.has_gate else SHARED[1:])
+            mixed = self.activation(gate[0]) * up if gate else self.activation(up)
+            shared = self.product(n, mixed.contiguous(), "ffn_down_shexp")
             weight = vectors.get("ffn_gate_inp_shexp.weight")
             result = result + (shared if weight is None else shared * (rows * weight).sum(-1, keepdim=True).sigmoid())
         return result.reshape(x.shape)

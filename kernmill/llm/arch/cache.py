@@ -1,4 +1,7 @@
-"""class Cache: keys and values of the tokens so far, each at its position; class `Places`: where the new tokens are."""
+"""class Cache: keys and values of the tokens so far, each at its position, and the states of recurrent layers.
+
+class Places: where the new tokens are.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kernmill import DType, SettingError, Tensor, Variable, cat, dtypes
+from kernmill import DType, SettingError, Tensor, Variable, cat, dtypes, where
 
 from ...quant import BLOCKS
-from .config import Config
 
-__all__ = ["CACHE_TYPES", "Cache", "CacheTypes", "Places", "pair_of"]
+__all__ = ["CACHE_TYPES", "Cache", "CacheTypes", "Kept", "Places", "pair_of"]
 
 CacheTypes = str | tuple[str, str]  # of both, or of keys and of values
 
@@ -41,13 +43,15 @@ class Places(NamedTuple):
 
     `first`: of each sequence, the position of its first new token. `end`: one past the last position that any sequence
     uses. `chosen`: some sequences of the cache, for a step of an engine; None: all of them, in order.
-    `lengths`: of whole texts, which need no cache, how many tokens each has; the others are padding.
+    `lengths`: of whole texts, which need no cache, how many tokens each has; the others are padding. `counts`: of each
+    sequence, how many of its new tokens are no padding, which must not change a state; None: all.
     """
 
     first: Sequence[Any]
     end: Any
     chosen: Chosen | None = None
     lengths: Tensor | None = None
+    counts: Tensor | None = None
 
     @classmethod
     def bound(cls, first: Sequence[int], count: int, capacity: int) -> Places:
@@ -80,6 +84,13 @@ class Places(NamedTuple):
             return table[self.chosen.ids][:, :, : self.end]
         number = self.row(0)
         return table[number : number + 1, :, : self.end]
+
+    @property
+    def starts(self) -> Tensor:
+        """The first position of each sequence. Shapes: (sequences,)."""
+        if self.chosen is not None:
+            return self.chosen.first
+        return cat([Tensor(p).reshape(1) for p in self.first])
 
     @classmethod
     def whole(cls, lengths: Tensor, count: int) -> Places:
@@ -129,56 +140,112 @@ def pair_of(types: CacheTypes) -> tuple[str, str]:
     return pair[0], pair[1]
 
 
-class Cache(NamedTuple):
-    """Keys and values of each layer: the token at position p of a sequence is stored at index p.
+class Kept(NamedTuple):
+    """What a layer keeps of a sequence: keys and values of some heads, 0 for none, and states of these shapes."""
 
-    A tuple of lists, since `jit` finds the tensors of containers and tracks writes to them.
+    heads: int
+    key_width: int
+    value_width: int
+    states: tuple[tuple[int, ...], ...] = ()
+    home: str | None = None  # its device; None: the setting
+
+
+class Cache(NamedTuple):
+    """Keys and values of layers: the token at position p of a sequence is stored at index p. States of layers: the one
+    after the last token of a sequence, and one that is kept, to which the sequence can go back.
+
+    A tuple of dicts by layer, since `jit` finds the tensors of containers and tracks writes to them.
 
     Shapes: keys[layer] (sequences, kv heads, capacity, head width), values[layer] the same with the value width. Of a
-    type with blocks the last axis is [blocks, bytes of a block].
+    type with blocks the last axis is [blocks, bytes of a block]. Each of states[layer] (2 * sequences, ..), the kept
+    ones behind.
     """
 
-    keys: list[Tensor]
-    values: list[Tensor]
+    keys: dict[int, Tensor]
+    values: dict[int, Tensor]
+    states: dict[int, list[Tensor]]
     key_type: str = "f32"
     value_type: str = "f32"
 
     @classmethod
-    def empty(cls, config: Config, capacity: int, sequences: int = 1, type: CacheTypes = "f32") -> Cache:
+    def empty(cls, layers: Sequence[Kept], capacity: int, sequences: int = 1, type: CacheTypes = "f32") -> Cache:
         """Return a cache of zeros: unwritten positions are masked, but 0 times nan would be nan.
 
         Raises:
             SettingError: unknown type, or heads that are not a multiple of its block size.
         """
 
-        def zeros(layer: int, width: int, type: str) -> Tensor:
+        def zeros(kept: Kept, width: int, type: str) -> Tensor:
             row, dtype = _row(type, width)
-            shape = (sequences, config.kv_heads, capacity, *row)
-            home = config.cache_homes[layer] if config.cache_homes else None
-            return Tensor(np.zeros(shape, np.float32 if dtype.is_float else np.uint8), dtype, device=home)
+            shape = (sequences, kept.heads, capacity, *row)
+            return Tensor(np.zeros(shape, np.float32 if dtype.is_float else np.uint8), dtype, device=kept.home)
 
         key_type, value_type = pair_of(type)
-        keys, values = (
-            [zeros(layer, width, kind) for layer in range(config.layers)]
-            for width, kind in ((config.head_width, key_type), (config.value_width, value_type))
-        )
-        return cls(keys, values, key_type, value_type)
+        numbered = [(n, kept) for n, kept in enumerate(layers) if kept.heads]
+        keys = {n: zeros(kept, kept.key_width, key_type) for n, kept in numbered}
+        values = {n: zeros(kept, kept.value_width, value_type) for n, kept in numbered}
+        states = {
+            n: [Tensor(np.zeros((2 * sequences, *shape), np.float32), device=kept.home) for shape in kept.states]
+            for n, kept in enumerate(layers)
+            if kept.states
+        }
+        return cls(keys, values, states, key_type, value_type)
 
     @classmethod
     def none(cls) -> Cache:
         """The cache of whole texts: it keeps nothing."""
-        return cls([], [])
+        return cls({}, {}, {})
 
     @staticmethod
-    def nbytes(config: Config, capacity: int, sequences: int = 1, type: CacheTypes = "f32") -> int:
+    def nbytes(layers: Sequence[Kept], capacity: int, sequences: int = 1, type: CacheTypes = "f32") -> int:
         """Return the bytes that `empty` takes. Raises the same errors."""
-        rows = map(_row, pair_of(type), (config.head_width, config.value_width))
-        each = sum(prod(row) * dtype.size_bytes for row, dtype in rows)
-        return each * sequences * config.kv_heads * capacity * config.layers
+        total = 0
+        for kept in layers:
+            if kept.heads:
+                rows = map(_row, pair_of(type), (kept.key_width, kept.value_width))
+                total += capacity * kept.heads * sum(prod(row) * dtype.size_bytes for row, dtype in rows)
+            total += 2 * 4 * sum(map(prod, kept.states))
+        return total * sequences
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All of its tensors."""
+        return [*self.keys.values(), *self.values.values(), *(one for each in self.states.values() for one in each)]
 
     def of_layer(self, layer: int) -> list[Tensor]:
         """The tensors that a layer changes."""
-        return [self.keys[layer], self.values[layer]] if self.keys else []
+        pair = [self.keys[layer], self.values[layer]] if layer in self.keys else []
+        return [*pair, *self.states.get(layer, [])]
+
+    def read_states(self, layer: int, places: Places) -> list[Tensor]:
+        """The states of a layer before the new tokens: zeros at position 0. Shapes: (sequences, ..) each."""
+        is_begun = places.starts > 0
+        found: list[Tensor] = []
+        for table in self.states[layer]:
+            if places.chosen is None:
+                rows = table[: len(places.first)]
+            elif len(places.first) > 1:
+                rows = table[places.chosen.ids]
+            else:
+                rows = table[places.row(0) : places.row(0) + 1]
+            found.append(where(is_begun.reshape(-1, *[1] * (table.ndim - 1)), rows, rows._filled(0.0)))
+        return found
+
+    def write_states(self, layer: int, places: Places, states: Sequence[Tensor]) -> None:
+        """Replace the states of a layer by those after the new tokens. Shapes: (sequences, ..) each."""
+        for table, new in zip(self.states[layer], states, strict=True):
+            if places.chosen is None:
+                table[: len(places.first)] = new
+                continue
+            for n in range(len(places.first)):
+                row = places.row(n)
+                table[row : row + 1] = new[n : n + 1]
+
+    def copy_states(self, source: Any, target: Any) -> None:
+        """Replace the states of a row by those of another: rows are numbers of sequences, kept ones behind."""
+        for layer in self.states.values():
+            for table in layer:
+                table[target : target + 1] = table[source : source + 1].contiguous()
 
     def write(self, layer: int, places: Places, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Write the keys and values of new tokens; return those of the layer up to `places.end`.
@@ -186,7 +253,7 @@ class Cache(NamedTuple):
         Shapes: keys and values (sequences, kv heads, tokens, width); the results the same with `end` tokens.
         Dtypes: the results float32.
         """
-        if not self.keys:
+        if layer not in self.keys:
             return keys, values
         count = keys.shape[2]
         found: list[Tensor] = []

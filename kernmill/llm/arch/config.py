@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kernmill import FormatError
 
 from ...formats.quoting import quoted
 
-__all__ = ["POOLINGS", "Config", "Experts", "Rope", "architecture_in"]
+__all__ = ["POOLINGS", "Config", "Experts", "Rope", "Ssm", "architecture_in"]
 
 GATINGS = ("", "softmax", "sigmoid", "chosen")  # <architecture>.expert_gating_func 1, 2, 3
 POOLINGS = ("none", "mean", "cls", "last", "rank")  # <architecture>.pooling_type 0, 1, ..
@@ -20,6 +20,7 @@ LARGEST = 1 << 31  # of any size
 _SCALES = 1e-6, 1e6  # of factors on scores and logits, whose products fit float32
 _FACTORS = 1e-3, 1e6  # of a longer context
 _GROWTH = 0.01, 100.0  # of rotated vectors; their products with each other grow by the square
+_STATES = ("ssm.conv_kernel", "shortconv.l_cache", "wkv.head_size")  # keys of models with recurrent layers
 _BASES = 1.0, 1e30  # of rotations that slow down
 
 
@@ -81,6 +82,44 @@ class Latent:
 
 
 @dataclass(frozen=True)
+class Ssm:
+    """The sizes of recurrent layers, 0 where the file has none.
+
+    `taps`: tokens that a convolution sees. `inner`: values of a token between its matrices. `state`: values that each
+    of them, or each head, keeps. `rank`: of time steps; of Mamba 2 and delta nets the number of heads.
+    """
+
+    taps: int = 0
+    inner: int = 0
+    state: int = 0
+    rank: int = 0
+    groups: int = 0
+    is_normed: bool = False  # dt_b_c_rms
+
+
+@dataclass(frozen=True)
+class Wkv:
+    """The sizes of RWKV, 0 where the file has none. Ranks: of mixtures, decays, rates, values and gates."""
+
+    head_size: int = 0
+    mix_rank: int = 0
+    decay_rank: int = 0
+    rate_rank: int = 0
+    value_rank: int = 0
+    gate_rank: int = 0
+    rescale_every: int = 0  # layers
+
+
+@dataclass(frozen=True)
+class OfLayer:
+    """Sizes that may differ from layer to layer; 0: a layer without such a part."""
+
+    heads: int
+    kv_heads: int
+    feed_forward: int
+
+
+@dataclass(frozen=True)
 class Config:
     """The configuration of a model. Sizes are numbers of entries; `window` 0 means that all layers attend to
     everything.
@@ -114,6 +153,10 @@ class Config:
     is_causal: bool = True  # tokens attend to earlier ones only
     experts: Experts = Experts()
     latent: Latent | None = None
+    ssm: Ssm = Ssm()
+    wkv: Wkv = Wkv()
+    recurrent_layers: int | tuple[bool, ...] = 0  # all but every n-th, or for each layer; 0: the file does not say
+    of_layers: tuple[OfLayer, ...] = ()  # the sizes of each layer where they differ; the others are the largest
     ahead_layers: int = 0  # the last ones of a file, which predict further tokens and are not computed
     homes: tuple[str, ...] = ()  # of a model over several devices: those of the layers, then that of the output
     cache_homes: tuple[str, ...] = ()  # those of the layers' keys and values
@@ -129,6 +172,10 @@ class Config:
             f"attention.key_length {self.head_width}, attention.value_length {self.value_width}{experts}"
         )
 
+    def of_layer(self, n: int) -> Config:
+        """The configuration with the sizes of one layer."""
+        return replace(self, **vars(self.of_layers[n])) if self.of_layers else self
+
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> Config:
         """From metadata.
@@ -137,24 +184,23 @@ class Config:
             FormatError: a key is missing or makes no sense; it is named.
         """
         keys = _Keys(metadata)
-        width, heads = keys.size("embedding_length"), keys.size("attention.head_count")
-        kv_heads = keys.size("attention.head_count_kv", heads)
-        if heads % kv_heads:
-            raise FormatError(f"{keys.name}.attention.head_count_kv: {kv_heads} does not divide {heads} heads.")
+        width, of_layers = keys.size("embedding_length"), keys.of_layers()
+        heads, kv_heads = (max(getattr(each, size) for each in of_layers) for size in ("heads", "kv_heads"))
         if heads > width and keys.get("attention.key_length") is None:
             raise FormatError(f"{keys.name}.attention.head_count: {heads} heads do not fit an embedding of {width}.")
-        head_width = keys.size("attention.key_length", width // heads)
+        head_width = keys.size("attention.key_length", width // max(1, heads), least=keys.least)
         return cls(
             name=keys.name,
             context=keys.size("context_length"),
             width=width,
             layers=keys.layers(),
             ahead_layers=keys.size("nextn_predict_layers", 0, least=0),
-            feed_forward=keys.feed_forward(),
+            feed_forward=max(each.feed_forward for each in of_layers),
+            of_layers=() if len(set(of_layers)) == 1 else tuple(of_layers),
             heads=heads,
             kv_heads=kv_heads,
             head_width=head_width,
-            value_width=keys.size("attention.value_length", head_width),
+            value_width=keys.size("attention.value_length", head_width, least=keys.least),
             epsilon=keys.epsilon(),
             rope=_rope(keys, head_width),
             window=keys.size("attention.sliding_window", 0, least=0),
@@ -172,6 +218,10 @@ class Config:
             is_causal=keys.flag("attention.causal", True),
             experts=_experts(keys),
             latent=_latent(keys),
+            ssm=_ssm(keys),
+            wkv=_wkv(keys),
+            recurrent_layers=keys.pattern("attention.recurrent_layers", keys.size("block_count"))
+            or keys.size("full_attention_interval", 0, least=0),
         )
 
 
@@ -196,8 +246,9 @@ def _is_list(value: Any) -> bool:
 class _Keys:
     """The keys of one architecture."""
 
-    def __init__(self, metadata: Mapping[str, Any]) -> None:
-        self._metadata, self.name = metadata, architecture_in(metadata)
+    def __init__(self, metadata: Mapping[str, Any], name: str | None = None) -> None:
+        self._metadata, self.name = metadata, architecture_in(metadata) if name is None else name
+        self.least = 1 if all(self.get(state) is None for state in _STATES) else 0  # heads of a layer
 
     def get(self, key: str) -> Any:
         """Return a Python value, also for NumPy scalars; a list is unchanged, however long."""
@@ -251,10 +302,33 @@ class _Keys:
             raise FormatError(f"{self.name}.nextn_predict_layers is {ahead}: must be less than the {count} layers.")
         return count - ahead
 
-    def feed_forward(self) -> int:
-        """The width of the feed-forward part; of a model that has nothing but experts theirs."""
+    def feed_forwards(self) -> list[int]:
+        """The width of each layer's feed-forward part; of a model that has nothing but experts theirs."""
         has_experts = self.get("feed_forward_length") is None and self.get("expert_feed_forward_length") is not None
-        return self.size("expert_feed_forward_length" if has_experts else "feed_forward_length")
+        return self.sizes("expert_feed_forward_length" if has_experts else "feed_forward_length")
+
+    def of_layers(self) -> list[OfLayer]:
+        """The sizes that may differ from layer to layer; one if no key has a list."""
+        heads = self.sizes("attention.head_count")
+        parts = [heads, self.sizes("attention.head_count_kv", heads), self.feed_forwards()]
+        count = max(map(len, parts))
+        wide = [part if len(part) == count else part * count for part in parts]
+        layers = [OfLayer(*sizes) for sizes in zip(*wide, strict=True)]
+        wrong = next((one for one in layers if one.kv_heads and (one.heads % one.kv_heads or not one.heads)), None)
+        if wrong is not None:
+            raise FormatError(
+                f"{self.name}.attention.head_count_kv: {wrong.kv_heads} does not divide {wrong.heads} heads."
+            )
+        return layers[: self.layers()]
+
+    def sizes(self, key: str, default: list[int] | None = None) -> list[int]:
+        """An integer for each layer from a list, or one; 0 only in models with recurrent layers."""
+        value = self.get(key)
+        if not _is_list(value):
+            return default if value is None and default is not None else [self.size(key, least=self.least)]
+        found = [_Keys({f"{self.name}.{key}": one}, self.name).size(key, least=self.least)
+                 for one in self._of_layers(key, value, self.size("block_count"))]  # fmt: skip
+        return found[:1] if len(set(found)) == 1 else found
 
     def choice(self, key: str, names: Sequence[str], default: int, first: int = 0) -> str:
         """One of some names by its number."""
@@ -307,7 +381,7 @@ class _Keys:
 
 
 def _rope(keys: _Keys, head_width: int) -> Rope:
-    size = keys.size("rope.dimension_count", head_width)
+    size = keys.size("rope.dimension_count", head_width, least=0)
     if size % 2 or size > head_width:
         raise FormatError(f"{keys.name}.rope.dimension_count is {size}: not even, or more than {head_width} a head.")
     key = "rope.scaling.factor" if keys.get("rope.scaling.factor") is not None else "rope.scale_linear"  # in old files
@@ -346,6 +420,32 @@ def _latent(keys: _Keys) -> Latent | None:
     )
 
 
+def _ssm(keys: _Keys) -> Ssm:
+    return Ssm(
+        taps=keys.size("shortconv.l_cache", 0, least=0) or keys.size("ssm.conv_kernel", 0, least=0),
+        inner=keys.size("ssm.inner_size", 0, least=0),
+        state=keys.size("ssm.state_size", 0, least=0),
+        rank=keys.size("ssm.time_step_rank", 0, least=0),
+        groups=keys.size("ssm.group_count", 0, least=0),
+        is_normed=keys.flag("ssm.dt_b_c_rms", False),
+    )
+
+
+def _wkv(keys: _Keys) -> Wkv:
+    def size(key: str) -> int:
+        return keys.size(key, 0, least=0)
+
+    return Wkv(
+        head_size=size("wkv.head_size"),
+        mix_rank=size("time_mix_extra_dim"),
+        decay_rank=size("time_decay_extra_dim") or size("attention.decay_lora_rank"),
+        rate_rank=size("attention.iclr_lora_rank"),
+        value_rank=size("attention.value_residual_mix_lora_rank"),
+        gate_rank=size("attention.gate_lora_rank"),
+        rescale_every=size("rescale_every_n_layers"),
+    )
+
+
 def _experts(keys: _Keys) -> Experts:
     """Raises FormatError where counts do not fit each other."""
     count = keys.size("expert_count", 0, least=0)
@@ -360,7 +460,7 @@ def _experts(keys: _Keys) -> Experts:
             f"{keys.name}: {groups_used} of {groups} groups of {count} experts, {used} of which a token uses: groups "
             "are equally large, and those that are used have as many experts. Convert the file again."
         )
-    width = keys.size("expert_feed_forward_length", keys.feed_forward())
+    width = keys.size("expert_feed_forward_length", max(keys.feed_forwards()))
     shared = keys.size("expert_shared_count", 0, least=0)
     return Experts(
         count=count,

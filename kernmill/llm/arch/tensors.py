@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from kernmill import FormatError, Tensor
@@ -13,13 +13,22 @@ from .experts import expert_shapes
 from .pooling import Pooling
 from .weight import Weight, join, nbytes
 
-__all__ = ["LayerTensors", "Weights"]
+__all__ = ["LayerTensors", "Weights", "is_plain"]
 
 Weights = Callable[[str], Weight | None]  # the tensor of a name, or None where the file has none
 ATTENTION, GATED = ("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up")
 DENSE = ("ffn_gate", "ffn_up", "ffn_down")  # a layer has these, or experts
 EXPERTS, SHARED = ("ffn_gate_exps", "ffn_up_exps"), ("ffn_gate_shexp", "ffn_up_shexp")
-_OF_LAYER = re.compile(r"blk\.\d+\.")
+_OF_LAYER = re.compile(r"blk\.(\d+)\.")
+_PLAIN = re.compile(
+    r"(^|\.)(ssm_(a|d|norm\.weight|conv1d\.weight)|shortconv\.conv\.weight"
+    r"|(time|channel)_mix_(lerp_\w|lerp_fused|first|decay_w[12]|[wavg][012]|r_k)\.weight)$"
+)
+
+
+def is_plain(name: str) -> bool:
+    """True for a tensor that is not a matrix of products, whatever its shape: it stays as it is in the file."""
+    return name.endswith(".bias") or _PLAIN.search(name) is not None
 
 
 def _check_fits(c: Config, name: str, shape: Sequence[int], wanted: Sequence[int | None]) -> None:
@@ -68,7 +77,7 @@ class LayerTensors:
             raise FormatError(
                 f"{name} is {weight.dtype.name}: weights must be floats or quantized. Convert the file again."
             )
-        if len(shape) == 1 and not isinstance(weight, Tensor):
+        if (len(shape) == 1 or is_plain(name)) and not isinstance(weight, Tensor):
             raise FormatError(f"{name} is quantized: norms and biases must be floats. Convert the file again.")
         _check_fits(self.config, name, weight.shape, shape)
         return weight
@@ -125,7 +134,7 @@ class LayerTensors:
     @classmethod
     def names_in(cls, c: Config, n: int) -> tuple[dict[str, tuple[int, ...]], set[str]]:
         """The tensors that a layer can have, with their shapes, and those that it must have."""
-        needed = set(cls.needed_names())
+        c, needed = c.of_layer(n), set(cls.needed_names())
         shapes, of_experts = cls.shapes(c), expert_shapes(c)
         if not c.experts.are_in(n):
             return shapes, needed
@@ -133,7 +142,7 @@ class LayerTensors:
         of_expert = EXPERTS if cls.has_gate else EXPERTS[1:]
         needed = needed - dense | {f"{name}.weight" for name in ("ffn_gate_inp", "ffn_down_exps", *of_expert)}
         if c.experts.shared_width:
-            needed |= {f"{name}.weight" for name in ("ffn_down_shexp", *SHARED)}
+            needed |= {f"{name}.weight" for name in ("ffn_down_shexp", *(SHARED if cls.has_gate else SHARED[1:]))}
         return {name: shape for name, shape in shapes.items() if name not in dense} | of_experts, needed
 
     @classmethod
@@ -173,26 +182,52 @@ class LayerTensors:
         }
 
     @classmethod
+    def check_sizes(cls, c: Config) -> None:
+        """Check that the sizes fit each other.
+
+        Raises:
+            FormatError: they do not.
+        """
+
+    @classmethod
     def check(cls, c: Config, shapes: Mapping[str, Sequence[int]]) -> None:
         """Check that the sizes match the tensors of a file, before memory is allocated for them.
 
         Raises:
-            FormatError: the shape of a tensor differs from the metadata.
+            FormatError: the shape of a tensor differs from the metadata, or these do not fit each other.
         """
+        cls.check_sizes(c)
         whole = {"token_embd.weight": (None, c.width), "output.weight": (None, c.width)}
-        layer = cls.shapes(c) | expert_shapes(c)
+        layers: dict[int, dict[str, tuple[int, ...]]] = {}
+        for name, shape in shapes.items():
+            of = _OF_LAYER.match(name)
+            if of is None or int(of[1]) >= c.layers:
+                _check_fits(c, name, shape, whole.get(name) or shape)
+                continue
+            n = int(of[1])
+            if n not in layers:
+                layers[n] = cls._with_joint(c, n, shapes)
+            _check_fits(c.of_layer(n), name, shape, layers[n].get(name[of.end() :]) or shape)
+
+    @classmethod
+    def _with_joint(cls, c: Config, n: int, present: Iterable[str]) -> dict[str, tuple[int, ...]]:
+        """The shapes of a layer's tensors, also of those that are several in one."""
+        layer = cls.names_in(c, n)[0]
         for joint, parts in cls.fused:
-            is_split = any(_OF_LAYER.sub("", name) == f"{parts[0]}.weight" for name in shapes)
+            is_split = any(_OF_LAYER.sub("", name) == f"{parts[0]}.weight" for name in present)
             if f"{parts[0]}.weight" in layer and not (joint in parts and is_split):
                 *before, _, width = layer[f"{parts[0]}.weight"]
                 rows = sum(layer[f"{part}.weight"][-2] for part in parts)
                 layer |= {f"{joint}.weight": (*before, rows, width), f"{joint}.bias": (*before, rows)}
-        for name, shape in shapes.items():
-            _check_fits(c, name, shape, whole.get(name) or layer.get(_OF_LAYER.sub("", name)) or shape)
+        return layer
+
+    def names_of(self, n: int) -> tuple[dict[str, tuple[int, ...]], set[str]]:
+        """`names_in` of this file, where its tensors say more than its metadata."""
+        return self.names_in(self.config, n)
 
     def add_layer(self, n: int) -> None:
         """Take the tensors that a layer has, by their names in it."""
-        shapes, wanted = self.names_in(self.config, n)
+        shapes, wanted = self.names_of(n)
         matrices: dict[str, Weight] = {}
         vectors: dict[str, Tensor] = {}
         for joint, parts in self.fused:
@@ -215,7 +250,7 @@ class LayerTensors:
             if name in self.lacks:
                 continue
             weight = (self.needed if name in wanted else self.found)(f"blk.{n}.{name}", *shape)
-            if isinstance(weight, Tensor) and (len(shape) == 1 or name.endswith(".bias")):
+            if isinstance(weight, Tensor) and (len(shape) == 1 or is_plain(name)):
                 vectors[name] = weight
             elif weight is not None:
                 matrices[name] = weight

@@ -15,9 +15,10 @@ import numpy as np
 from kernmill import Tensor, Variable
 
 from ...captures import Jit
-from ..arch import Cache, Places
+from ..arch import Cache, Places, kept_by
 from ..arch.cache import CacheTypes
 from ..generate import Model
+from ..kept_states import KeptStates
 from ..layer_templates import LayerTemplates
 
 __all__ = ["Row", "Steps"]
@@ -43,7 +44,9 @@ class Steps:
         self.model, self.slots, self.context = model, slots, context
         self.sizes = tuple(size for size in (chunk, chunk // _SMALLER, chunk // _SMALLER**2) if size >= _LEAST)
         with model.turn():
-            self.cache = Cache.empty(model.config, context, slots, cache_type)
+            self.cache = Cache.empty(kept_by(model.config), context, slots, cache_type)
+        self._kept = KeptStates(self.cache, slots)
+        self.apart = int(self._kept.is_needed)  # last tokens of a prompt that are read one by one in any case
         self._one = Variable("token", 0, model.architecture.vocabulary - 1)
         self._tokens: dict[int, Jit[..., Tensor]] = {}
         self._pieces: dict[int, Jit[..., Tensor]] = {}
@@ -69,8 +72,9 @@ class Steps:
     def piece_size(self, left: int, room: int) -> int:
         """The size of the next piece of a prompt with this many tokens left, and as many free positions.
 
-        1: they are read one by one.
+        1: they are read one by one, as is the last token before whose state one is kept.
         """
+        left -= self.apart
         return next((size for size in self.sizes if left >= _FILLED * size and size <= room), 1)
 
     def next_tokens(self, rows: Sequence[Row]) -> Array:
@@ -94,8 +98,24 @@ class Steps:
             tokens = Tensor(np.array([[*ids, *[0] * (size - len(ids))]], np.int32))
             last = Tensor(np.array([len(ids) - 1], np.int32))
             step = self._pieces.setdefault(size, Jit(self._after, runs_first=False))
-            logits: Array = step(tokens, last, self._places([number], [position], size)).numpy()[0]
+            places = self._places([number], [position], size)
+            if self._kept.is_needed:
+                places = places._replace(counts=last + 1)
+            logits: Array = step(tokens, last, places).numpy()[0]
         return logits
+
+    def rewound(self, number: int, have: int, want: int) -> int:
+        """Take a sequence of `have` tokens back to at most `want` of them. Returns how many it has then."""
+        if not self._kept.is_needed:
+            return min(have, want)
+        with self.model.turn():
+            return self._kept.rewound(number, have, want)
+
+    def keep(self, number: int, length: int) -> None:
+        """Remember the state of a sequence, if the model has states: it can go back to this many tokens."""
+        if self._kept.is_needed:
+            with self.model.turn():
+                self._kept.keep(number, length)
 
     def _places(self, numbers: Sequence[int], first: Sequence[int], count: int) -> Places:
         return Places.of_rows(numbers, first, count, (self.slots, self.context))

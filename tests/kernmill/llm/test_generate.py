@@ -281,7 +281,7 @@ def test_a_model_is_not_copied() -> None:
 # --- mistakes --------------------------------------------------------------------------------------------------------
 FAULTS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
-        lambda: random_model(arch="mamba"),
+        lambda: random_model(arch="talkie"),
         FormatError,
         "the file has no mamba.embedding_length, which is required.",
     ),
@@ -381,9 +381,9 @@ def test_a_context_that_no_memory_holds() -> None:
 def test_an_unknown_architecture() -> None:
     known = random_model().config
     with pytest.raises(FormatError) as caught:
-        Model(replace(known, name="mamba"), lambda name: None)
+        Model(replace(known, name="talkie"), lambda name: None)
     assert str(caught.value) == (
-        f"general.architecture is 'mamba', which kernmill cannot run yet. It runs {', '.join(sorted(ARCHITECTURES))}."
+        f"general.architecture is 'talkie', which kernmill cannot run yet. It runs {', '.join(sorted(ARCHITECTURES))}."
     )
 
 
@@ -574,8 +574,8 @@ FILES: list[tuple[dict[str, Any], str]] = [
         "it is an adapter to a model (general.type 'adapter'), not a model. Give the model's own file.",
     ),
     (
-        {"metadata": {"general.architecture": "mamba"}},
-        f"general.architecture is 'mamba', which kernmill cannot run yet. It runs {', '.join(sorted(ARCHITECTURES))}.",
+        {"metadata": {"general.architecture": "talkie"}},
+        f"general.architecture is 'talkie', which kernmill cannot run yet. It runs {', '.join(sorted(ARCHITECTURES))}.",
     ),
 ]
 

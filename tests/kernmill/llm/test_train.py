@@ -32,7 +32,9 @@ def test_the_file_computes_what_was_learned(tmp_path: Path) -> None:
     np.testing.assert_allclose(model.logits(ids).numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
-DENSE = sorted(name for name, kind in ARCHITECTURES.items() if kind.mixes != "always" and not kind.is_encoder)
+DENSE = sorted(
+    name for name, kind in ARCHITECTURES.items() if kind.mixes != "always" and not (kind.is_encoder or kind.has_states)
+)
 
 
 @pytest.mark.parametrize("name", [n for n, kind in ARCHITECTURES.items() if kind.mixes == "always"])
@@ -40,6 +42,14 @@ def test_experts_are_not_trained(name: str) -> None:
     with pytest.raises(SettingError) as caught:
         Learner({"general.architecture": name}, 9, 5)
     assert f"Learner: {name} models have experts, which are not trained here." in str(caught.value)
+
+
+def test_recurrent_models_are_not_trained() -> None:
+    with pytest.raises(SettingError) as caught:
+        Learner({"general.architecture": "mamba"}, 9, 5)
+    assert str(caught.value) == (
+        "Learner: mamba models have recurrent layers, which are not trained here. Choose an architecture such as llama."
+    )
 
 
 def test_encoders_are_not_trained() -> None:
@@ -84,5 +94,5 @@ def test_what_cannot_be_learned_is_a_sentence() -> None:
         )
     with pytest.raises(SettingError, match=r"^Learner: seed=-1: must be an integer >= 0\.$"):
         Learner(SIZES, 9, 6, seed=-1)
-    with pytest.raises(FormatError, match=r"^general.architecture is 'mamba', which kernmill cannot run yet"):
-        Learner(SIZES | {"general.architecture": "mamba"}, 9, 6)
+    with pytest.raises(FormatError, match=r"^general.architecture is 'chameleon', which kernmill cannot run yet"):
+        Learner(SIZES | {"general.architecture": "chameleon"}, 9, 6)

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from kernmill import Context, SettingError, ShapeError, Tensor, dtypes, jit
-from kernmill.llm.arch import CACHE_TYPES, Cache, Config, Places
+from kernmill.llm.arch import CACHE_TYPES, Cache, Config, Kept, Places, kept_by
 from kernmill.llm.arch.weight import nbytes
 from kernmill.llm.generate import Model
 from kernmill.quant import BLOCKS
 
 
 def small(tiny: Any, capacity: int = 8, sequences: int = 1) -> Cache:
-    return Cache.empty(Config.of(tiny.make("llama", {}, {}).metadata), capacity, sequences)
+    return Cache.empty(kept_by(Config.of(tiny.make("llama", {}, {}).metadata)), capacity, sequences)
 
 
 def part(count: int, start: int, sequences: int = 1) -> np.ndarray[Any, Any]:
@@ -85,14 +85,14 @@ def test_a_step_that_does_not_fit() -> None:
 
 
 def test_half_precision(tiny: Any) -> None:
-    cache = Cache.empty(Config.of(tiny.make("llama", {}, {}).metadata), 4, type="f16")
+    cache = Cache.empty(kept_by(Config.of(tiny.make("llama", {}, {}).metadata)), 4, type="f16")
     keys, _ = cache.write(0, at([1], 1), Tensor(part(1, 1) / 3), Tensor(part(1, 1)))
     assert (cache.keys[0].dtype, keys.dtype) == (dtypes.float16, dtypes.float32)
     np.testing.assert_array_equal(keys.numpy()[:, :, 1], (part(1, 1) / 3).astype(np.float16)[:, :, 0])
 
 
-def wide(tiny: Any, width: int = 64) -> Config:
-    return Config.of(tiny.make("llama", {}, {}, embedding_length=4 * width).metadata)
+def wide(tiny: Any, width: int = 64) -> list[Kept]:
+    return kept_by(Config.of(tiny.make("llama", {}, {}, embedding_length=4 * width).metadata))
 
 
 @pytest.mark.parametrize("type", [kind for kind in CACHE_TYPES if kind.upper() in BLOCKS])
@@ -143,6 +143,6 @@ def test_what_is_no_cache(tiny: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["f32", "f16", "bf16"])
 def test_what_it_takes_is_known_before(tiny: Any, kind: str) -> None:
-    config = Config.of(tiny.make("llama", {}, {}).metadata)
-    cache = Cache.empty(config, 8, 3, kind)
-    assert Cache.nbytes(config, 8, 3, kind) == sum(map(nbytes, (*cache.keys, *cache.values)))
+    layers = [*kept_by(Config.of(tiny.make("llama", {}, {}).metadata)), Kept(0, 0, 0, ((3, 4), (2, 5, 6)))]
+    cache = Cache.empty(layers, 8, 3, kind)
+    assert Cache.nbytes(layers, 8, 3, kind) == sum(map(nbytes, cache.tensors))

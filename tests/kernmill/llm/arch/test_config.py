@@ -54,6 +54,13 @@ def test_numbers_may_come_from_numpy_and_as_one_for_each_layer() -> None:
     assert (config.layers, config.kv_heads) == (2, 2)
 
 
+def test_sizes_of_layers_may_differ() -> None:
+    config = Config.of(keys(attention__head_count_kv=[1, 2], feed_forward_length=[8, 16]))
+    assert (config.kv_heads, config.feed_forward) == (2, 16)
+    found = [config.of_layer(n) for n in range(2)]
+    assert [(of.heads, of.kv_heads, of.feed_forward) for of in found] == [(4, 1, 8), (4, 2, 16)]
+
+
 def test_a_pattern_is_a_period_or_a_list() -> None:
     assert Config.of(keys()).window_pattern == 0
     assert Config.of(keys(attention__sliding_window_pattern=6)).window_pattern == 6
@@ -77,10 +84,9 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"rope__freq_base": 0.0}, "llama.rope.freq_base is 0: must be at least 1."),
     ({"rope__freq_base": "x"}, "llama.rope.freq_base is 'x', not a finite number >= 0."),
     ({"attention__head_count_kv": 3}, "llama.attention.head_count_kv: 3 does not divide 4 heads."),
-    (
-        {"attention__head_count_kv": [1, 2]},
-        "llama.attention.head_count_kv differs from layer to layer, which is not supported yet.",
-    ),
+    ({"attention__head_count_kv": [1, 3]}, "llama.attention.head_count_kv: 3 does not divide 4 heads."),
+    ({"attention__head_count_kv": [1, 0]}, "llama.attention.head_count_kv is 0, not an integer from 1 to 2147483647."),
+    ({"ssm__inner_size": [1, 2]}, "llama.ssm.inner_size differs from layer to layer, which is not supported yet."),
     ({"attention__head_count": 64}, "llama.attention.head_count: 64 heads do not fit an embedding of 16."),
     ({"rope__dimension_count": 3}, "llama.rope.dimension_count is 3: not even, or more than 4 a head."),
     ({"rope__dimension_count": 6}, "llama.rope.dimension_count is 6: not even, or more than 4 a head."),

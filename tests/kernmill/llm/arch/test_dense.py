@@ -296,11 +296,3 @@ def test_a_baichuan_with_alibi_is_refused(tiny: Any) -> None:
     assert str(caught.value) == (
         "baichuan: models of 40 layers (13B) have ALiBi, which is not supported. Use a 7B model."
     )
-
-
-def test_every_architecture_is_compared() -> None:
-    """Here, or in a file of its own; those that always have experts in test_experts.py."""
-    apart = {"llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3"}
-    dense = {name for name, kind in ARCHITECTURES.items() if kind.mixes != "always" and not kind.is_encoder}
-    dense -= {"llama-embed"}  # llama's class with another mask: not compared yet
-    assert dense == apart | {row.arch or name for name, row in ROWS.items()}
