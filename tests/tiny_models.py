@@ -84,12 +84,16 @@ DELTA = PARTIAL | {
     "block_count": 5,
 }
 RWKV = NO_HEADS | {"wkv.head_size": 64, "feed_forward_length": F, "token_shift_count": 2, "embedding_length": 2 * W}
-RWKV_ENDS = (*OUTPUT_BIAS, "token_embd_norm.weight", "token_embd_norm.bias")
+NORMED_ENDS = (*OUTPUT_BIAS, "token_embd_norm.weight", "token_embd_norm.bias")
 SOME = {"attention.head_count_kv": [0, KV, 0]}
 _ROWS: tuple[Case, ...] = (
+    Case("apertus", {"xielu": ([0.3, -0.2, 0.5], [0.9, 0.1, 0.4], [0.5, 0.4, 0.6], [-1e-6, -1e-6, -1e-6])}),
     Case("arcee"),
     Case("baichuan", {"block_count": 32}),
+    Case("baichuan", {"block_count": 40}),
     Case("bert", ENCODER | {"pooling_type": 2}, BERT, (*BERT_ENDS, "position_embd.weight"), gelu=True),
+    Case("bitnet", {}, r"\w+\.scale", is_tied=True),
+    Case("bloom", {"attention.head_count_kv": HEADS}, ALL, NORMED_ENDS, gelu=True, fused=("attn_qkv",)),
     Case("chatglm", PARTIAL, QKV, fused=("attn_qkv", "ffn_up")),
     Case("cohere2", {"attention.sliding_window": 8, "logit_scale": 0.5, "block_count": 5}, is_tied=True),
     Case("command-r", {"logit_scale": 0.25}, is_tied=True),
@@ -152,7 +156,14 @@ _ROWS: tuple[Case, ...] = (
     Case("llama-embed", {"attention.causal": False, "pooling_type": 1}),
     Case("llama4", SHARED | {"expert_used_count": 1, "interleave_moe_layer_step": 2, "block_count": 5},
          r"ffn_(gate|up|down)_shexp\.weight"),
+    Case("minicpm", {"embedding_scale": 3.0, "residual_scale": 0.4, "logit_scale": 5.0}),
     Case("minimax-m2", EXPERTS | OWN_WIDTH | PARTIAL | {"expert_gating_func": 2}, r"exp_probs_b\.bias"),
+    Case("mistral3", {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+                      "rope.scaling.original_context_length": 16, "rope.scaling.yarn_log_multiplier": 1.0,
+                      "attention.temperature_scale": 0.3, "expert_count": None}),
+    Case("mpt", {"attention.max_alibi_bias": 6.0, "attention.clamp_kqv": 0.8, "attention.head_count": 6,
+                 "attention.head_count_kv": 6, "embedding_length": 96}, ALL, OUTPUT_BIAS, gelu=True,
+         fused=("attn_qkv",)),
     Case("modern-bert", ENCODER | {"attention.sliding_window": 8, "block_count": 4, "rope.freq_base_swa": 100.0},
          ends=("token_embd_norm.weight",), gelu=True, fused=("attn_qkv", "ffn_up")),
     Case("nemotron", PARTIAL, rf"{QKVO}|{NORM_BIASES}|ffn_(up|down)\.bias", OUTPUT_BIAS),
@@ -164,7 +175,10 @@ _ROWS: tuple[Case, ...] = (
     Case("nomic-bert", ENCODER, r"(attn_output|layer_output)_norm\.bias", BERT_ENDS),
     Case("nomic-bert-moe", ENCODER | {"expert_count": 6, "expert_used_count": 2, "moe_every_n_layers": 2}, BERT,
          BERT_ENDS, gelu=True),
+    Case("olmo", {"attention.clamp_kqv": 1.5}, is_tied=True),
     Case("olmo2"),
+    Case("olmo2", {"attention.sliding_window": 8, "block_count": 5, "rope.scaling.type": "yarn",
+                   "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 64}),
     Case("olmoe", {"expert_count": 6, "expert_used_count": 2, "attention.head_count_kv": HEADS}),
     Case("orion", {}, NORM_BIASES, OUTPUT_BIAS),
     Case("phi2", PARTIAL, rf"{QKVO}|attn_norm\.bias|ffn_(up|down)\.bias", (*OUTPUT_BIAS, "output.bias"), gelu=True),
@@ -184,12 +198,12 @@ _ROWS: tuple[Case, ...] = (
     Case("qwen35moe", DELTA | SHARED | {"rope.dimension_sections": [2, 1, 1, 0], "full_attention_interval": 2},
          r"ffn_gate_inp_shexp\.weight"),
     Case("rwkv6", RWKV | {"time_mix_extra_dim": 8, "time_decay_extra_dim": 12, "rescale_every_n_layers": 2},
-         r"time_mix_lerp_fused\.weight", RWKV_ENDS),
+         r"time_mix_lerp_fused\.weight", NORMED_ENDS),
     Case("rwkv6", RWKV | {"time_mix_extra_dim": 8, "time_decay_extra_dim": 12}, r"time_mix_lerp_[wkvrg]\.weight",
-         RWKV_ENDS),
+         NORMED_ENDS),
     Case("rwkv7", RWKV | {"attention.decay_lora_rank": 12, "attention.iclr_lora_rank": 8,
                           "attention.value_residual_mix_lora_rank": 10, "attention.gate_lora_rank": 14},
-         r"time_mix_v[012]\.weight", RWKV_ENDS),
+         r"time_mix_v[012]\.weight", NORMED_ENDS),
     Case("seed_oss", {}, QKV),
     Case("smollm3", {"block_count": 5}),
     Case("stablelm", PARTIAL, rf"{QKV}|{NORM_BIASES}", OUTPUT_BIAS),
@@ -214,6 +228,8 @@ CASES = _names()
 def metadata_of(case: Case) -> dict[str, Any]:
     keys = SIZES | dict(case.keys)
     sizes = {f"{case.arch}.{key}": value for key, value in keys.items() if value is not None}
+    for name, values in zip(("alpha_n", "alpha_p", "beta", "eps"), sizes.pop(f"{case.arch}.xielu", ()), strict=False):
+        sizes[f"xielu.{name}"] = values
     return {"general.architecture": case.arch, **sizes, **VOCABULARY}
 
 
@@ -251,7 +267,7 @@ def _with_fused(weights: dict[str, Array], fused: Mapping[str, tuple[str, ...]])
 def _random(chance: np.random.Generator, name: str, shape: tuple[int, ...]) -> Array:
     if name.endswith("ssm_a"):
         values = -np.exp(0.5 * chance.standard_normal(shape))
-    elif "norm" in name and not name.endswith("bias"):
+    elif name.endswith(".scale") or ("norm" in name and not name.endswith("bias")):
         values = 1 + 0.25 * chance.standard_normal(shape)
     elif len(shape) == 1 or name.endswith(".bias"):
         values = 0.25 * chance.standard_normal(shape)

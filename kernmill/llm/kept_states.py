@@ -2,7 +2,7 @@
 
 Keys and values are stored by position, so a sequence goes back by forgetting the last ones. A state is that of one
 token only. The cache has a second row of states for each sequence. The state before the last token of a prompt is kept
-there: another answer to the prompt, or a longer prompt, begins from it. Otherwise a sequence begins anew.
+there: another answer to the prompt, or a longer prompt, begins from it. Otherwise a sequence begins again.
 Tests: tests/kernmill/llm/test_kept_states.py.
 """
 

@@ -1,9 +1,12 @@
 """Architectures: one file each, and their shared parts."""
 
+from .apertus import Apertus
 from .arcee import Arcee
 from .architecture import Architecture
 from .baichuan import Baichuan
 from .bert import Bert
+from .bitnet import BitNet
+from .bloom import Bloom
 from .cache import CACHE_TYPES, Cache, Kept, Places
 from .chatglm import ChatGLM
 from .cohere2 import Cohere2
@@ -42,12 +45,16 @@ from .llama import Llama
 from .llama4 import Llama4
 from .mamba import Mamba
 from .mamba2 import Mamba2
+from .minicpm import MiniCPM
 from .minimax_m2 import MiniMaxM2
+from .mistral3 import Mistral3
 from .modern_bert import ModernBert
+from .mpt import Mpt
 from .nemotron import Nemotron
 from .nemotron_h import NemotronH, NemotronHMoe
 from .nomic_bert import NomicBert
 from .nomic_bert_moe import NomicBertMoe
+from .olmo import Olmo
 from .olmo2 import Olmo2
 from .olmoe import OlmoE
 from .orion import Orion
@@ -75,9 +82,12 @@ __all__ = [
 ]  # fmt: skip
 
 ARCHITECTURES: dict[str, type[Architecture]] = {  # general.architecture of a GGUF file
+    "apertus": Apertus,
     "arcee": Arcee,
     "baichuan": Baichuan,
     "bert": Bert,
+    "bitnet": BitNet,
+    "bloom": Bloom,
     "chatglm": ChatGLM,
     "cohere2": Cohere2,
     "command-r": CommandR,
@@ -115,13 +125,17 @@ ARCHITECTURES: dict[str, type[Architecture]] = {  # general.architecture of a GG
     "llama4": Llama4,
     "mamba": Mamba,
     "mamba2": Mamba2,
+    "minicpm": MiniCPM,
     "minimax-m2": MiniMaxM2,
+    "mistral3": Mistral3,
     "modern-bert": ModernBert,
+    "mpt": Mpt,
     "nemotron": Nemotron,
     "nemotron_h": NemotronH,
     "nemotron_h_moe": NemotronHMoe,
     "nomic-bert": NomicBert,
     "nomic-bert-moe": NomicBertMoe,
+    "olmo": Olmo,
     "olmo2": Olmo2,
     "olmoe": OlmoE,
     "orion": Orion,
@@ -150,7 +164,7 @@ ARCHITECTURES: dict[str, type[Architecture]] = {  # general.architecture of a GG
 
 
 def kept_by(config: Config) -> list[Kept]:
-    """What each layer of a model keeps of the tokens before; the layout of its cache."""
+    """Return what each layer of a model keeps of the tokens before: the layout of its cache."""
     kind = ARCHITECTURES[config.name]
     if not config.is_causal or kind.is_encoder:
         return []

@@ -81,7 +81,7 @@ class Architecture(LayerTensors):
 
     @classmethod
     def kept(cls, c: Config, n: int) -> Kept:
-        """What a layer keeps of the tokens before."""
+        """Return what a layer keeps of the tokens before."""
         of = c.of_layer(n)
         return Kept(of.kv_heads, of.head_width, of.value_width)
 
@@ -98,7 +98,7 @@ class Architecture(LayerTensors):
         return True
 
     def variant(self, n: int) -> Hashable:
-        """What a layer does differently from others with the same tensors; equal for layers that compute alike."""
+        """Return what a layer does differently from others with the same tensors; equal if they compute the same."""
         return self.is_local[n], self.is_rotated[n]
 
     def rope_factors(self) -> Tensor | None:

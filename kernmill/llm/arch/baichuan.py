@@ -1,22 +1,26 @@
-"""baichuan: Baichuan 1 and 2, 7B."""
+"""baichuan: Baichuan 1 and 2, 7B and 13B."""
 
 from __future__ import annotations
 
-from kernmill import FormatError
+from kernmill import Tensor
 
-from .architecture import Weights
-from .config import Config
+from .cache import Places
 from .llama import Llama
+from .slopes import falling
 
 __all__ = ["Baichuan"]
 
 
 class Baichuan(Llama):
-    """Llama. The 13B models have ALiBi instead of rope, and are refused."""
+    """Llama. The 13B models have ALiBi instead of rope: their files say it by nothing but the number of layers."""
 
-    alibi_layers = 40  # of the 13B models: their files say it by nothing else
+    alibi_layers = 40
 
-    def __init__(self, config: Config, weights: Weights, capacity: int) -> None:
-        if config.layers == self.alibi_layers:
-            raise FormatError("baichuan: models of 40 layers (13B) have ALiBi, which is not supported. Use a 7B model.")
-        super().__init__(config, weights, capacity)
+    def has_rope(self, n: int) -> bool:
+        """False in the 13B models."""
+        return self.config.layers != self.alibi_layers
+
+    def mask(self, places: Places, count: int, is_local: bool) -> Tensor:
+        """Return which tokens are seen, or scores to add."""
+        mask, c = super().mask(places, count, is_local), self.config
+        return mask if self.has_rope(0) else falling(mask, places, self.capacity, (c.heads, c.kv_heads))

@@ -1,6 +1,6 @@
 """class Cache: keys and values of the tokens so far, each at its position, and the states of recurrent layers.
 
-class Places: where the new tokens are.
+class Places: the positions of new tokens.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Places(NamedTuple):
     `first`: of each sequence, the position of its first new token. `end`: one past the last position that any sequence
     uses. `chosen`: some sequences of the cache, for a step of an engine; None: all of them, in order.
     `lengths`: of whole texts, which need no cache, how many tokens each has; the others are padding. `counts`: of each
-    sequence, how many of its new tokens are no padding, which must not change a state; None: all.
+    sequence, how many of its new tokens are text. The others are padding, which must not change a state; None: all are text.
     """
 
     first: Sequence[Any]
@@ -141,7 +141,7 @@ def pair_of(types: CacheTypes) -> tuple[str, str]:
 
 
 class Kept(NamedTuple):
-    """What a layer keeps of a sequence: keys and values of some heads, 0 for none, and states of these shapes."""
+    """The memory of a layer for a sequence: keys and values of some heads, 0 for none, and states of these shapes."""
 
     heads: int
     key_width: int

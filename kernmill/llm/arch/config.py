@@ -40,6 +40,7 @@ class Rope:
     attention_factor: float
     beta_fast: float
     beta_slow: float
+    log_multiplier: float = 0.0  # of the growth of vectors or scores with the logarithm of the factor
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,6 @@ class Latent:
     query_rank: int
     key_width: int
     value_width: int
-    yarn_multiplier: float  # of the growth of scores with the logarithm of the factor
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,10 @@ class Config:
     embedding_scale: float = 0.0  # factors of x, of each part, of the logits; 0: none
     residual_scale: float = 0.0
     logit_scale: float = 0.0
+    temperature_scale: float = 0.0  # of queries with the logarithm of the position; 0: none
+    clamp_kqv: float = 0.0  # of queries, keys and values; 0: none
+    largest_slope: float = 0.0  # max_alibi_bias
+    xielu: tuple[tuple[float, ...], ...] = ()  # alpha_n, alpha_p, beta, eps: one of each, or for each layer
     is_parallel: bool = True  # use_parallel_residual
     is_rotated: bool = True  # rope.scaling.finetuned
     activation: str = ""  # hidden_activation; "": the architecture's own
@@ -212,6 +216,10 @@ class Config:
             embedding_scale=keys.number("embedding_scale", 0.0, within=_SCALES),
             residual_scale=keys.number("residual_scale", 0.0, within=_SCALES),
             logit_scale=keys.number("logit_scale", 0.0, within=_SCALES),
+            temperature_scale=keys.number("attention.temperature_scale", 0.0, within=_SCALES),
+            clamp_kqv=keys.number("attention.clamp_kqv", 0.0, within=_SCALES),
+            largest_slope=keys.number("attention.max_alibi_bias", 0.0, within=_SCALES),
+            xielu=_xielu(metadata, keys.size("block_count")),
             is_parallel=keys.flag("use_parallel_residual", True),
             is_rotated=keys.flag("rope.scaling.finetuned", True),
             activation=keys.text("hidden_activation", ""),
@@ -404,6 +412,7 @@ def _rope(keys: _Keys, head_width: int) -> Rope:
         attention_factor=keys.number("rope.scaling.attn_factor", 1.0, within=_GROWTH),
         beta_fast=keys.number("rope.scaling.yarn_beta_fast", 32.0, within=(0, 1e6)),
         beta_slow=keys.number("rope.scaling.yarn_beta_slow", 1.0, within=(0, 1e6)),
+        log_multiplier=keys.number("rope.scaling.yarn_log_multiplier", 0.0, within=(0, 100)),
     )
 
 
@@ -416,8 +425,22 @@ def _latent(keys: _Keys) -> Latent | None:
         query_rank=keys.size("attention.q_lora_rank", 0, least=0),
         key_width=keys.size("attention.key_length_mla", 0, least=0),
         value_width=keys.size("attention.value_length_mla", keys.size("attention.key_length_mla", 0, least=0), least=0),
-        yarn_multiplier=keys.number("rope.scaling.yarn_log_multiplier", 0.0, within=(0, 100)),
     )
+
+
+def _xielu(metadata: Mapping[str, Any], layers: int) -> tuple[tuple[float, ...], ...]:
+    """The numbers of the activation xIELU; their keys do not begin with the architecture."""
+    names = [f"xielu.{name}" for name in ("alpha_n", "alpha_p", "beta", "eps")]
+    if not any(name in metadata for name in names):
+        return ()
+    found: list[tuple[float, ...]] = []
+    for name in names:
+        value: Any = metadata.get(name)
+        numbers = [*map(float, value)] if _is_list(value) else [] if value is None else [float(value)]
+        if len(numbers) not in (1, layers) or not all(map(math.isfinite, numbers)):
+            raise FormatError(f"{name} is {quoted(value)}: must be a number, or one for each of {layers} layers.")
+        found.append(tuple(numbers))
+    return tuple(found)
 
 
 def _ssm(keys: _Keys) -> Ssm:

@@ -95,7 +95,7 @@ class DeepSeek2(Architecture):
         c = self.config
         assert c.latent is not None
         stretch = math.log(max(1.0, c.rope.factor)) if c.rope.scaling == "yarn" else 0.0
-        growth = 1 + c.latent.yarn_multiplier * stretch
+        growth = 1 + c.rope.log_multiplier * stretch
         return growth * growth / math.sqrt(c.latent.key_width)
 
     def attention(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:

@@ -63,7 +63,7 @@ class DeltaNet(Recurrent):
 
     @classmethod
     def shapes(cls, c: Config) -> dict[str, tuple[int, ...]]:
-        """With gates beside queries."""
+        """With gates next to queries."""
         return super().shapes(c) | {"attn_q.weight": (2 * c.heads * c.head_width, c.width)}
 
     @classmethod

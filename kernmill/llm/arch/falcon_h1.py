@@ -13,7 +13,7 @@ __all__ = ["FalconH1"]
 
 
 class FalconH1(Mamba2Layers):
-    """Attention and Mamba 2 side by side in each layer."""
+    """Attention and Mamba 2 in each layer, from the same x."""
 
     needs_besides = ("ffn_norm", *(name for name in Mamba2Layers.needs_recurrent if name != "ssm_norm.weight"))
     has_either = False

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from kernmill import Tensor, where
+from kernmill import Tensor
 
 from .bert import Bert
 from .cache import Places
 from .config import Config
-from .slopes import slopes
+from .slopes import falling
 
 __all__ = ["JinaBertV2"]
 
@@ -32,10 +32,8 @@ class JinaBertV2(Bert):
 
     def mask(self, places: Places, count: int, is_local: bool) -> Tensor:
         """Scores that fall with the distance of two tokens, -inf for padding."""
-        every = Tensor.arange(self.capacity)
-        seen, now = every[: places.end], places.rows(every, count).unflatten(-1, (1, 1, -1, 1))
-        falls = (seen - now).abs().float() * -slopes(self.config.heads).reshape(self.config.kv_heads, -1, 1, 1)
-        return where(super().mask(places, count, is_local), falls, falls._filled(float("-inf"))).contiguous()
+        mask = super().mask(places, count, is_local)
+        return falling(mask, places, self.capacity, (self.config.heads, self.config.kv_heads))
 
     def after_sum(self, n: int, x: Tensor, part: Tensor) -> Tensor:
         """x and attention, normed; some models add x again and norm once more."""

@@ -57,7 +57,7 @@ class NemotronH(Mamba2Layers):
 
 
 class NemotronHMoe(NemotronH):
-    """With experts in place of feed-forward parts."""
+    """With experts instead of feed-forward parts."""
 
     mixes = "always"
     gating = "sigmoid"

@@ -29,7 +29,7 @@ class Recurrent(Architecture):
     has_states = True
     needs_recurrent: tuple[str, ...] = ()
     has_either = True  # a layer is recurrent, or has attention; False: it has both
-    has_one_part = False  # a layer has no feed-forward part besides its first part
+    has_one_part = False  # a layer has no feed-forward part in addition to its first part
 
     @classmethod
     def check_sizes(cls, c: Config) -> None:
@@ -50,7 +50,7 @@ class Recurrent(Architecture):
 
     @classmethod
     def state_shapes(cls, c: Config) -> tuple[tuple[int, ...], ...]:
-        """What a recurrent layer keeps of a sequence."""
+        """Return what a recurrent layer keeps of a sequence."""
         return ()
 
     def step(self, n: int, x: Tensor, states: Sequence[Tensor], counts: Tensor | None) -> tuple[Tensor, list[Tensor]]:

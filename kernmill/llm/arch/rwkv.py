@@ -116,11 +116,11 @@ class Rwkv(Recurrent):
         return self.after_layer(n, x, value)
 
     def carried(self, n: int, x: Tensor) -> Tensor | None:
-        """What layers pass on beside x."""
+        """Return what layers pass on in addition to x."""
         return None
 
     def residual(self, x: Tensor) -> Tensor:
-        """x without what layers pass on beside it."""
+        """x without what layers pass on in addition to it."""
         return x
 
     def after_layer(self, n: int, x: Tensor, value: Tensor) -> Tensor:

@@ -113,7 +113,7 @@ def _wkv(r: Tensor, k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, state: T
 
 
 def _together(r: Tensor, k: Tensor, v: Tensor, decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """What a chunk of tokens reads of the states before each, and the states after it."""
+    """Return what a chunk of tokens reads of the states before each, and the states after it."""
     count = r.shape[2]
     sums = decay.cumsum(2).contiguous()
     earlier = sums - decay

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from kernmill import Tensor
+from kernmill import Tensor, where
 
-__all__ = ["slopes"]
+from .cache import Places
+
+__all__ = ["falling", "slopes"]
 
 
 def slopes(heads: int, largest: float = 8.0) -> Tensor:
@@ -18,3 +20,14 @@ def slopes(heads: int, largest: float = 8.0) -> Tensor:
     first = 2.0 ** (-largest * np.arange(1, whole + 1) / whole)
     between = 2.0 ** (-largest / 2 * np.arange(1, 2 * (heads - whole), 2) / whole)
     return Tensor(np.concatenate([first, between]).astype(np.float32))
+
+
+def falling(mask: Tensor, places: Places, capacity: int, heads: tuple[int, int], largest: float = 8.0) -> Tensor:
+    """Scores to add that fall with the distance, and -inf where a mask is False. `heads`: of queries and of keys.
+
+    Shapes: mask (sequences, 1, 1, tokens, end) -> (sequences, key heads, queries of each, tokens, end).
+    """
+    every = Tensor.arange(capacity)
+    seen, now = every[: places.end], places.rows(every, mask.shape[-2]).unflatten(-1, (1, 1, -1, 1))
+    falls = (seen - now).abs().float() * -slopes(heads[0], largest).reshape(heads[1], -1, 1, 1)
+    return where(mask, falls, falls._filled(float("-inf"))).contiguous()

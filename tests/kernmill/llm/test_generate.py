@@ -283,7 +283,7 @@ FAULTS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: random_model(arch="talkie"),
         FormatError,
-        "the file has no mamba.embedding_length, which is required.",
+        "the file has no talkie.embedding_length, which is required.",
     ),
     (
         lambda: random_model(capacity=0),

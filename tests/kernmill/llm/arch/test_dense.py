@@ -288,11 +288,3 @@ def test_positions_that_gpt2_has_not_learned(tiny: Any) -> None:
     assert str(caught.value) == (
         "Model: capacity=65: must be at most 64, the number of learned positions of this model."
     )
-
-
-def test_a_baichuan_with_alibi_is_refused(tiny: Any) -> None:
-    with pytest.raises(FormatError) as caught:
-        tiny.make("baichuan", {}, {}, block_count=40).model()
-    assert str(caught.value) == (
-        "baichuan: models of 40 layers (13B) have ALiBi, which is not supported. Use a 7B model."
-    )
