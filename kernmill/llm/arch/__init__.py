@@ -7,7 +7,7 @@ from .baichuan import Baichuan
 from .bert import Bert
 from .bitnet import BitNet
 from .bloom import Bloom
-from .cache import CACHE_TYPES, Cache, Kept, Places
+from .cache import CACHE_TYPES, Cache, LayerMemory, Places
 from .chatglm import ChatGLM
 from .cohere2 import Cohere2
 from .command_r import CommandR
@@ -78,7 +78,8 @@ from .weight import Matrix, Weight
 from .xverse import Xverse
 
 __all__ = [
-    "ARCHITECTURES", "CACHE_TYPES", "Architecture", "Cache", "Config", "Kept", "Matrix", "Places", "Weight", "kept_by",
+    "ARCHITECTURES", "CACHE_TYPES", "Architecture", "Cache", "Config", "LayerMemory", "Matrix", "Places", "Weight",
+    "kept_by",
 ]  # fmt: skip
 
 ARCHITECTURES: dict[str, type[Architecture]] = {  # general.architecture of a GGUF file
@@ -163,7 +164,7 @@ ARCHITECTURES: dict[str, type[Architecture]] = {  # general.architecture of a GG
 }
 
 
-def kept_by(config: Config) -> list[Kept]:
+def kept_by(config: Config) -> list[LayerMemory]:
     """Return what each layer of a model keeps of the tokens before: the layout of its cache."""
     kind = ARCHITECTURES[config.name]
     if not config.is_causal or kind.is_encoder:

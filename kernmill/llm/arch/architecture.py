@@ -18,7 +18,7 @@ from functools import partial
 
 from kernmill import Tensor, where
 
-from .cache import Cache, Kept, Places
+from .cache import Cache, LayerMemory, Places
 from .config import Config
 from .experts import apart, chosen_experts, expert_shapes
 from .pooling import Pooling
@@ -80,10 +80,10 @@ class Architecture(LayerTensors):
         return self.config.is_causal and not self.is_encoder
 
     @classmethod
-    def kept(cls, c: Config, n: int) -> Kept:
+    def kept(cls, c: Config, n: int) -> LayerMemory:
         """Return what a layer keeps of the tokens before."""
         of = c.of_layer(n)
-        return Kept(of.kv_heads, of.head_width, of.value_width)
+        return LayerMemory(of.kv_heads, of.head_width, of.value_width)
 
     # --- differences
     def has_window(self, n: int) -> bool:

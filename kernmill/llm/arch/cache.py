@@ -16,7 +16,7 @@ from kernmill import DType, SettingError, Tensor, Variable, cat, dtypes, where
 
 from ...quant import BLOCKS
 
-__all__ = ["CACHE_TYPES", "Cache", "CacheTypes", "Kept", "Places", "pair_of"]
+__all__ = ["CACHE_TYPES", "Cache", "CacheTypes", "LayerMemory", "Places", "pair_of"]
 
 CacheTypes = str | tuple[str, str]  # of both, or of keys and of values
 
@@ -44,7 +44,7 @@ class Places(NamedTuple):
     `first`: of each sequence, the position of its first new token. `end`: one past the last position that any sequence
     uses. `chosen`: some sequences of the cache, for a step of an engine; None: all of them, in order.
     `lengths`: of whole texts, which need no cache, how many tokens each has; the others are padding. `counts`: of each
-    sequence, how many of its new tokens are text. The others are padding, which must not change a state; None: all are text.
+    sequence, how many of its new tokens are text. The others are padding, which must not change a state; None: none is.
     """
 
     first: Sequence[Any]
@@ -140,7 +140,7 @@ def pair_of(types: CacheTypes) -> tuple[str, str]:
     return pair[0], pair[1]
 
 
-class Kept(NamedTuple):
+class LayerMemory(NamedTuple):
     """The memory of a layer for a sequence: keys and values of some heads, 0 for none, and states of these shapes."""
 
     heads: int
@@ -168,14 +168,14 @@ class Cache(NamedTuple):
     value_type: str = "f32"
 
     @classmethod
-    def empty(cls, layers: Sequence[Kept], capacity: int, sequences: int = 1, type: CacheTypes = "f32") -> Cache:
+    def empty(cls, layers: Sequence[LayerMemory], capacity: int, sequences: int = 1, type: CacheTypes = "f32") -> Cache:
         """Return a cache of zeros: unwritten positions are masked, but 0 times nan would be nan.
 
         Raises:
             SettingError: unknown type, or heads that are not a multiple of its block size.
         """
 
-        def zeros(kept: Kept, width: int, type: str) -> Tensor:
+        def zeros(kept: LayerMemory, width: int, type: str) -> Tensor:
             row, dtype = _row(type, width)
             shape = (sequences, kept.heads, capacity, *row)
             return Tensor(np.zeros(shape, np.float32 if dtype.is_float else np.uint8), dtype, device=kept.home)
@@ -197,7 +197,7 @@ class Cache(NamedTuple):
         return cls({}, {}, {})
 
     @staticmethod
-    def nbytes(layers: Sequence[Kept], capacity: int, sequences: int = 1, type: CacheTypes = "f32") -> int:
+    def nbytes(layers: Sequence[LayerMemory], capacity: int, sequences: int = 1, type: CacheTypes = "f32") -> int:
         """Return the bytes that `empty` takes. Raises the same errors."""
         total = 0
         for kept in layers:

@@ -18,7 +18,7 @@ from kernmill import FormatError, Tensor, where
 from .architecture import Around, Weights
 from .cache import Cache, Places
 from .config import Config
-from .recurrent import Recurrent, convolved, of_text
+from .recurrent import RecurrentDecoder, convolved, of_text
 from .weight import parts_of
 
 __all__ = ["DeltaNet", "delta"]
@@ -26,7 +26,7 @@ __all__ = ["DeltaNet", "delta"]
 _TOGETHER = 64  # tokens of a chunk
 
 
-class DeltaNet(Recurrent):
+class DeltaNet(RecurrentDecoder):
     """Three of four layers are delta nets. In the others the result of attention is gated by a part of `attn_q`."""
 
     before_feed_forward, after_attention = "post_attention_norm", ""
@@ -148,12 +148,12 @@ def delta(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, state: T
         return (state * q.unsqueeze(-2)).sum(-1).unsqueeze(1), state
     for start in range(0, count, _TOGETHER):
         part = slice(start, min(count, start + _TOGETHER))
-        y, state = _together(q[:, part], k[:, part], v[:, part], decay[:, part], beta[:, part], state)
+        y, state = _delta_chunk(q[:, part], k[:, part], v[:, part], decay[:, part], beta[:, part], state)
         found.append(y)
     return found[0] if len(found) == 1 else found[0].cat(*found[1:], axis=1), state
 
 
-def _together(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def _delta_chunk(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """`delta` by matrix products."""
     q, k, v = (part.transpose(1, 2).contiguous() for part in (q, k, v))  # (sequences, heads, tokens, width)
     sums, beta = decay.cumsum(1).transpose(1, 2).contiguous(), beta.transpose(1, 2).unsqueeze(-1)

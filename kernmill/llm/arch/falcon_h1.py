@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernmill import Tensor
 
 from .architecture import Around
-from .cache import Cache, Kept, Places
+from .cache import Cache, LayerMemory, Places
 from .config import Config
 from .mamba2 import Mamba2Layers
 
@@ -36,7 +36,7 @@ class FalconH1(Mamba2Layers):
         return False
 
     @classmethod
-    def kept(cls, c: Config, n: int) -> Kept:
+    def kept(cls, c: Config, n: int) -> LayerMemory:
         """Keys and values, and states."""
         return super().kept(c, n)._replace(states=cls.state_shapes(c))
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from kernmill import Tensor
 
 from .config import Config
-from .recurrent import Recurrent, convolved
+from .recurrent import RecurrentDecoder, convolved
 from .weight import parts_of
 
 __all__ = ["Lfm2"]
 
 
-class Lfm2(Recurrent):
+class Lfm2(RecurrentDecoder):
     """Layers without key heads are short convolutions between two gates; the others norm their heads."""
 
     output_norm = "token_embd_norm"

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from kernmill import Tensor, stack
 
 from .config import Config
-from .recurrent import Recurrent, convolved, of_text
+from .recurrent import RecurrentDecoder, convolved, of_text
 from .weight import parts_of
 
 __all__ = ["Mamba"]
 
 
-class Mamba(Recurrent):
+class Mamba(RecurrentDecoder):
     """Layers with nothing but a convolution and a state of each channel. Tokens of a prompt are read one by one."""
 
     has_one_part = True

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from kernmill import FormatError, Tensor, where
 
 from .config import Config
-from .recurrent import Recurrent, convolved, of_text
+from .recurrent import RecurrentDecoder, convolved, of_text
 from .weight import parts_of
 
 __all__ = ["Mamba2", "Mamba2Layers"]
@@ -24,8 +24,8 @@ __all__ = ["Mamba2", "Mamba2Layers"]
 _TOGETHER = 64  # tokens: their matrices of decays have the square of it
 
 
-class Mamba2Layers(Recurrent):
-    """Recurrent layers with a convolution and a matrix for each head."""
+class Mamba2Layers(RecurrentDecoder):
+    """RecurrentDecoder layers with a convolution and a matrix for each head."""
 
     needs_recurrent: tuple[str, ...] = (
         "ssm_in.weight", "ssm_conv1d.weight", "ssm_dt.bias", "ssm_a", "ssm_d", "ssm_norm.weight", "ssm_out.weight",
@@ -86,7 +86,7 @@ class Mamba2Layers(Recurrent):
 
 
 class Mamba2(Mamba2Layers):
-    """Recurrent layers only."""
+    """RecurrentDecoder layers only."""
 
     has_one_part = True
     lacks = (
@@ -111,12 +111,12 @@ def scan(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, state: Tensor) 
         return (state * c).sum(-1).unsqueeze(1), state
     for start in range(0, count, _TOGETHER):
         part = slice(start, min(count, start + _TOGETHER))
-        y, state = _together(x[:, part], dt[:, part], a, b[:, part], c[:, part], state)
+        y, state = _scan_chunk(x[:, part], dt[:, part], a, b[:, part], c[:, part], state)
         found.append(y)
     return found[0] if len(found) == 1 else found[0].cat(*found[1:], axis=1), state
 
 
-def _together(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def _scan_chunk(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """`scan` by matrix products."""
     sequences, count, heads, width = x.shape
     groups = b.shape[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernmill import Tensor
 
 from .architecture import Around
-from .cache import Cache, Kept, Places
+from .cache import Cache, LayerMemory, Places
 from .config import Config
 from .mamba2 import Mamba2Layers
 
@@ -36,7 +36,7 @@ class NemotronH(Mamba2Layers):
         }
 
     @classmethod
-    def kept(cls, c: Config, n: int) -> Kept:
+    def kept(cls, c: Config, n: int) -> LayerMemory:
         """Layers with a feed-forward part keep nothing."""
         kept = super().kept(c, n)
         return kept._replace(heads=0) if c.of_layer(n).feed_forward else kept

@@ -1,8 +1,8 @@
-"""class Recurrent(Architecture): layers that keep a state of fixed size instead of keys and values.
+"""class RecurrentDecoder(Architecture): layers that keep a state of fixed size instead of keys and values.
 
-A layer's states and its new tokens give its result and its next states: `Recurrent.step`. Many tokens are computed
-together where a formula allows it, and give the same as one by one, up to rounding. Padding behind the tokens of a
-prompt must not change a state: a step sets what padding adds to zero, and its decay to one.
+A layer's states and its new tokens give its result and its next states: `RecurrentDecoder.step`. Many tokens are
+computed together where a formula allows it, and give the same as one by one, up to rounding. Padding behind the tokens
+of a prompt must not change a state: a step sets what padding adds to zero, and its decay to one.
 Tests: tests/kernmill/llm/arch/test_recurrent.py.
 """
 
@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from kernmill import FormatError, Tensor
 
 from .architecture import Architecture, Around
-from .cache import Cache, Kept, Places
+from .cache import Cache, LayerMemory, Places
 from .config import Config
 
-__all__ = ["Recurrent", "convolved", "of_text"]
+__all__ = ["RecurrentDecoder", "convolved", "of_text"]
 
 
-class Recurrent(Architecture):
+class RecurrentDecoder(Architecture):
     """A decoder some of whose layers, or all, are recurrent: those without key heads, unless a subclass differs.
 
     A subclass lists the tensors of these layers in `recurrent_shapes`, those of them that files must have in
@@ -78,7 +78,7 @@ class Recurrent(Architecture):
         return {name: shape for name, shape in shapes.items() if name not in others}, needed - others
 
     @classmethod
-    def kept(cls, c: Config, n: int) -> Kept:
+    def kept(cls, c: Config, n: int) -> LayerMemory:
         """Keys and values, or states."""
         kept = super().kept(c, n)
         return kept._replace(heads=0, states=cls.state_shapes(c)) if cls.is_recurrent(c, n) else kept

@@ -1,4 +1,4 @@
-"""class Rwkv(Recurrent): what RWKV 6 and 7 share: layer norms, parts that see the token before, states of heads.
+"""class Rwkv(RecurrentDecoder): what RWKV 6 and 7 share: layer norms, parts that see the token before, states of heads.
 
 Source: Peng et al., Eagle and Finch (2024), Goose (2025).
 """
@@ -13,7 +13,7 @@ from kernmill import FormatError, Tensor
 from .architecture import Around, Weights
 from .cache import Cache, Places
 from .config import Config
-from .recurrent import Recurrent
+from .recurrent import RecurrentDecoder
 from .weight import Weight, linear
 
 __all__ = ["Rwkv", "chunks"]
@@ -22,7 +22,7 @@ _EPSILON = 64e-5  # of the norm of heads
 _TOGETHER = 16  # tokens of a chunk: products of decays stay above 0
 
 
-class Rwkv(Recurrent):
+class Rwkv(RecurrentDecoder):
     """Two parts of each layer mix a token with the one before; the first one keeps a matrix for each head."""
 
     has_layer_norm = True

@@ -84,15 +84,15 @@ class Rwkv6(Rwkv):
 
     def variant(self, n: int) -> Hashable:
         """Some layers halve x."""
-        return self._halves(n)
+        return self._is_halved(n)
 
-    def _halves(self, n: int) -> bool:
+    def _is_halved(self, n: int) -> bool:
         every = self.config.wkv.rescale_every
         return every > 0 and (n + 1) % every == 0
 
     def after_layer(self, n: int, x: Tensor, value: Tensor) -> Tensor:
         """x, halved after some layers: the file's weights are scaled to it."""
-        return x * 0.5 if self._halves(n) else x
+        return x * 0.5 if self._is_halved(n) else x
 
 
 def _wkv(r: Tensor, k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -107,12 +107,12 @@ def _wkv(r: Tensor, k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, state: T
         return y, (state * decay.transpose(-1, -2).exp() + k.transpose(-1, -2) * v).contiguous()
     found: list[Tensor] = []
     for part in chunks(r.shape[2]):
-        y, state = _together(r[:, :, part], k[:, :, part], v[:, :, part], decay[:, :, part], state)
+        y, state = _wkv_chunk(r[:, :, part], k[:, :, part], v[:, :, part], decay[:, :, part], state)
         found.append(y)
     return cat(found, 2) + own, state
 
 
-def _together(r: Tensor, k: Tensor, v: Tensor, decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def _wkv_chunk(r: Tensor, k: Tensor, v: Tensor, decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """Return what a chunk of tokens reads of the states before each, and the states after it."""
     count = r.shape[2]
     sums = decay.cumsum(2).contiguous()

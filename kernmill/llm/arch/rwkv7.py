@@ -117,12 +117,12 @@ def _wkv(parts: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
         return (state * r).sum(-1).unsqueeze(2), state
     found: list[Tensor] = []
     for few in chunks(r.shape[2]):
-        y, state = _together([part[:, :, few] for part in parts], state)
+        y, state = _wkv_chunk([part[:, :, few] for part in parts], state)
         found.append(y)
     return cat(found, 2), state
 
 
-def _together(parts: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
+def _wkv_chunk(parts: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
     """`_wkv` of a chunk by matrix products: what the tokens erase is the solution of a triangular system."""
     r, k, v, a, b, decay = parts
     sums = decay.cumsum(2).contiguous()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kernmill import Context, SettingError, ShapeError, Tensor, dtypes, jit
-from kernmill.llm.arch import CACHE_TYPES, Cache, Config, Kept, Places, kept_by
+from kernmill.llm.arch import CACHE_TYPES, Cache, Config, LayerMemory, Places, kept_by
 from kernmill.llm.arch.weight import nbytes
 from kernmill.llm.generate import Model
 from kernmill.quant import BLOCKS
@@ -91,7 +91,7 @@ def test_half_precision(tiny: Any) -> None:
     np.testing.assert_array_equal(keys.numpy()[:, :, 1], (part(1, 1) / 3).astype(np.float16)[:, :, 0])
 
 
-def wide(tiny: Any, width: int = 64) -> list[Kept]:
+def wide(tiny: Any, width: int = 64) -> list[LayerMemory]:
     return kept_by(Config.of(tiny.make("llama", {}, {}, embedding_length=4 * width).metadata))
 
 
@@ -143,6 +143,6 @@ def test_what_is_no_cache(tiny: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["f32", "f16", "bf16"])
 def test_what_it_takes_is_known_before(tiny: Any, kind: str) -> None:
-    layers = [*kept_by(Config.of(tiny.make("llama", {}, {}).metadata)), Kept(0, 0, 0, ((3, 4), (2, 5, 6)))]
+    layers = [*kept_by(Config.of(tiny.make("llama", {}, {}).metadata)), LayerMemory(0, 0, 0, ((3, 4), (2, 5, 6)))]
     cache = Cache.empty(layers, 8, 3, kind)
     assert Cache.nbytes(layers, 8, 3, kind) == sum(map(nbytes, cache.tensors))

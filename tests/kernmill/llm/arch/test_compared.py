@@ -19,6 +19,8 @@ def test_every_architecture_is_compared() -> None:
     results = json.loads(RESULTS.read_text())
     assert set(results) == set(CASES)
     for name, found in results.items():
+        if CASES[name].differs:
+            continue
         assert found["greedy"], name
         assert max(found["prompt"], found["step"]) <= limit(CASES[name]), name
 
