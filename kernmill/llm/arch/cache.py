@@ -1,6 +1,6 @@
 """class Cache: keys and values of the tokens so far, each at its position, and the states of recurrent layers.
 
-class Places: the positions of new tokens.
+class `Places`: the positions of new tokens.
 """
 
 from __future__ import annotations
