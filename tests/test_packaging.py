@@ -59,6 +59,7 @@ TOPICS: dict[str, str] = {  # tests of more than one source
     "kernmill/test_gradient_faults.py": "named regressions of autograd, tensors and captures",
     "kernmill/nn/test_cells.py": "layers of nn/layers.py and nn/recurrent.py that PyTorch has, too",
     "kernmill/llm/test_threads.py": "a model that several threads call",
+    "kernmill/llm/arch/test_compared.py": "every architecture has a comparison with llama.cpp",
     "kernmill/llm/arch/test_dense.py": "a row for each architecture",
     "kernmill/methods/test_zeros.py": "the sign of zero of every elementwise function",
     "kernmill/methods/test_options.py": "options of other libraries' functions",
