@@ -284,3 +284,13 @@ def write(case: Case, path: Path, seed: int = 1) -> Path:
     """The model as a GGUF file of floats."""
     save(path, {name: Tensor(array) for name, array in weights_of(case, seed).items()}, metadata_of(case))
     return path
+
+
+def ranker(path: Path) -> Path:
+    """Write a file of a small encoder that ranks documents."""
+    case, chance = CASES["bert"], np.random.default_rng(2)
+    head = {"cls.output.weight": chance.standard_normal((1, W)).astype(np.float32)}
+    keys = {"bert.pooling_type": 4, "tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.add_sep_token": True,
+            "tokenizer.ggml.seperator_token_id": 2}  # fmt: skip
+    save(path, {name: Tensor(array) for name, array in (weights_of(case) | head).items()}, metadata_of(case) | keys)
+    return path

@@ -99,7 +99,7 @@ class Engine:
     warm_up     build the graphs of all steps now; else each is built when first needed, while all texts wait.
 
     Raises:
-        SettingError: a value outside its range; SettingError is a ValueError.
+        SettingError: a value outside its range, or an encoder; SettingError is a ValueError.
     """
 
     def __init__(
@@ -113,6 +113,10 @@ class Engine:
         cache_type: CacheTypes | None = None,
         warm_up: bool = False,
     ) -> None:
+        if not model.architecture.is_causal:
+            raise SettingError(
+                f"Engine: {model.config.name} is an encoder, which writes no text. Use Model.embed, or a causal model."
+            )
         context = model.capacity if context is None else context
         if not all(is_whole(size, 1) for size in (slots, context, queue, chunk)):
             raise SettingError(
@@ -146,13 +150,17 @@ class Engine:
             QueueFull: as many requests wait as the queue takes.
             SettingError: a prompt without tokens or longer than the context, a wrong stop string.
             IndexRangeError: an unknown token id; both are ValueErrors.
-            KernmillError: the engine is closed.
+            KernmillError: the engine is closed, or a step of it failed.
         """
         tokens = self._prompt_of(request)
         stop_strings(request.stop, "Engine.submit")
         generation = Generation(Usage(len(tokens)), on_piece, self._wake)
         task = Task(request, generation, self.model.tokenizer, self.context)
         with self._changed:
+            if self._error is not None:
+                raise KernmillError(
+                    f"Engine: a step of the model failed: {self._error} Make another Engine for the model."
+                ) from self._error
             if self._is_closing or not self._thread.is_alive():
                 raise KernmillError("Engine: it is closed. Make another Engine for the model.")
             if len(self._waiting) >= self.queue_limit:
@@ -180,18 +188,24 @@ class Engine:
             )  # fmt: skip
 
     def close(self, wait_s: float = 0) -> None:
-        """End the engine: waiting requests are cancelled at once, running ones after this time. Units: seconds."""
+        """End the engine: waiting requests are cancelled at once, running ones after this time. Units: seconds.
+
+        `on_piece` may call it: then running requests are cancelled at once, and it returns before they have ended.
+        """
+        is_inside = threading.current_thread() is self._thread
         with self._changed:
             self._is_closing = True
             waiting, self._waiting = self._waiting, deque()
             self._changed.notify_all()
         for task in waiting:
             task.generation.end("cancelled")
-        self._thread.join(wait_s)
+        if not is_inside:
+            self._thread.join(wait_s)
         for slot in self._slots:
-            if slot.task is not None:
-                slot.task.generation.cancel()
-        if threading.current_thread() is not self._thread:
+            running = slot.task  # which the engine's thread may end meanwhile
+            if running is not None:
+                running.generation.cancel()
+        if not is_inside:
             self._thread.join()
 
     def __enter__(self) -> Engine:

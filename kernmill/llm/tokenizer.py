@@ -260,9 +260,14 @@ class Tokenizer:
 
     def _ends(self) -> frozenset[int]:
         """Return the ids that end a generation: those of the file, and known control tokens."""
-        said = (self.eos_id, self._id("eot"), self._id("eom"))
-        named = (i for i in self._found_first if self._is_special(i) and self.tokens[i] in _ENDS_BY_NAME)
-        return frozenset((*(i for i in said if i is not None), *named))
+        said: list[int | None] = [self.eos_id, self._id("eot"), self._id("eom")]
+        named = {
+            self.tokens[i]: i for i in self._found_first if self._is_special(i) and self.tokens[i] in _ENDS_BY_NAME
+        }
+        if "<|return|>" in named and "<|call|>" in named:  # of gpt-oss: then <|end|> ends a message of several
+            inner = named.pop("<|end|>", None)
+            said = [i for i in said if i != inner]
+        return frozenset((*(i for i in said if i is not None), *named.values()))
 
     def _ids(self, among: Iterable[int] | None = None) -> dict[str, int]:
         """The vocabulary, or some of it."""

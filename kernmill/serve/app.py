@@ -34,6 +34,7 @@ from .requests import (
     CompletionRequest,
     DetokenizeRequest,
     EmbeddingRequest,
+    RerankRequest,
     ResponsesRequest,
     SamplingFields,
     TemplateRequest,
@@ -167,7 +168,8 @@ class _Server:
         post: dict[str, Any] = {
             "/v1/chat/completions": self.chat, "/chat/completions": self.chat, "/v1/completions": self.completions,
             "/completions": self.completions, "/v1/embeddings": self.embeddings, "/embeddings": self.embeddings,
-            "/v1/responses": self.responses,
+            "/v1/responses": self.responses, "/v1/rerank": self.rerank, "/rerank": self.rerank,
+            "/v1/reranking": self.rerank, "/reranking": self.rerank,
             "/tokenize": self.tokenize, "/detokenize": self.detokenize, "/apply-template": self.apply_template,
         }  # fmt: skip
         return [
@@ -219,7 +221,7 @@ class _Server:
         """The state of each slot, without texts."""
         found: list[dict[str, Any]] = []
         for entry in self._store.entries.values():
-            if entry.llm is not None:
+            if entry.llm is not None and entry.llm.is_causal:
                 found += [_slot(slot, entry) for slot in entry.llm.engine.slots()]
         return JsonAnswer(found)
 
@@ -319,17 +321,32 @@ class _Server:
         entry = await self._store.ready(body.model)
         with entry.used() as llm:
             texts = inputs_of(body.input, "input")
-            data: list[dict[str, Any]] = []
-            count = 0
-            for index, text in enumerate(texts):
-                ids = await _computed(llm.prompts.encode, text)
-                vector = np.asarray(await _computed(llm.embedding, ids, body.dimensions), "<f4")
-                count += len(ids)
-                is_packed = body.encoding_format == "base64"
-                shown = base64.b64encode(vector.tobytes()).decode() if is_packed else vector.tolist()
-                data.append({"object": "embedding", "index": index, "embedding": shown})
+            ids = await _computed(lambda: [llm.prompts.encode(text) for text in texts])
+            vectors = await _computed(llm.vectors, ids, body.dimensions)
+        data: list[dict[str, Any]] = []
+        for index, vector in enumerate(np.asarray(vectors, "<f4")):
+            is_packed = body.encoding_format == "base64"
+            shown = base64.b64encode(vector.tobytes()).decode() if is_packed else vector.tolist()
+            data.append({"object": "embedding", "index": index, "embedding": shown})
+        count = sum(map(len, ids))
         usage = {"prompt_tokens": count, "total_tokens": count}
         return JsonAnswer({"object": "list", "data": data, "model": entry.name, "usage": usage})
+
+    async def rerank(self, request: Request) -> Answer:
+        """How well documents answer a query, the best first."""
+        body: RerankRequest = await self._body(request, RerankRequest)
+        entry = await self._store.ready(body.model)
+        with entry.used() as llm:
+            scores = await _computed(llm.rerank, body.query, body.documents)
+            count = await _computed(
+                lambda: sum(len(llm.prompts.encode(text)) for text in (body.query, *body.documents))
+            )
+        best = sorted(range(len(scores)), key=lambda index: -scores[index])[: body.top_n]
+        results: list[dict[str, Any]] = [{"index": index, "relevance_score": scores[index]} for index in best]
+        if body.return_documents:
+            results = [{**one, "document": {"text": body.documents[one["index"]]}} for one in results]
+        usage = {"prompt_tokens": count, "total_tokens": count}
+        return JsonAnswer({"object": "list", "model": entry.name, "results": results, "usage": usage})
 
     async def tokenize(self, request: Request) -> Answer:
         """Token ids of a text."""
@@ -382,15 +399,16 @@ def _slot(state: SlotState, entry: ModelEntry) -> dict[str, Any]:
 
 
 def _figures(llm: LLM) -> dict[str, tuple[str, float]]:
+    memory = {"memory_bytes": ("memory of the models", float(sum(llm.model.memory())))}
+    if not llm.is_causal:
+        return memory
     figures = llm.engine.figures()
-    memory = llm.model.memory()
-    return {
+    return memory | {
         "slots": ("slots of all models", figures.slots),
         "slots_busy": ("slots that hold a running request", figures.busy_slots),
         "requests_waiting": ("requests that wait for a slot", figures.queue_length),
         "steps": ("steps of the models", figures.steps),
         "busy_seconds": ("time in steps", figures.busy_ns / 1e9),
-        "memory_bytes": ("memory of the models", sum(memory)),
     }
 
 

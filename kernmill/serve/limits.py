@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 
 from ..llm.sampling import SamplingOptions
 from ..llm.split import SplitOptions
@@ -55,4 +56,7 @@ class ServerOptions:
     @property
     def is_loopback(self) -> bool:
         """True if only this machine can reach it."""
-        return self.host in ("127.0.0.1", "localhost", "::1") or self.host.startswith("127.")
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:  # a name
+            return self.host == "localhost"

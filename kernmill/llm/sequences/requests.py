@@ -31,6 +31,7 @@ class GenerationRequest:
     stop        strings that end the text, and are not part of it.
     logprobs    0: none; n: the log probability of each new token, and of the n most probable ones.
     grammar     the tokens that are allowed.
+    watcher     makes for the text a function that gets each token, and returns the stop string that ends the text.
 
     Raises:
         SettingError: a value outside its range.
@@ -42,6 +43,7 @@ class GenerationRequest:
     stop: tuple[str, ...] = ()
     logprobs: int = 0
     grammar: MaskSource | None = None
+    watcher: Callable[[], Callable[[int], str | None]] | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and not is_whole(self.max_tokens, 0):

@@ -51,6 +51,7 @@ class Task:
         self.known = None if tokenizer is None else len(tokenizer)  # embeddings may be padded past the vocabulary
         self._stream = None if tokenizer is None else tokenizer.stream()
         self._stops = StopStrings(request.stop)
+        self._watch = None if request.watcher is None else request.watcher()
 
     @property
     def made(self) -> int:
@@ -74,8 +75,9 @@ class Task:
         usage = self.generation.usage
         self.generation.usage = Usage(usage.prompt_tokens, usage.cached_tokens, self.made)
         self.generation.give(Piece(text, (token,), logprobs))
-        if self._stops.found is not None:
-            self.generation.stop_string = self._stops.found
+        found = self._stops.found if self._watch is None else self._watch(token)
+        if found is not None:
+            self.generation.stop_string = found
             self.generation.end("stop")
         elif self.made >= self.limit:
             self.finish("length")

@@ -16,11 +16,13 @@ from ..generate import Model
 from ..sampling import SamplingOptions
 from .pieces import Feed
 from .prompts import Prompts
-from .reply import Prompt, Reply, TextOptions
+from .reply import Prompt, Reply, TextOptions, TokenReader
 
 __all__ = ["LLM"]
 
 Array = np.ndarray[Any, Any]
+_TOGETHER = 32  # texts whose vectors are computed before other calls get their turn
+_LEAST_NORM = 1e-12
 
 
 class LLM:
@@ -49,8 +51,10 @@ class LLM:
             raise SettingError("LLM: the model was built without a tokenizer. Open a file that has one.")
         self.tokenizer = self.model.tokenizer
         self.sampling = SamplingOptions() if sampling is None else sampling
-        self.engine = Engine(self.model, **options)
-        self.prompts = Prompts(self.model, self.tokenizer, self.engine.context, template)
+        is_causal = self.model.architecture.is_causal
+        self._engine = Engine(self.model, **options) if is_causal else None  # an encoder gives vectors only
+        self.context = self.model.capacity if self._engine is None else self._engine.context
+        self.prompts = Prompts(self.model, self.tokenizer, self.context, template)
 
     # --- calls
     def __call__(self, prompt: str | Sequence[int], **options: Any) -> Reply:
@@ -77,30 +81,55 @@ class LLM:
     def embed(self, texts: str | Iterable[str]) -> list[Array]:
         """Return a vector of length 1 for each text."""
         given = [texts] if isinstance(texts, str) else list(texts)
-        return [self.embedding(self.prompts.encode(text)) for text in given]
+        return self.vectors([self.prompts.encode(text) for text in given])
 
-    def embedding(self, ids: Sequence[int], dimensions: int | None = None) -> Array:
-        """Return the vector of a text, of length 1. Shapes: (dimensions,).
+    def vectors(self, texts: Sequence[Sequence[int]], dimensions: int | None = None) -> list[Array]:
+        """Return the vectors of texts as token ids, of length 1. Shapes: (dimensions,).
 
         Raises:
             SettingError: the model has no vector of a text, or a shorter one.
         """
-        vector: Array = self.model.embed(ids).numpy()
-        if vector.ndim != 1:
+        if self.model.architecture.pooling.kind == "none":
             raise SettingError("embeddings: the pooling of this model is none; it gives a vector for each token.")
-        if dimensions is None or dimensions == vector.size:
-            return vector
-        if dimensions > vector.size:
-            raise SettingError(f"dimensions: must be at most {vector.size}, the width of this model.")
-        short = vector[:dimensions]
-        norm = float(np.linalg.norm(short))
-        return short / norm if norm else short
+        found: list[Array] = []
+        for start in range(0, len(texts), _TOGETHER):
+            found += list(self.model.embed(texts[start : start + _TOGETHER]).numpy())
+        if dimensions is None or not found or dimensions == found[0].size:
+            return found
+        if dimensions > found[0].size:
+            raise SettingError(f"dimensions: must be at most {found[0].size}, the width of this model.")
+        short = [vector[:dimensions] for vector in found]
+        return [vector / max(float(np.linalg.norm(vector)), _LEAST_NORM) for vector in short]
+
+    def rerank(self, query: str, documents: Sequence[str]) -> list[float]:
+        """Return how well each document answers a query, by a model that ranks; the more the better.
+
+        Raises:
+            SettingError: the file is not of a model that ranks, or a text is too long.
+        """
+        for text in (query, *documents):
+            self.prompts.check_length(text)
+        found: list[float] = []
+        for start in range(0, len(documents), _TOGETHER):
+            found += self.model.rerank(query, documents[start : start + _TOGETHER]).tolist()
+        return found
 
     # --- the steps of a call
     @property
-    def context(self) -> int:
-        """Tokens of a text."""
-        return self.engine.context
+    def engine(self) -> Engine:
+        """The engine of its texts.
+
+        Raises:
+            SettingError: the model is an encoder.
+        """
+        if self._engine is None:
+            raise SettingError(f"LLM: {self.model.config.name} is an encoder: it gives vectors, and writes no text.")
+        return self._engine
+
+    @property
+    def is_causal(self) -> bool:
+        """True if it writes text; an encoder gives vectors only."""
+        return self._engine is not None
 
     def options(self, given: Mapping[str, Any]) -> TextOptions:
         """Return options from keywords: `sampling`, fields of `SamplingOptions`, `max_tokens`, `stop`, `logprobs`.
@@ -128,9 +157,11 @@ class LLM:
         Raises:
             SettingError: the prompt is too long. QueueFull: too many texts wait.
         """
+        reads = prompt.format is not None and bool(options.stop)
         request = GenerationRequest(
-            prompt.tokens, options.sampling, options.max_tokens, options.stop if prompt.format is None else (),
+            prompt.tokens, options.sampling, options.max_tokens, () if reads else options.stop,
             0 if options.logprobs is None else max(1, options.logprobs), prompt.grammar,
+            (lambda: TokenReader(prompt, self.tokenizer, options.stop).watch) if reads else None,
         )  # fmt: skip
         feed = Feed()
         return Reply(self.engine.submit(request, feed), feed, prompt, self.tokenizer, options)
@@ -138,7 +169,8 @@ class LLM:
     # --- its end
     def close(self, wait_s: float = 0) -> None:
         """End all texts, after at most `wait_s` seconds, and release the model if a path was given."""
-        self.engine.close(wait_s)
+        if self._engine is not None:
+            self._engine.close(wait_s)
         if self._owns:
             self.model.close()
 

@@ -36,6 +36,7 @@ class Prompts:
             self.template = ChatTemplate.of(model.metadata, tokenizer)
         else:
             self.template = ChatTemplate(template, bos=bos, eos=eos)
+        self._is_harmony = ReplyFormat.of(self.template.source).is_harmony
 
     def encode(self, prompt: str | Sequence[int]) -> list[int]:
         """Return the tokens of a prompt.
@@ -98,6 +99,9 @@ class Prompts:
         """
         checked = [message_for_template(message, place) for place, message in enumerate(messages)]
         for message in checked:
+            if self._is_harmony and "reasoning_content" in message:  # gpt-oss has another name for it
+                message["thinking"] = message["reasoning_content"]
+                message["content"] = "" if "tool_calls" in message else message["content"]  # it takes one of both
             self.check_length(message.get("content") or "")
         reserved = {"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"}
         own = {name: value for name, value in values.items() if name not in reserved}

@@ -81,9 +81,16 @@ class ReplyReader:
         self._state = "reasoning" if format.is_inside else "start"
         self._count = 0
         self._strips = True  # blanks before the answer or the reasoning
+        self._block: list[str] = []  # text of a call after `_waiting`
+        self._end = ""  # of the text so far: the marker may be in two pieces
 
     def push(self, text: str) -> Iterator[ReplyPart]:
         """Yield what is certain after more text."""
+        if self._state == "call":  # it may be long: only its end is looked for
+            self._block.append(text)
+            if not self._has_closed(text):
+                return
+            text = self._joined()
         self._waiting += text
         while self._waiting:
             before = (self._state, len(self._waiting))
@@ -93,11 +100,27 @@ class ReplyReader:
 
     def finish(self) -> Iterator[ReplyPart]:
         """Yield the rest, when the reply has ended."""
+        self._waiting += self._joined()
         while self._waiting:
             before = (self._state, len(self._waiting))
             yield from self._advance_text(is_end=True)
             if (self._state, len(self._waiting)) == before:
                 break
+
+    def _has_closed(self, text: str) -> bool:
+        assert self._calls is not None
+        close = self._calls.close
+        if close is None:
+            return False
+        seen = (self._end or self._waiting[1 - len(close) :]) + text
+        self._end = seen[1 - len(close) :]
+        return close in seen
+
+    def _joined(self) -> str:
+        text = "".join(self._block)
+        self._block.clear()
+        self._end = ""
+        return text
 
     def _advance_text(self, is_end: bool) -> Iterator[ReplyPart]:
         if self._state == "reasoning":

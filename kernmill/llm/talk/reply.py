@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from .call_formats import ToolCall
 from .pieces import Feed, PieceQueue
 from .replies import ReplyFormat, ReplyPart
 
-__all__ = ["Prompt", "Reply", "TextOptions"]
+__all__ = ["Prompt", "Reply", "TextOptions", "TokenReader"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,60 @@ class Prompt:
     grammar: Any = None
 
 
+class TokenReader:
+    """Reads the tokens of a reply with a format: its parts, up to a stop string in the answer."""
+
+    def __init__(self, prompt: Prompt, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
+        assert prompt.format is not None
+        self._reader = prompt.format.reader(prompt.tools)
+        self._markers = frozenset(prompt.format.markers)
+        self._tokenizer, self._stream = tokenizer, tokenizer.stream(show_special=True)
+        self._stops = StopStrings(stop)
+
+    @property
+    def found(self) -> str | None:
+        """The stop string that ended the answer."""
+        return self._stops.found
+
+    def push(self, tokens: Sequence[int]) -> list[ReplyPart]:
+        """Return the parts that tokens complete."""
+        text = "".join(map(self._text_of, tokens))
+        return self._until_stop(self._reader.push(text)) if text else []
+
+    def watch(self, token: int) -> str | None:
+        """Read a token, and return the stop string that it completes."""
+        self.push([token])
+        return self.found
+
+    def finish(self) -> list[ReplyPart]:
+        """Return the rest, when the reply has ended."""
+        if self.found is not None:
+            return []
+        rest = self._stream.finish()
+        parts = self._until_stop([*self._reader.push(rest), *self._reader.finish()])
+        waited = self._stops.finish()
+        return [*parts, ReplyPart(content=waited)] if waited else parts
+
+    def _text_of(self, token: int) -> str:
+        if self._tokenizer.is_control(token) and self._tokenizer.tokens[token] not in self._markers:
+            return ""
+        return self._stream.push(token)
+
+    def _until_stop(self, parts: Iterable[ReplyPart]) -> list[ReplyPart]:
+        """Stop strings end the answer, not the reasoning."""
+        found: list[ReplyPart] = []
+        for part in parts:
+            if not part.content:
+                found.append(part)
+                continue
+            text = self._stops.push(part.content)
+            if text:
+                found.append(ReplyPart(content=text))
+            if self._stops.found is not None:
+                break
+        return found
+
+
 class Reply(Iterator[ReplyPart]):
     """A reply. Iterate over its parts while it is generated, or take `text` after `wait`.
 
@@ -57,12 +111,7 @@ class Reply(Iterator[ReplyPart]):
         self, generation: Generation, feed: Feed, prompt: Prompt, tokenizer: Tokenizer, options: TextOptions
     ) -> None:
         self.generation, self.feed, self.prompt = generation, feed, prompt
-        reader = None if prompt.format is None else prompt.format.reader(prompt.tools)
-        markers = () if prompt.format is None else prompt.format.markers
-        self._tokenizer, self._reader = tokenizer, reader
-        self._stream = tokenizer.stream(show_special=True)
-        self._markers = frozenset(markers)
-        self._stops = StopStrings(options.stop if reader is not None else ())
+        self._reader = None if prompt.format is None else TokenReader(prompt, tokenizer, options.stop)
         self._top = options.logprobs
         self._texts: list[str] = []
         self._thoughts: list[str] = []
@@ -76,14 +125,12 @@ class Reply(Iterator[ReplyPart]):
         """Return the parts that a piece of the engine completes; None: the end."""
         if piece is None:
             return self._end()
-        if self._has_ended or self._stops.found is not None:
+        if self._has_ended:
             return []
         self.logprobs += self.logprobs_of(piece)
         if self._reader is None:
             return self._kept([ReplyPart(content=piece.text)] if piece.text else [])
-        text = "".join(map(self._text_of, piece.tokens))
-        parts = [*self._reader.push(text)] if text else []
-        return self._kept(self._until_stop(parts))
+        return self._kept(self._reader.push(piece.tokens))
 
     def logprobs_of(self, piece: Piece) -> tuple[TokenLogprob, ...]:
         """The log probabilities of a piece, with as many alternatives as requested."""
@@ -91,35 +138,10 @@ class Reply(Iterator[ReplyPart]):
             return piece.logprobs
         return tuple(replace(one, top=()) for one in piece.logprobs)
 
-    def _text_of(self, token: int) -> str:
-        if self._tokenizer.is_control(token) and self._tokenizer.tokens[token] not in self._markers:
-            return ""
-        return self._stream.push(token)
-
-    def _until_stop(self, parts: list[ReplyPart]) -> list[ReplyPart]:
-        """Stop strings end the answer, not the reasoning."""
-        found: list[ReplyPart] = []
-        for part in parts:
-            if not part.content:
-                found.append(part)
-                continue
-            text = self._stops.push(part.content)
-            if text:
-                found.append(ReplyPart(content=text))
-            if self._stops.found is not None:
-                self.generation.cancel()
-                break
-        return found
-
     def _end(self) -> list[ReplyPart]:
         if self._has_ended:
             return []
-        parts: list[ReplyPart] = []
-        if self._reader is not None and self._stops.found is None:
-            rest = self._stream.finish()
-            parts = self._until_stop([*self._reader.push(rest), *self._reader.finish()])
-            if waited := self._stops.finish():
-                parts.append(ReplyPart(content=waited))
+        parts = [] if self._reader is None else self._reader.finish()
         self._has_ended = True
         return self._kept(parts)
 
@@ -194,8 +216,6 @@ class Reply(Iterator[ReplyPart]):
         """Why the reply ended; None: it has not."""
         if not self._has_ended:
             return None
-        if self._stops.found is not None:
-            return "stop"
         reason = self.generation.finish_reason
         return "tool_calls" if self.tool_calls and reason == "stop" else reason
 

@@ -14,6 +14,7 @@ from kernmill import Context
 from kernmill.ir import IndexRangeError, KernmillError, SettingError
 from kernmill.llm.engine import Engine, GenerationRequest, Piece, QueueFull, SamplingOptions
 from kernmill.llm.generate import Model
+from tests.tiny_models import CASES, write
 
 PROMPTS = [
     "Once upon a time",
@@ -196,6 +197,56 @@ def test_the_end_of_an_engine(stories: Model) -> None:
     with pytest.raises(KernmillError, match=r"^Engine: it is closed\. Make another Engine for the model\.$"):
         engine.submit(GenerationRequest(ids(stories, PROMPTS[0])))
     engine.close()
+
+
+def test_a_call_of_the_engine_closes_it(stories: Model) -> None:
+    """A thread cannot wait for itself: close() in on_piece raised RuntimeError, and ended the engine as a failure."""
+    pieces: list[Piece | None] = []
+    own: list[Engine] = []
+    ended = threading.Event()
+
+    def on_piece(piece: Piece | None) -> None:
+        pieces.append(piece)
+        if piece is None:
+            ended.set()
+        else:
+            own[0].close(wait_s=5)
+
+    engine = Engine(stories, slots=2, chunk=32)
+    own.append(engine)
+    generation = engine.submit(GenerationRequest(ids(stories, PROMPTS[0]), max_tokens=50), on_piece)
+    assert ended.wait(60)
+    assert (generation.finish_reason, generation.error) == ("cancelled", None)
+    assert len([piece for piece in pieces if piece and piece.tokens]) == 1
+    engine.close()
+    with pytest.raises(KernmillError, match=r"^Engine: it is closed\."):
+        engine.submit(GenerationRequest(ids(stories, PROMPTS[0])))
+
+
+def test_a_failed_engine_names_its_failure(stories: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Engine(stories, slots=1, chunk=32) as engine:
+        failure = KernmillError("the device is gone.")
+
+        def fails(*_: Any) -> Any:
+            raise failure
+
+        monkeypatch.setattr(engine._steps, "next_tokens", fails)
+        monkeypatch.setattr(engine._steps, "read", fails)
+        running = engine.submit(GenerationRequest(ids(stories, PROMPTS[0])))
+        with pytest.raises(KernmillError, match=r"^the device is gone\.$"):
+            running.text()
+        with pytest.raises(KernmillError, match=r"^Engine: a step of the model failed: the device is gone\. Make") as e:
+            engine.submit(GenerationRequest(ids(stories, PROMPTS[0])))
+        assert e.value.__cause__ is failure
+
+
+def test_an_encoder_has_no_engine(tmp_path: Path) -> None:
+    path = write(CASES["bert"], tmp_path / "bert.gguf")
+    with (
+        Model.from_gguf(path, tokenizer=None, capacity=64) as model,
+        pytest.raises(SettingError, match=r"^Engine: bert is an encoder, which writes no text\. Use Model\.embed"),
+    ):
+        Engine(model)
 
 
 @pytest.mark.parametrize(

@@ -161,6 +161,20 @@ def test_which_tokens_end_a_text(gguf: Callable[[str], Any]) -> None:
     assert Tokenizer(pieces("a")).end_ids == {2}
 
 
+def test_a_message_of_gpt_oss_does_not_end_the_text() -> None:
+    """Its <|end|> ends the reasoning, after which the answer follows; that of phi ends the text."""
+    names = ["a", "<|end|>", "<|return|>", "<|call|>"]
+    keys: dict[str, Any] = {"model": "gpt2", "pre": "gpt-4o", "merges": ["a a"], "eos_token_id": 2}
+
+    def ends(names: list[str]) -> set[str]:
+        given = {**keys, "tokens": [*names, "aa"], "token_type": [1, *[3] * (len(names) - 1), 1]}
+        tokenizer = Tokenizer({f"tokenizer.ggml.{key}": value for key, value in given.items()})
+        return {tokenizer.tokens[i] for i in tokenizer.end_ids}
+
+    assert ends(names) == {"<|return|>", "<|call|>"}
+    assert ends(names[:3]) == {"<|end|>", "<|return|>"}
+
+
 def test_decoding_leaves_control_tokens_out_unless_they_are_shown() -> None:
     tokenizer = Tokenizer(pieces("a", SPACE, SPACE + "a"))
     ids = tokenizer.encode("a")

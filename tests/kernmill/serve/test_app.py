@@ -5,14 +5,17 @@ from __future__ import annotations
 import base64
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from kernmill.llm import Model
+from kernmill.serve.limits import ServerOptions
+from tests.tiny_models import ranker
 
-from .conftest import Running
+from .conftest import Running, loaded, running
 
 HELLO = [{"role": "user", "content": "Once upon a time"}]
 GREEDY = {"temperature": 0, "max_tokens": 12}
@@ -178,6 +181,41 @@ def test_vectors(server: Running, stories: str) -> None:
     assert np.allclose(short, vector[:8] / np.linalg.norm(vector[:8]), atol=1e-6)
     assert server.ask("/v1/embeddings", {"input": "a", "dimensions": 65}).error["param"] == "dimensions"
     assert plain["usage"]["prompt_tokens"] == plain["usage"]["total_tokens"] > 0
+
+
+def test_many_vectors_in_one_request(server: Running) -> None:
+    texts = [f"{n} cats and a dog" for n in range(70)]
+    data = server.ask("/v1/embeddings", {"input": texts}).json["data"]
+    assert [one["index"] for one in data] == [*range(70)]
+    alone = server.ask("/v1/embeddings", {"input": texts[41]}).json["data"][0]["embedding"]
+    assert np.allclose(data[41]["embedding"], alone, atol=1e-5)
+
+
+def test_reranking(tmp_path: Path) -> None:
+    path = str(ranker(tmp_path / "bert.gguf"))
+    with running({"bert": path}, ServerOptions(slots=2, context=64), loaded) as server:
+        given: dict[str, Any] = {
+            "query": "ab",
+            "documents": ["ba", "ccc d", "ab"],
+            "top_n": 2,
+            "return_documents": True,
+        }
+        for name in ("/v1/rerank", "/rerank"):
+            body = server.ask(name, given).json
+            scores = [one["relevance_score"] for one in body["results"]]
+            assert len(scores) == 2
+            assert scores == sorted(scores, reverse=True)
+            assert all(one["document"]["text"] == given["documents"][one["index"]] for one in body["results"])
+            assert body["usage"]["prompt_tokens"] > 0
+        assert server.ask("/v1/completions", {"prompt": "a"}).status == 400
+        assert server.ask("/slots").json == []
+        assert "kernmill_memory_bytes" in server.ask("/metrics").body.decode()
+
+
+def test_reranking_with_a_model_that_writes(server: Running) -> None:
+    answered = server.ask("/v1/rerank", {"query": "a", "documents": ["b"]})
+    assert answered.status == 400
+    assert "pooling type is" in answered.error["message"]
 
 
 FORMS: list[tuple[dict[str, Any], str]] = [

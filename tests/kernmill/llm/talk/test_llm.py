@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 from kernmill.ir import SettingError
 from kernmill.llm import LLM, Model
 from kernmill.llm.engine import QueueFull
+from tests.tiny_models import ranker
 
 PROMPT = "Once upon a time"
 MESSAGES = [{"role": "user", "content": PROMPT}]
@@ -64,6 +67,28 @@ def test_a_conversation(llm: LLM) -> None:
     reply = llm.chat(MESSAGES, max_tokens=8, temperature=0)
     assert reply.text == "".join(part.content for part in llm.chat_stream(MESSAGES, max_tokens=8, temperature=0))
     assert reply.tool_calls == []
+
+
+def test_stop_strings_of_a_conversation_end_it_in_the_engine(llm: LLM) -> None:
+    """They were looked for where the reply was read, so that the model went on until somebody read it."""
+    options: dict[str, Any] = {"temperature": 0, "max_tokens": 40}
+    whole = llm.chat(MESSAGES, **options).text
+    stop = whole[12:16]
+    stream = llm.chat_stream(MESSAGES, stop=stop, **options)
+    while stream.generation.finish_reason is None:  # nobody reads it
+        time.sleep(0.001)
+    assert (stream.generation.finish_reason, stream.generation.stop_string) == ("stop", stop)
+    assert stream.wait().text == whole[: whole.index(stop)]
+    assert stream.finish_reason == "stop"
+    assert stream.usage.completion_tokens < 40
+
+
+def test_an_encoder_gives_vectors_and_scores(tmp_path: Path) -> None:
+    with LLM(ranker(tmp_path / "bert.gguf"), context=64) as llm:
+        with pytest.raises(SettingError, match=r"^LLM: bert is an encoder: it gives vectors, and writes no text\.$"):
+            llm("ab")
+        scores = llm.rerank("ab", ["ba", "ccc d"] * 20)
+        assert np.allclose(scores, llm.model.rerank("ab", ["ba", "ccc d"] * 20).numpy())
 
 
 def test_cancel(llm: LLM) -> None:

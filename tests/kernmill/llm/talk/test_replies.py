@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kernmill.llm.talk import ReplyFormat, ReplyPart
+from kernmill.llm.talk.replies import ReplyReader
 
 TOOLS = [
     {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {
@@ -145,6 +146,21 @@ def test_channels_of_harmony() -> None:
     text = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant" + FAMILIES["harmony"][1]
     for pieces in cuts(text):
         assert read(ReplyFormat.of("<|start|><|channel|>"), pieces) == ("", "Hm.", [CALL])
+
+
+def test_a_long_call_costs_time_in_proportion_to_its_length() -> None:
+    """All text of a call was searched for its end at each token."""
+    reader = ReplyFormat.of("<tool_call>").reader(TOOLS)
+    assert isinstance(reader, ReplyReader)
+    head, tail = '<tool_call>{"name": "weather", "arguments": {"city": "', '"}}</tool_call>'
+    parts = [*reader.push(head)]
+    for _ in range(50_000):
+        parts += reader.push("xy")
+        assert len(reader._waiting) <= len(head)
+    for sign in tail:
+        parts += reader.push(sign)
+    (call,) = [part.call for part in parts if part.call is not None]
+    assert json.loads(call.arguments) == {"city": "xy" * 50_000}
 
 
 def test_text_is_not_held_back_longer_than_it_may_begin_a_marker() -> None:
