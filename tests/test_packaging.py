@@ -58,6 +58,8 @@ TOPICS: dict[str, str] = {  # tests of more than one source
     "kernmill/test_gradients.py": "a row for each public method",
     "kernmill/test_gradient_faults.py": "named regressions of autograd, tensors and captures",
     "kernmill/nn/test_cells.py": "layers of nn/layers.py and nn/recurrent.py that PyTorch has, too",
+    "kernmill/serve/test_fuzz.py": "any request to a running server",
+    "kernmill/serve/test_soak.py": "many clients of a running server",
     "kernmill/llm/test_threads.py": "a model that several threads call",
     "kernmill/llm/arch/test_compared.py": "every architecture has a comparison with llama.cpp",
     "kernmill/llm/arch/test_dense.py": "a row for each architecture",

@@ -137,6 +137,8 @@ def message_for_template(message: Mapping[str, Any], place: int) -> dict[str, An
     if isinstance(thought, str):
         found["reasoning_content"] = thought
     calls = message.get("tool_calls")
+    if calls and not isinstance(calls, list):
+        raise SettingError(f"{where}.tool_calls: must be a list.")
     if calls:
         found["tool_calls"] = [_call_of(call, f"{where}.tool_calls[{n}]") for n, call in enumerate(calls)]
     return found

@@ -90,7 +90,7 @@ class ReplyReader:
             self._block.append(text)
             if not self._has_closed(text):
                 return
-            text = self._joined()
+            text = self._whole_block()
         self._waiting += text
         while self._waiting:
             before = (self._state, len(self._waiting))
@@ -100,7 +100,7 @@ class ReplyReader:
 
     def finish(self) -> Iterator[ReplyPart]:
         """Yield the rest, when the reply has ended."""
-        self._waiting += self._joined()
+        self._waiting += self._whole_block()
         while self._waiting:
             before = (self._state, len(self._waiting))
             yield from self._advance_text(is_end=True)
@@ -116,7 +116,7 @@ class ReplyReader:
         self._end = seen[1 - len(close) :]
         return close in seen
 
-    def _joined(self) -> str:
+    def _whole_block(self) -> str:
         text = "".join(self._block)
         self._block.clear()
         self._end = ""

@@ -76,6 +76,13 @@ class Running:
         finally:
             connection.close()
 
+    def wait_until_idle(self) -> None:
+        """Wait until no slot has a request."""
+        limit = time.monotonic() + 60
+        while any(slot["is_processing"] for slot in self.ask("/slots").json):
+            assert time.monotonic() < limit, "a slot is stuck"
+            time.sleep(0.01)
+
 
 @contextmanager
 def running(
