@@ -42,6 +42,7 @@ MANY_PARAMETERS: dict[str, str] = {
 }
 MANY_PARAMETER_FOLDERS: dict[str, str] = {
     "kernmill/onnx/operators/": "a row of ONNX's table: inputs and attributes of the standard",
+    "kernmill/torch_backend/": "a row of ATen's table: its arguments in their order",
 }
 LARGE_CLASSES: dict[str, str] = {}
 
