@@ -10,14 +10,17 @@ from .graph.choose_devices import *
 from .graph.choose_in_place import *
 from .graph.choose_stored import *
 from .graph.fuse import *
+from .graph.keep_copies import *
 from .graph.merge_kernels import *
 from .graph.min_cut import *
 from .graph.order_kernels import *
 from .graph.pipeline import *
 from .graph.place import *
+from .graph.place_by_passes import *
 from .graph.placement_units import *
 from .graph.plan_memory import *
 from .graph.read_parts import *
+from .graph.separate_constants import *
 from .kernel.distribute_work_items import *
 from .kernel.estimate import *
 from .kernel.facts import *

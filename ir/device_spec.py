@@ -6,13 +6,14 @@ Units: nanoseconds, bytes, operations per nanosecond, bytes per nanosecond (= GB
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Self
 
 from .dtype import DType
 from .ops import Op
 
-__all__ = ["DeviceSpec", "DeviceTable", "Link", "show_ns"]
+__all__ = ["DeviceSpec", "DeviceTable", "Link", "Pin", "pin_of", "show_ns"]
 
 
 def show_ns(time_ns: float) -> str:
@@ -34,6 +35,20 @@ class Link(NamedTuple):
     def time_ns(self, size_bytes: int) -> float:
         """Time of one copy."""
         return self.latency_ns + size_bytes / self.bytes_per_ns
+
+
+class Pin(NamedTuple):
+    """A regular expression, searched in source lines and layers, and the device of what they compute."""
+
+    pattern: str
+    device: str
+
+
+def pin_of(pins: Sequence[Pin], origin: str | None) -> Pin | None:
+    """The first pin whose pattern is found in an origin (ir/origin.py)."""
+    if not origin:
+        return None
+    return next((pin for pin in pins if re.search(pin.pattern, origin)), None)
 
 
 class DeviceSpec(NamedTuple):
@@ -69,6 +84,8 @@ class DeviceTable(NamedTuple):
 
     specs: tuple[DeviceSpec, ...]
     links: Mapping[tuple[str, str], Link]
+    method: str = "cost"  # of the choice: least predicted time, or `passes`
+    pins: tuple[Pin, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -82,7 +99,7 @@ class DeviceTable(NamedTuple):
     def text(self) -> str:
         """All that a placement depends on but free memory, the same in every process."""
         rows = [str([*spec[:5], spec.max_alloc_bytes, spec.computes, _shown(spec.refused)]) for spec in self.specs]
-        return "\n".join([*rows, *(f"{pair} {link}" for pair, link in sorted(self.links.items()))])
+        return "\n".join([self.method, *rows, *(f"{pair} {link}" for pair, link in sorted(self.links.items()))])
 
     def copy_ns(self, source: str, target: str, size_bytes: int) -> float:
         """Predicted time of a copy; 0 on one device."""

@@ -72,11 +72,12 @@ class BufferPlan:
     is_output: bool = False
     part: tuple[int, int] | None = None  # a slice of another buffer: its number, and the first element
     extent: str = ""  # number of elements, as Python over the names of variables; "": always `numel`
+    is_kept: bool = False  # the copy of an input that nothing writes here: it serves later runs too
 
     @property
     def is_intermediate(self) -> bool:
         """True if it is used only while the schedule runs."""
-        return self.slot is None and not self.is_output and self.part is None
+        return self.slot is None and not self.is_output and self.part is None and not self.is_kept
 
 
 class CheckItem(NamedTuple):

@@ -395,10 +395,6 @@ def _realize(lazy: list[tuple[Any, UOp]]) -> None:
                 "or write it into a slice of a larger tensor."
             )
     constant = [(t, node) for t, node in lazy if is_shared(node)]
-    if 0 < len(constant) < len(lazy) and len({t._device for t, _ in lazy} - {None}) > 1:  # two devices may read them
-        shared = {node for _, node in constant}
-        _realize(constant)
-        lazy, constant = [(t, node) for t, node in lazy if node not in shared], []
     origin, current_origin.line = current_origin.line, None
     try:
         realize([node for _, node in lazy], expressions, given_values())

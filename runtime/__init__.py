@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kernmill.ir import lazy_exports
 
 from . import device as device
+from . import lanes as lanes
 from . import later as later
 from . import opening as opening
 from . import recorder as recorder
@@ -21,9 +22,12 @@ from .cpu import pool as pool
 from .cpu import pool_ir as pool_ir
 from .device import *
 from .execute import *
+from .lanes import open_lanes as open_lanes
+from .lanes import settle as settle
 from .memory import allocator as allocator
 from .memory.allocator import CachingAllocator as CachingAllocator
 from .memory.buffer import *
+from .pipelined import *
 from .plans import families as families
 from .plans import graph_key as graph_key
 from .plans import plan as plan

@@ -17,7 +17,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from math import prod
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
@@ -25,7 +24,6 @@ from kernmill.ir import (
     SETTINGS,
     CompileError,
     DeviceError,
-    DType,
     KernmillError,
     Op,
     SettingError,
@@ -39,7 +37,7 @@ from kernmill.ir import (
 )
 from kernmill.renderers import Renderer
 
-from .memory.allocator import CachingAllocator, HostAllocator
+from .memory.allocator import CachingAllocator, HostAllocator, finishing
 from .memory.buffer import Buffer
 from .opening import (
     asked,
@@ -54,7 +52,7 @@ from .opening import (
 
 __all__ = [
     "Batch",
-    "BufferType",
+    "BufferCopy",
     "Call",
     "Device",
     "Event",
@@ -73,6 +71,7 @@ __all__ = [
     "get_device",
     "loaded",
     "read_buffer",
+    "room",
     "write_buffer",
 ]  # fmt: skip
 
@@ -92,18 +91,6 @@ class Properties(NamedTuple):
     wraps_host_memory: bool = True  # a kernel may work on memory that the host allocated
     max_buffers: int = 1 << 30  # that a kernel may work on
     group: str = ""  # devices of one group use the same memory at the same addresses: a copy between them is a move
-
-
-class BufferType(NamedTuple):
-    """A storage layout of tensors on a device. Visibility to the host and row-major layout are independent."""
-
-    name: str = "plain"
-    is_host_visible: bool = True
-    is_plain_layout: bool = True  # row-major, as kernels expect by default
-
-    def size_bytes(self, dtype: DType, shape: Sequence[int]) -> int:
-        """(default: the plain layout's) Bytes that a tensor takes in this type."""
-        return prod(shape) * dtype.size_bytes
 
 
 class GroupTooLarge(CompileError):
@@ -146,6 +133,13 @@ class Call(NamedTuple):
         return max(1, int(slice_ns * self.threads / (self.program.work_ns * chunk)))
 
 
+class BufferCopy(NamedTuple):
+    """A copy in a replay, between devices that use the same memory."""
+
+    target: Buffer
+    source: Buffer
+
+
 class Batch:
     """Calls that are run again and again, some of them on other buffers. The default runs them as new ones."""
 
@@ -170,6 +164,16 @@ class Batch:
 
     def place(self, entry: int, slot: int) -> tuple[Any, int] | None:
         """(default: None) The array and the index that `binder` writes an address to, if it does."""
+        return None
+
+    def native(self) -> Sequence[int] | None:
+        """(default: None) The calls as entries of a launch table: five words each, as `joined` of another device takes
+        them; none where there is nothing to do."""
+        return None
+
+    def joined(self, parts: Sequence[Batch | BufferCopy]) -> Batch | None:
+        """(default: None) These batches, each of which is `native`, and copies as one batch; its table has the
+        arguments of the copies, three each: target, source and bytes."""
         return None
 
     def setter(self, places: Sequence[tuple[int, int]]) -> Callable[[int], object]:
@@ -209,10 +213,6 @@ class Event:
     def wait(self) -> None:
         """(default: synchronize) Return when everything before the mark is done."""
         self.device.synchronize()
-
-    def wait_on(self, device: Device) -> None:
-        """(default: the host waits) Make later work of that device wait for the mark."""
-        self.wait()
 
 
 class Device(ABC):
@@ -283,10 +283,6 @@ class Device(ABC):
         check_limits(self.name, found, has_memory=type(self).copy_in is not Device.copy_in)
         return found
 
-    def buffer_types(self) -> tuple[BufferType, ...]:
-        """(default: row-major) The layouts of tensors in this device's memory; the preferred one is first."""
-        return (BufferType(is_host_visible=self.limits.is_host_visible),)
-
     def allocate(self, size_bytes: int) -> Any:
         """(default: host memory) A block: any object with an `address`. Raises OutOfMemoryError or MemoryError; the
         runtime then makes room and calls again, and writes the message."""
@@ -343,22 +339,18 @@ class Device(ABC):
 
     def copy_from(self, target: Buffer, source: Buffer, device: Device) -> None:
         """(default: one copy where the host sees one of them, else two) A buffer of another device into one of this
-        one's, of the same size."""
+        one's, of the same size. Kernels that use this memory were waited for."""
         mine, other = self.limits, device.limits
-        if mine.is_host_visible or other.is_host_visible:
-            self.finish_before_copy()
-            device.finish_before_copy()
         if mine.group and mine.group == other.group:
             ctypes.memmove(target.address, source.address, source.nbytes)
         elif mine.is_host_visible:
             device.copy_out(target.host_array().data.cast("B"), source)
         elif other.is_host_visible:
-            write_buffer(self, target, read_buffer(device, source).data.cast("B"))
+            self.copy_in(target, source.host_array().data.cast("B"))
         else:
             between = self.host_buffer(source.nbytes)
-            device.finish_before_copy()
             device.copy_out(between, source)
-            write_buffer(self, target, between)
+            self.copy_in(target, between)
 
     def host_buffer(self, size_bytes: int) -> memoryview:
         """(default: ordinary memory) Memory of the host that this device copies quickly to and from, such as pinned
@@ -452,6 +444,7 @@ class GuardedBatch(Batch):
         super().__init__(device, calls)
         self.batch = device.prepare(calls)
         self.binder, self.place, self.setter = self.batch.binder, self.batch.place, self.batch.setter  # type: ignore[method-assign]
+        self.native, self.joined = self.batch.native, self.batch.joined  # type: ignore[method-assign]
 
     def run(self, *, is_timed: bool = False) -> list[int]:
         """As the device's own."""
@@ -469,6 +462,23 @@ def is_ours(device: Device) -> bool:
     return type(device).__module__.startswith("kernmill.")
 
 
+def room(device: Device) -> int:
+    """Bytes that can still be allocated on a device, as far as it says; else 1 << 62.
+
+    Raises:
+        DeviceError: it cannot say, and is lost where its connection ended.
+    """
+    try:
+        now = device.props()
+    except Exception as error:  # whatever the author's code raises
+        raise failure(device, error, "props") from error
+    if device.limits.free_bytes:  # it says, and 0 means 0
+        free = now.free_bytes
+    else:
+        free = max(0, now.total_bytes - device.allocator.live_bytes) if now.total_bytes else 1 << 62
+    return min(free, now.max_mapped_bytes)
+
+
 def write_buffer(device: Device, target: Buffer, source: memoryview) -> None:
     """Copy bytes of the host into a buffer, after the kernels that were submitted before."""
     try:
@@ -480,6 +490,7 @@ def write_buffer(device: Device, target: Buffer, source: memoryview) -> None:
 
 def read_buffer(device: Device, buffer: Buffer) -> Any:
     """Return the values as a 1-D NumPy array, as `host_array` makes it."""
+    buffer.wait()
     try:
         return device.host_array(buffer)
     except Exception as error:  # whatever the author's code raises
@@ -625,6 +636,8 @@ def get_device(name: str | None = None) -> Device:
 
 def close_device(name: str) -> None:
     """Close a device, if it is open. Its tensors and captured functions are lost; the next use opens it again."""
+    for finish in finishing:
+        finish()
     for device in {opened for key, opened in _open.items() if key[0] == canonical_name(name)}:
         _lose(device, f"{device.name}: it was closed.")
 
@@ -644,10 +657,18 @@ def _open_device(name: str) -> Device:
     if int(index or 0) not in there:
         names = ", ".join(f"{base}:{number}" if number else base for number in there)
         raise DeviceError(f"device {name!r}: not found. Available: {names}. `kernmill info` describes them.")
+    for listed in split_names(str(setting("DEVICE"))):  # which may say this device's options
+        if "?" in listed and canonical_name(listed.partition("?")[0]) == name:
+            canonical_name(listed)
     options = checked_options(name, cls.OPTIONS, _options.get(name, {}))
     device = asked(name, f"{cls.__qualname__}.__init__", cls, name, int(index or 0), *([options] if options else []))
     if not is_ours(device):  # its faults are reported now
-        asked(name, "renderer", lambda: (device.limits, device.tag))
+        try:
+            asked(name, "renderer", lambda: (device.limits, device.tag))
+        except KernmillError:
+            with contextlib.suppress(Exception):  # whatever the author's code raises: it is not used
+                device.close()
+            raise
     if debug() >= 1:
         print(f"opened {name}: {device.description}, target {device.target.name}", file=sys.stderr)
     return device

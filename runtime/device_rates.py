@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from kernmill.ir import (
+    DeviceError,
     DeviceSpec,
     DeviceTable,
     DType,
@@ -34,9 +35,11 @@ from kernmill.ir import (
 
 from . import later
 from .cpu.host import cpu_sharers
-from .device import Call, Device, device_list, get_device
+from .device import Call, Device, device_list, failure, get_device, room
 from .execute import allocate_buffer
 from .memory.buffer import Buffer
+from .opening import asked
+from .pins import pins
 from .programs.build import build_all
 from .programs.compile_cache import cache_key, default_cache
 from .programs.schedules import stamp
@@ -71,27 +74,30 @@ def device_table(leaves: Sequence[str], nodes: Iterable[UOp]) -> DeviceTable:
     table = _tables[known]
     kinds = {(node.op, tuple([s.dtype for s in node.src])): node for node in nodes}
     specs = [_now(spec, kinds) for spec in table.specs]
-    return table._replace(specs=tuple(specs))
+    return table._replace(specs=tuple(specs), method=str(setting("PLACE")), pins=pins())
 
 
 def _now(spec: DeviceSpec, kinds: Mapping[tuple[Op, tuple[DType, ...]], UOp]) -> DeviceSpec:
     """The device with its free memory, and with what it refuses."""
     device = get_device(spec.name)
-    limits = device.props()
+    limits = device.limits
     refused: dict[tuple[Op, tuple[DType, ...]], str] = {}
     for kind, node in kinds.items():
-        answer: object = device.supports(node.op, node) if spec.computes else True
+        answer: object = asked(device.name, "supports", device.supports, node.op, node) if spec.computes else True
         if answer is not True:
             names = " and ".join(dict.fromkeys(dtype.name for dtype in kind[1])) or "no operand"
             refused[kind] = answer if isinstance(answer, str) and answer else f"{node.op.name} of {names}"
-    free = min(limits.free_bytes or 1 << 62, limits.max_mapped_bytes)
-    return spec._replace(limit_bytes=free, max_alloc_bytes=limits.max_alloc_bytes, refused=refused)
+    return spec._replace(limit_bytes=room(device), max_alloc_bytes=limits.max_alloc_bytes, refused=refused)
 
 
 # --- devices ---------------------------------------------------------------------------------------------------------
 def measured_device(device: Device) -> DeviceSpec:
-    """The rates of a device, from the cache or measured now."""
-    figures = _stored(["device", *_tag(device)], lambda: _measure_device(device))
+    """The rates of a device, from the cache or measured now.
+
+    Raises:
+        DeviceError: they cannot be measured.
+    """
+    figures = _stored(["device", *_tag(device)], lambda: _measured(device, device, _measure_device))
     return DeviceSpec(device.name).with_rates(figures)
 
 
@@ -151,8 +157,7 @@ def _measure_device(device: Device) -> list[float]:
 
 def _room(device: Device) -> int:
     """Bytes that one buffer of a measurement may take: little of what is free."""
-    limits = device.props()
-    return min(limits.free_bytes or 1 << 62, limits.max_mapped_bytes, limits.max_alloc_bytes) // 16
+    return min(room(device), device.limits.max_alloc_bytes) // 16
 
 
 def _elementwise(size: int, additions: int) -> tuple[UOp, list[int]]:
@@ -192,22 +197,41 @@ def _time(device: Device, work: tuple[UOp, list[int]], of: Callable[[list[float]
 
 
 def median_ns(run: Callable[[], object], of: Callable[[list[float]], float] = statistics.median) -> float:
-    """Return the median wall time of a few runs, in nanoseconds; the first one does not count."""
+    """Return the median wall time of a few runs, in nanoseconds; the first one does not count. Of slow ones there are
+    two: a first run alone may have started threads."""
+    run()
     times: list[float] = []
-    for _ in range(_RUNS + 1):
+    while len(times) < _RUNS and sum(times) < 100 * _ENOUGH_NS:
         start = time.perf_counter_ns()
         run()
         times.append(time.perf_counter_ns() - start)
-        if times[-1] > 100 * _ENOUGH_NS:
-            break
-    return of(times[1:] or times)
+    return of(times)
 
 
 # --- links -----------------------------------------------------------------------------------------------------------
 def measured_link(source: Device, target: Device) -> Link:
-    """Latency and rate of copies from one device to another."""
-    latency, rate = _stored(["link", *_tag(source), *_tag(target)], lambda: _measure_link(source, target))
+    """Latency and rate of copies from one device to another.
+
+    Raises:
+        DeviceError: they cannot be measured.
+    """
+    figures = _stored(["link", *_tag(source), *_tag(target)], lambda: _measured(source, target, _measure_link))
+    latency, rate = figures
     return Link(latency, rate)
+
+
+def _measured(source: Device, target: Device, measure: Callable[..., list[float]]) -> list[float]:
+    """Measure a device (given twice), or a link between two."""
+    is_link = source is not target
+    what = f"copies from {source.name} to {target.name}" if is_link else f"rates of {target.name}"
+    listed = "Leave one of them out of DEVICE" if is_link else f"Leave {target.name} out of DEVICE"
+    try:
+        return measure(source, target) if is_link else measure(target)
+    except Exception as error:  # whatever the author's code raises
+        found = failure(target, error, f"measuring the {what}")
+        raise DeviceError(
+            f"placement: the {what} cannot be measured, so nothing can be placed there. {listed}. {found}"
+        ) from error
 
 
 def _measure_link(source: Device, target: Device) -> list[float]:

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from kernmill.ir import (
@@ -41,8 +42,10 @@ from .device import (
     read_buffer,
     write_buffer,
 )
+from .lanes import LaneStep, open_lanes, settle
 from .memory.allocator import Lease
 from .memory.buffer import Arena, Buffer, buffer_node
+from .pins import pinned_nodes
 from .plans.families import find_plan, wants_exact
 from .plans.graph_key import STALE, GraphWalk
 from .plans.plan import Plan, plans, runs_unseen, settings_key
@@ -217,6 +220,8 @@ class _Run:
 
     def run(self, plan: Plan, prepared: Prepared | None, storages: Sequence[Buffer], values: Mapping[str, int]) -> Any:
         """Launch everything. Returns the buffers by number, of prepared launches only the given and new ones."""
+        if open_lanes and (plan.flights is None or plan.written):  # what is overwritten may be read in any lane
+            settle(None if plan.written else {wanted.device for wanted in plan.graph.buffers})
         if prepared is not None:
             start = time.perf_counter_ns()
             found = prepared.run(storages, plan.counts, values, self.lines() if recorder.active is not None else None)
@@ -236,7 +241,9 @@ class _Run:
         return tuple([node.origin for node in self.walk.order])
 
     def key(self) -> tuple[Any, ...]:
-        return self.walk.structure, self.walk.devices, self.in_place, settings_key()
+        settings = settings_key()
+        pinned = pinned_nodes(node.origin for node in self.walk.order) if setting("PIN") else ()
+        return self.walk.structure, self.walk.devices, self.in_place, settings, pinned
 
     def find_plan(self) -> Plan:
         """The plan. One that serves many graphs reads leaves as a whole: it knows where their parts begin, which the
@@ -293,26 +300,52 @@ class _Run:
                 address = arena.address + plan.memory.offsets[number]
                 buffers.append(Buffer(wanted.device, wanted.dtype, count, arena, address))
             else:
-                buffers.append(allocate_buffer(wanted.device, wanted.dtype, count))
+                kept = self.kept(plan, number, buffers) if wanted.is_kept else None
+                buffers.append(kept or allocate_buffer(wanted.device, wanted.dtype, count))
         of_parts = [n for n in plan.graph.results if buffers[n] in self.parts.values()]
         self.own = {n: allocate_buffer(buffers[n].device, buffers[n].dtype, buffers[n].numel) for n in of_parts}
         return buffers
 
+    def kept(self, plan: Plan, number: int, buffers: Sequence[Buffer]) -> Buffer | None:
+        """The copy of an input that an earlier run made. A recording needs the copy as a step of its own."""
+        if self.is_recorded:
+            return None
+        copy = next(step for step in plan.steps if isinstance(step, Copy) and step.target == number)
+        return buffers[copy.source].copy_on(plan.graph.buffers[number].device)
+
     def launch(self, plan: Plan, buffers: list[Buffer], values: Mapping[str, int]) -> None:
-        """Run the items; kernels of one device that follow each other go as one batch."""
-        lines = self.lines() if recorder.active is not None or self.is_recorded else None
+        """Run the items; kernels of one device that follow each other go as one batch. A long call over several
+        devices goes to their lanes, and goes on after this returns."""
+        steps: list[tuple[LaneStep, Callable[[], object]]] = []
+        is_profiled = recorder.active is not None
+        is_seen = wants_report() or setting("CHECK") or current_recording() is not None or is_profiled
+        lines = self.lines() if is_profiled or self.is_recorded else None
+        in_lanes = plan.flights is not None and plan.flights.timing.is_long and not is_seen
         for step in plan.steps:
             if isinstance(step, Copy):
-                copy_between(buffers[step.target], buffers[step.source], is_timed=wants_report())
-                if (record := current_recording()) is not None:
-                    record.add_copy(buffers[step.target], buffers[step.source])
+                target, source = buffers[step.target], buffers[step.source]
+                is_kept = plan.graph.buffers[step.target].is_kept
+                if is_kept and not self.is_recorded and target.is_copy_of(source):
+                    continue
+                what = LaneStep(target.device, [source], [target])
+                steps.append((what, partial(run_copy, target, source, is_ordered=in_lanes, is_kept=is_kept)))
                 continue
             batch: list[tuple[Kernel, Call]] = []
             for kernel, program in step:
                 given = tuple([values[name] for name, _, _ in kernel.variables])
                 call = Call(program, tuple([buffers[n] for n in kernel.buffers]), given, program.threads)
                 batch.append((kernel, call))
-            run_batch(batch, values, lines)
+            numbers = {n: None for kernel, _ in step for n in kernel.buffers}
+            outputs = {n for kernel, _ in step for n in kernel.outputs}
+            what = LaneStep(step[0][0].device, [buffers[n] for n in numbers], [buffers[n] for n in outputs])
+            steps.append((what, partial(run_batch, batch, values, lines)))
+        if plan.flights is None or is_seen:
+            run_all(steps)
+        elif in_lanes:
+            plan.flights.begin(steps, buffers)
+        else:
+            settle()
+            plan.flights.timing.run(partial(run_all, steps), {what.device for what, _ in steps})
 
     def finish(self, plan: Plan, buffers: Any) -> None:
         """Give results their memory; raise where a check failed. `buffers` has those of results and checks."""
@@ -445,6 +478,21 @@ def _of_kernels(error: Exception, batch: list[tuple[Kernel, Call]]) -> Exception
     if isinstance(error, KernmillError) and not isinstance(error, OutOfMemoryError):
         error.kernels = tuple([kernel for kernel, _ in batch[:_MOST_SHOWN]])
     return error
+
+
+def run_all(steps: Sequence[tuple[LaneStep, Callable[[], object]]]) -> None:
+    """Run steps one after the other."""
+    for _, run in steps:
+        run()
+
+
+def run_copy(target: Buffer, source: Buffer, *, is_ordered: bool, is_kept: bool) -> None:
+    """Copy between devices, as a step of a plan. `is_kept`: later runs may use the copy too."""
+    copy_between(target, source, is_timed=wants_report(), is_ordered=is_ordered)
+    if (record := current_recording()) is not None:
+        record.add_copy(target, source, is_kept=is_kept)
+    elif is_kept and not is_to_be_recorded():
+        source.keep_copy(target)
 
 
 def _shown(batch: list[tuple[Kernel, Call]]) -> str:

@@ -15,9 +15,10 @@ from .cpu.amx_trial import matrix_unit
 from .cpu.host import Host, this_host
 from .cpu.llvm_codegen import assembly, compile_ir, compile_ir_later, compiler_process, llvm_version
 from .cpu.loader import load_object
-from .cpu.pool import Launch, LaunchTable, default_pool, expect_pool
-from .device import Batch, Call, Device, Program, Properties
+from .cpu.pool import ENTRY_WORDS, Launch, LaunchTable, copy_function, default_pool, expect_pool
+from .device import Batch, BufferCopy, Call, Device, Program, Properties
 from .memory.allocator import available_memory, total_memory
+from .memory.buffer import Buffer
 
 __all__ = ["LlvmDevice"]
 
@@ -119,6 +120,14 @@ class _LaunchBatch(Batch):
         found = [self.table.argument(entry, len(self.calls[entry].buffers) + number) for entry, number in places]
         return partial(np.asarray(found[0][0]).__setitem__, np.array([place for _, place in found]))
 
+    def native(self) -> Sequence[int]:
+        """The entries of the table."""
+        return self.short.rows()
+
+    def joined(self, parts: Sequence[Batch | BufferCopy]) -> Batch:
+        """All of it as one table."""
+        return _JoinedBatch(self.device, parts)
+
     def run(self, *, is_timed: bool = False) -> list[int]:
         pool, times, before = default_pool(), [], len(_refused)
         if is_timed:
@@ -143,6 +152,29 @@ class _LaunchBatch(Batch):
             f"{self.device.name}: out of memory: a kernel needs {_refused[-1]:,} bytes per thread. Free some "
             "tensors, or lower THREADS."
         )
+
+
+class _JoinedBatch(_LaunchBatch):
+    """Batches of several devices of one memory, and the copies between them, as one table."""
+
+    def __init__(self, device: Device, parts: Sequence[Batch | BufferCopy]) -> None:
+        Batch.__init__(self, device, ())
+        self.parts, self.table = parts, LaunchTable([
+            Launch(copy_function(), (part.target.address, part.source.address, part.target.nbytes))
+            for part in parts if isinstance(part, BufferCopy)
+        ])  # fmt: skip
+        copies, rows = self.table.rows(), list[int]()
+        for part in parts:
+            if isinstance(part, BufferCopy):
+                rows += copies[:ENTRY_WORDS]
+                del copies[:ENTRY_WORDS]
+            else:
+                rows += part.native() or ()
+        self.short = LaunchTable.of_rows(rows)
+
+    def binder(self, entry: int, slot: int) -> Callable[[Buffer], object]:
+        array, place = self.table.argument(entry, slot)
+        return lambda buffer: array.__setitem__(place, buffer.address)
 
 
 _refused: list[int] = []  # bytes, by kernels that computed nothing; it only grows

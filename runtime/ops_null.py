@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 from kernmill.ir import Target, dtypes
 from kernmill.renderers import LLVM_OPS, LLVMRenderer, Renderer
 
-from .device import Call, Device, Program
+from .device import Batch, Call, Device, Program
 
 __all__ = ["NullDevice"]
+
+
+class _NoBatch(Batch):
+    def native(self) -> Sequence[int]:
+        """No entries."""
+        return ()
+
+    def place(self, entry: int, slot: int) -> tuple[Any, int]:
+        """A word that nobody reads."""
+        return [0], 0
 
 
 class NullDevice(Device):
@@ -34,6 +45,10 @@ class NullDevice(Device):
     def load(self, name: str, binary: bytes) -> Program:
         """A program that is never entered."""
         return Program(name, None)
+
+    def prepare(self, calls: Sequence[Call]) -> Batch:
+        """Nothing to repeat."""
+        return _NoBatch(self, calls)
 
     def run(self, calls: Sequence[Call], *, is_timed: bool = False) -> list[int]:
         """Nothing happens."""

@@ -12,14 +12,16 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import accumulate
+from functools import partial
+from itertools import accumulate, groupby
 from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeAlias
 
 from kernmill.ir import Kernel, KernmillError, ShapeError, check_failed, np
 
 from . import later, recorder
-from .device import Batch, Call, Device, batch_of, failure, get_device, read_buffer, write_buffer
+from .device import Batch, BufferCopy, Call, Device, batch_of, failure, get_device, read_buffer, write_buffer
+from .lanes import LaneStep, settle
 from .memory.buffer import Buffer
 from .scratch import scratch_of
 from .watch import wants_report
@@ -46,6 +48,7 @@ class _ReadyBatch(NamedTuple):
 class _Copy(NamedTuple):
     target: Buffer
     source: Buffer
+    is_kept: bool = False  # nothing else writes the target: while the source stays, the copy is made once
 
 
 class _Check(NamedTuple):
@@ -62,10 +65,18 @@ class HostCall(NamedTuple):
     sources: tuple[Buffer, ...]
 
 
+class _Walk(NamedTuple):
+    """Batches and copies as one batch; to be timed they run one by one."""
+
+    batch: Batch
+    parts: list[_ReadyBatch | _Copy]
+
+
 _MOST_PLACES = 4  # of one buffer, that straight-line code writes one by one
 _UNBOUND = -1  # instead of an address: while its locations are written, which Ctrl-C may interrupt
 
 Step: TypeAlias = "_Kernels | _Copy | _Check | HostCall"
+_Ready: TypeAlias = "_ReadyBatch | _Copy | _Check | HostCall"
 
 
 @dataclass(slots=True)
@@ -84,9 +95,9 @@ class Recording:
         last.kernels.extend(kernel for kernel, _ in batch)
         last.calls.extend(call for _, call in batch)
 
-    def add_copy(self, target: Buffer, source: Buffer) -> None:
-        """A buffer was copied to another device."""
-        self.steps.append(_Copy(target, source))
+    def add_copy(self, target: Buffer, source: Buffer, *, is_kept: bool = False) -> None:
+        """A buffer was copied to another device. `is_kept`: nothing else writes the target."""
+        self.steps.append(_Copy(target, source, is_kept))
 
     def add_check(self, buffer: Buffer, message: str) -> None:
         """A bool was looked at after the run."""
@@ -95,6 +106,26 @@ class Recording:
     def add_host_call(self, call: HostCall) -> None:
         """A function of the host ran on buffers."""
         self.steps.append(call)
+
+    def with_buffers(self, other: Mapping[int, Buffer]) -> Recording:
+        """The same launches on other buffers, by the identity of those that they replace."""
+
+        def of(buffer: Buffer) -> Buffer:
+            return other.get(id(buffer), buffer)
+
+        steps: list[Step] = []
+        for step in self.steps:
+            if isinstance(step, _Copy):
+                steps.append(step._replace(target=of(step.target), source=of(step.source)))
+            elif isinstance(step, _Check):
+                steps.append(step._replace(buffer=of(step.buffer)))
+            elif isinstance(step, HostCall):
+                targets, sources = (tuple(map(of, part)) for part in (step.targets, step.sources))
+                steps.append(step._replace(targets=targets, sources=sources))
+            else:
+                calls = [call._replace(buffers=tuple([of(b) for b in call.buffers])) for call in step.calls]
+                steps.append(step._replace(calls=calls))
+        return Recording(steps, self.shares_numbers)
 
     def uses(self) -> Iterator[tuple[list[Buffer], list[Buffer]]]:
         """Yield for each launch, copy and check in order the buffers it uses, and those of them that it writes."""
@@ -110,13 +141,37 @@ class Recording:
                     places = [kernel.buffers.index(number) for number in kernel.outputs]
                     yield list(call.buffers), [call.buffers[place] for place in places]
 
+    def steps_in_lanes(self, of: Callable[[Buffer], Buffer]) -> list[LaneStep]:
+        """Each batch and copy, with `of` each buffer that it reads or writes."""
+        found: list[LaneStep] = []
+        for step in self.steps:
+            if isinstance(step, _Copy):
+                found.append(LaneStep(step.target.device, [of(step.source)], [of(step.target)]))
+            elif isinstance(step, _Kernels):
+                reads, writes = dict[int, Buffer](), dict[int, Buffer]()
+                for kernel, call in zip(step.kernels, step.calls, strict=True):
+                    for number, buffer in zip(kernel.buffers, call.buffers, strict=True):
+                        (writes if number in kernel.outputs else reads)[id(buffer)] = of(buffer)
+                found.append(LaneStep(step.device, [*reads.values()], [*writes.values()]))
+        return found
+
     def buffers(self) -> list[Buffer]:
         """Every buffer that some step touches, once."""
         return list({id(buffer): buffer for touched, _ in self.uses() for buffer in touched}.values())
 
+    def kept(self) -> set[int]:
+        """Identities of the targets of copies that later runs need not make, and that only their own device reads."""
+        copied_on = {id(step.source) for step in self.steps if isinstance(step, _Copy)}
+        return {id(s.target) for s in self.steps if isinstance(s, _Copy) and s.is_kept}.difference(copied_on)
+
     def written(self) -> set[int]:
         """Identities of the buffers that some step writes."""
         return {id(buffer) for _, outputs in self.uses() for buffer in outputs}
+
+    @property
+    def has_host_calls(self) -> bool:
+        """True if functions of the host are among the steps."""
+        return any(isinstance(step, HostCall) for step in self.steps)
 
     @property
     def kernel_count(self) -> int:
@@ -176,8 +231,8 @@ class Replay:
         self._slots = {id(buffer): slot for slot, buffer in enumerate(moving)}
         self._binders: list[list[Callable[[Buffer], object]]] = [[] for _ in moving]
         # instead of moving buffers: the memory of the capture belongs to its user, and is not kept alive by us
-        self._absent = [Buffer(b.device, b.dtype, b.numel, None, 0) for b in moving]
-        self._slot_of_absent = {id(absent): slot for slot, absent in enumerate(self._absent)}
+        self.absent = [Buffer(b.device, b.dtype, b.numel, None, 0) for b in moving]
+        self._slot_of_absent = {id(absent): slot for slot, absent in enumerate(self.absent)}
         self._scratch, self._inner = scratch_of(b for b in recorded.buffers() if id(b) not in self._slots)
         self.addresses = [_UNBOUND] * len(moving)
         self._setters: dict[str, list[Callable[[int], object]]] = {}
@@ -186,11 +241,13 @@ class Replay:
         self.kernel_count = recorded.kernel_count
         self.kept_bytes, self.least_bytes = self._memory(recorded)
         self._places: list[list[Any]] = [[] for _ in moving]
-        self._steps: list[_ReadyBatch | _Copy | _Check | HostCall] = [self._prepared(step) for step in recorded.steps]
+        self._parts: list[_Ready] = [self._prepared(step) for step in recorded.steps]
+        self.has_checks = any(isinstance(step, _Check) for step in self._parts)
+        self._steps = self._join_steps()
         for scratch in self._scratch:  # not before the batches are made, which look at memory
             scratch.give_back()
         only = self._steps[0] if len(self._steps) == 1 and not self._scratch else None
-        self.batch = only.batch if isinstance(only, _ReadyBatch) else None  # if that is the only launch
+        self.batch = only.batch if isinstance(only, _ReadyBatch | _Walk) else None  # if that is the only launch
         self.checks_last = isinstance(self._steps[-1], _Check) if self._steps else False
         self.is_bound_only = not any(
             isinstance(step, HostCall) or any(id(part) in self._slot_of_absent for part in step) for step in self._steps
@@ -218,22 +275,22 @@ class Replay:
             changes[last[key] + 1] = changes.get(last[key] + 1, 0) - buffer.nbytes
         return sum(blocks.values()), max(accumulate(changes[time] for time in sorted(changes)), default=0)
 
-    def _standing(self, buffer: Buffer) -> Buffer:
+    def standing(self, buffer: Buffer) -> Buffer:
         """Return the buffer, or its replacement."""
         if (inner := self._inner.get(id(buffer))) is not None:
             return inner[1]
         slot = self._slots.get(id(buffer))
-        return buffer if slot is None else self._absent[slot]
+        return buffer if slot is None else self.absent[slot]
 
-    def _prepared(self, step: Step) -> _ReadyBatch | _Copy | _Check | HostCall:
+    def _prepared(self, step: Step) -> _Ready:
         if isinstance(step, _Copy):
-            return _Copy(self._standing(step.target), self._standing(step.source))
+            return step._replace(target=self.standing(step.target), source=self.standing(step.source))
         if isinstance(step, _Check):
-            return _Check(self._standing(step.buffer), step.message)
+            return _Check(self.standing(step.buffer), step.message)
         if isinstance(step, HostCall):
-            targets, sources = (tuple(map(self._standing, part)) for part in (step.targets, step.sources))
+            targets, sources = (tuple(map(self.standing, part)) for part in (step.targets, step.sources))
             return HostCall(step.function, targets, sources)
-        calls = [c._replace(buffers=tuple(self._standing(b) for b in c.buffers)) for c in step.calls]
+        calls = [c._replace(buffers=tuple(self.standing(b) for b in c.buffers)) for c in step.calls]
         batch = batch_of(get_device(step.device), calls)
         variables: dict[str, list[tuple[int, int]]] = {}
         for entry, call in enumerate(step.calls):
@@ -249,6 +306,35 @@ class Replay:
         for name, places in variables.items():
             self._setters.setdefault(name, []).append(batch.setter(places))
         return _ReadyBatch(batch, step.kernels)
+
+    def _join_steps(self) -> list[_Ready | _Walk]:
+        """The steps, those of devices in one memory joined to one native call where some device can do that."""
+        found: list[_Ready | _Walk] = []
+        for is_native, group in groupby(self._parts, _is_native):
+            steps = [*group]
+            walk = self._native_walk([s for s in steps if isinstance(s, _ReadyBatch | _Copy)]) if is_native else None
+            found += [walk] if walk is not None else steps
+        return found
+
+    def _native_walk(self, parts: list[_ReadyBatch | _Copy]) -> _Walk | None:
+        """Native steps as one batch, with the addresses of its copies bound."""
+        given = [
+            step.batch if isinstance(step, _ReadyBatch) else BufferCopy(step.target, step.source) for step in parts
+        ]
+        batches = [step.batch for step in parts if isinstance(step, _ReadyBatch)]
+        joined = next(filter(None, (b.joined(given) for b in batches)), None) if len(parts) > 1 else None
+        if joined is None:
+            return None
+        copies = [step[:2] for step in parts if isinstance(step, _Copy)]
+        for entry, slot, buffer in [(entry, slot, copy[slot]) for entry, copy in enumerate(copies) for slot in (0, 1)]:
+            moving = self._slot_of_absent.get(id(buffer))
+            if moving is not None:
+                self._binders[moving].append(joined.binder(entry, slot))
+                self._places[moving].append(joined.place(entry, slot))
+            for scratch in self._scratch:
+                if buffer.whole is scratch.arena:
+                    scratch.bind(joined, entry, slot, buffer)
+        return _Walk(joined, parts)
 
     def run(
         self, given: Sequence[Buffer], values: Mapping[str, int] | None = None, slots: Iterable[int] | None = None
@@ -282,22 +368,50 @@ class Replay:
     def launch(self, given: Sequence[Buffer], *, is_timed: bool | None = None) -> None:
         """Launch everything with the current binding. `is_timed`: whether times are wanted, if known."""
         is_timed = wants_report() if is_timed is None else is_timed
+        settle()
         try:
-            for scratch in self._scratch:
-                scratch.take()
+            self.take()
             self._launch(given, is_timed=is_timed)
         finally:
-            for scratch in self._scratch:
-                scratch.give_back()
+            self.give_back()
+
+    def take(self) -> list[Any]:
+        """Take memory for intermediates that are not kept; return what owns it. Raises OutOfMemoryError."""
+        for scratch in self._scratch:
+            scratch.take()
+        return [scratch.arena.owner for scratch in self._scratch]
+
+    def give_back(self) -> None:
+        """Let others have that memory, after those who hold what `take` returned."""
+        for scratch in self._scratch:
+            scratch.give_back()
+
+    def actions(self, given: Sequence[Buffer]) -> list[Callable[[], object]]:
+        """The launches and copies in order with these moving buffers, each to be called in its device's lane."""
+        return [
+            step.batch.run if isinstance(step, _ReadyBatch) else self._copying(step, given)
+            for step in self._parts if isinstance(step, _ReadyBatch | _Copy)
+        ]  # fmt: skip
+
+    def _copying(self, step: _Copy, given: Sequence[Buffer]) -> Callable[[], object]:
+        target, source = self._now(step.target, given), self._now(step.source, given)
+        return partial(_copy, target, source, is_kept=step.is_kept, is_ordered=True)
+
+    def check(self, given: Sequence[Buffer]) -> None:
+        """Look at the values that were recorded to be checked. Raises IndexRangeError."""
+        for step in self._steps:
+            if isinstance(step, _Check):
+                self._run_other(step, given, is_timed=False)
 
     def _launch(self, given: Sequence[Buffer], *, is_timed: bool) -> None:
-        for step in self._steps:
-            if not isinstance(step, _ReadyBatch):
+        profile = recorder.active
+        for step in self._parts if is_timed or profile is not None else self._steps:
+            if isinstance(step, _Copy | _Check | HostCall):
                 self._run_other(step, given, is_timed=is_timed)
-            elif is_timed:
+            elif is_timed and isinstance(step, _ReadyBatch):
                 later.profile.report(step.batch.device, step.kernels, step.batch.run(is_timed=True))
-            elif (now := recorder.active) is not None:
-                now.launch(step.batch, step.kernels, self._values)
+            elif profile is not None and isinstance(step, _ReadyBatch):
+                profile.launch(step.batch, step.kernels, self._values)
             else:
                 step.batch.run()
 
@@ -319,17 +433,28 @@ class Replay:
 
     def _run_other(self, step: _Copy | _Check | HostCall, given: Sequence[Buffer], *, is_timed: bool) -> None:
         """A copy, a check or a function of the host."""
-
-        def now(buffer: Buffer) -> Buffer:
-            slot = self._slot_of_absent.get(id(buffer))
-            return buffer if slot is None else given[slot]
-
         if isinstance(step, _Copy):
-            copy_between(now(step.target), now(step.source), is_timed=is_timed)
+            _copy(*[self._now(b, given) for b in step[:2]], is_kept=step.is_kept, is_timed=is_timed)
         elif isinstance(step, HostCall):
-            call_host(HostCall(step.function, tuple(map(now, step.targets)), tuple(map(now, step.sources))))
-        elif download_scalar(now(step.buffer)):
+            targets, sources = ([self._now(b, given) for b in part] for part in (step.targets, step.sources))
+            call_host(HostCall(step.function, tuple(targets), tuple(sources)))
+        elif download_scalar(self._now(step.buffer, given)):
             raise check_failed(step.message)
+
+    def _now(self, buffer: Buffer, given: Sequence[Buffer]) -> Buffer:
+        """A buffer of a step, or the one that stands for it in this call."""
+        slot = self._slot_of_absent.get(id(buffer))
+        return buffer if slot is None else given[slot]
+
+
+def _is_native(step: _Ready) -> bool:
+    """True if the step can be an entry of a native table."""
+    if isinstance(step, _ReadyBatch):
+        return step.batch.native() is not None
+    if not isinstance(step, _Copy):
+        return False
+    group = get_device(step.target.device).limits.group
+    return bool(group) and group == get_device(step.source.device).limits.group
 
 
 def narrow(bounds: dict[str, tuple[int, int]], variables: Iterable[tuple[str, int, int]]) -> None:
@@ -349,13 +474,19 @@ def check_values(bounds: Mapping[str, tuple[int, int]], values: Mapping[str, int
             )
 
 
-def copy_between(target: Buffer, source: Buffer, *, is_timed: bool = False) -> None:
-    """A buffer into another of the same size; with `is_timed` it is waited for and reported."""
+def copy_between(target: Buffer, source: Buffer, *, is_timed: bool = False, is_ordered: bool = False) -> None:
+    """A buffer into another of the same size; with `is_timed` it is waited for and reported. `is_ordered`: the caller
+    waited for the kernels and copies that use this memory."""
     if not source.numel:
         return
     device, other = get_device(target.device), get_device(source.device)
     start = 0
     try:
+        if not is_ordered:
+            settle((target.device, source.device))
+            source.wait()
+            other.finish_before_copy()
+            device.finish_before_copy()
         if is_timed or recorder.active is not None:
             other.synchronize()
             device.synchronize()
@@ -374,6 +505,7 @@ def copy_between(target: Buffer, source: Buffer, *, is_timed: bool = False) -> N
 def call_host(call: HostCall) -> None:
     """Run the function once all that writes its buffers is done; outputs on devices that the host cannot see are
     copied there."""
+    settle()
     inputs = [read_buffer(get_device(buffer.device), buffer) for buffer in call.sources]
     outputs: list[Any] = []
     for buffer in call.targets:
@@ -398,9 +530,18 @@ def run_on_host(
         record.add_host_call(call)
 
 
+def _copy(target: Buffer, source: Buffer, *, is_kept: bool, is_timed: bool = False, is_ordered: bool = False) -> None:
+    """Copy between devices, unless the target has these values since an earlier run."""
+    if not is_kept or not target.is_copy_of(source):
+        copy_between(target, source, is_timed=is_timed, is_ordered=is_ordered)
+        if is_kept:
+            target.note_copy_of(source)
+
+
 def download_scalar(buffer: Buffer) -> bool:
     """Return the bool in a buffer of one element."""
     device = get_device(buffer.device)
+    buffer.wait()
     if device.limits.is_host_visible and type(device).host_array is Device.host_array:  # no array for one value
         device.synchronize()
         return bool(ctypes.c_uint8.from_address(buffer.address).value)

@@ -17,7 +17,7 @@ from .device import Batch, Device, get_device
 from .memory.allocator import Lease
 from .memory.buffer import Arena, Buffer
 
-__all__ = ["Scratch", "scratch_of"]
+__all__ = ["Scratch", "is_shared", "scratch_of"]
 
 
 class Scratch:
@@ -62,13 +62,14 @@ def scratch_of(buffers: Iterable[Buffer]) -> tuple[list[Scratch], dict[int, tupl
     """The arenas of recorded buffers that are worth sharing; by id of a buffer inside: its Scratch and its stand-in."""
     inside: dict[str, list[Buffer]] = {}
     for buffer in buffers:
-        if isinstance(buffer.whole, Arena) and _is_shared(buffer.whole):
+        if isinstance(buffer.whole, Arena) and is_shared(buffer.whole):
             inside.setdefault(buffer.device, []).append(buffer)
     made = {name: Scratch(get_device(name), [b.whole for b in found]) for name, found in inside.items()}  # type: ignore[misc]
     found = {id(b): (made[name], made[name].inside(b)) for name, some in inside.items() for b in some}
     return [*made.values()], found
 
 
-def _is_shared(arena: Buffer) -> bool:
+def is_shared(arena: Buffer) -> bool:
+    """True if the memory of an arena is worth giving back between two runs."""
     device = get_device(arena.device)
     return not device.limits.is_host_visible or arena.numel > device.target.l2_bytes

@@ -44,7 +44,8 @@ class PlacementChoice:
         for spec in self.table.specs:
             if unit.pinned not in (None, spec.name) or (unit.pinned is None and not spec.computes):
                 continue
-            if unit.pinned is None and spec.refused and any(refusal(spec.refused, node) for node in unit.nodes):
+            is_free = unit.pinned is None or unit.pin is not None
+            if is_free and spec.refused and any(refusal(spec.refused, node) for node in unit.nodes):
                 continue
             time = spec.kernel_ns(max(unit.work, 0.0), unit.products, unit.size_bytes)
             found[spec.name] = time + price.get(spec.name, 0.0) * unit.size_bytes

@@ -19,11 +19,13 @@ from .choose_stored import StoredNodes, choose_stored
 from .find_clashes import find_clashes
 from .find_devices import find_devices
 from .fuse import Fusion, fuse
+from .keep_copies import keep_copies
 from .merge_kernels import merge_kernels
 from .order_kernels import OrderedKernels, order_kernels
 from .place import Placed, place
 from .plan_memory import plan_memory
 from .read_parts import read_parts
+from .separate_constants import separate_constants
 from .split_reduce import split_reduce
 
 __all__ = ["GRAPH_PIPELINE", "Draft", "GraphPass", "plan_graph"]
@@ -81,11 +83,14 @@ GRAPH_PIPELINE: tuple[GraphPass, ...] = (
               "both halves of a long reduction are ordinary nodes for all that follows"),
     GraphPass("place", lambda d: place(d.roots, d.devices, d.table, d.price), "placed", ("split_reduce",),
               "before kernels are cut, so that none crosses from one device to another; copies become nodes"),
+    GraphPass("separate_constants", lambda d: separate_constants(d.placed, d.devices, d.default_device), "placed",
+              ("place",),
+              "a node has one buffer, on one device: what is computed from constants needs a node for each reader's"),
     GraphPass("find_devices",
               lambda d: find_devices(d.placed.roots, d.devices, d.placed.devices, d.default_device),
-              "device_of", ("place",),
+              "device_of", ("separate_constants",),
               "copies are there: what has no data of its own takes the device of its readers"),
-    GraphPass("choose_stored", lambda d: choose_stored(d.placed.roots, d.device_of), "stored", ("place",),
+    GraphPass("choose_stored", lambda d: choose_stored(d.placed.roots, d.device_of), "stored", ("find_devices",),
               "fusion starts from the nodes that get memory in any case; copies and their sources are among them"),
     GraphPass("choose_in_place", lambda d: choose_in_place(d.device_of, d.in_place, d.refused), "targets", ("place",),
               "an assignment that may not overwrite its old value needs a separate buffer, which fusion decides"),
@@ -107,7 +112,9 @@ GRAPH_PIPELINE: tuple[GraphPass, ...] = (
               lambda d: merge_kernels(replace(d.built.unordered, items=d.ordered.items, placement=d.placed.placement)),
               "plan", ("find_clashes",),
               "only in the final order is it known which kernels can move past those between them"),
-    GraphPass("read_parts", lambda d: read_parts(d.plan, d.slice_alignments), "plan", ("merge_kernels",),
+    GraphPass("keep_copies", lambda d: keep_copies(d.plan), "plan", ("merge_kernels",),
+              "it is final which kernel writes what: a copy of what nothing writes serves later calls"),
+    GraphPass("read_parts", lambda d: read_parts(d.plan, d.slice_alignments), "plan", ("keep_copies",),
               "the reads of each kernel are final: one that reads a slice gets the slice as its buffer"),
     GraphPass("plan_memory", lambda d: plan_memory(d.plan, d.alignments), "memory", ("read_parts",),
               "lives of intermediates are positions in the final order"),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from kernmill.ir import CompileError, DeviceTable, Ops, PlacedUnit, Placement, UOp, dtypes, with_sources
 
 from .choose_devices import PlacementChoice, choose_devices, on_one_device, reason, refusal, total_ns
+from .place_by_passes import place_by_passes
 from .placement_units import PlacementUnit, Value, base_of, find_units, is_view, size_bytes
 
 __all__ = ["Placed", "place"]
@@ -39,12 +40,15 @@ def place(
     """
     if table is None:
         return Placed([*roots])
-    units, values, unit_of = find_units(roots, devices)
+    units, values, unit_of = find_units(roots, devices, table.pins)
     choice = PlacementChoice(units, values, table, price)
     for unit, costs in zip(units, choice.cost, strict=True):
         if not costs:
             raise _impossible(unit, table)
-    choose_devices(choice)
+    if table.method == "passes":
+        place_by_passes(choice)
+    else:
+        choose_devices(choice)
     rewriter = _Rewriter(choice.device, unit_of)
     placed = rewriter.run(list(roots))
     return Placed(placed, rewriter.hints, _placement(choice, values))
@@ -65,6 +69,13 @@ def _placement(choice: PlacementChoice, values: Sequence[Value]) -> Placement:
 
 
 def _impossible(unit: PlacementUnit, table: DeviceTable) -> CompileError:
+    if unit.pin is not None:
+        refused = table.spec(unit.pin.device).refused
+        why = next(filter(None, (refusal(refused, node) for node in unit.nodes)))
+        return CompileError(
+            f"PIN={unit.pin.pattern}={unit.pin.device}: {unit.pin.device} cannot compute {unit.head.origin} ({why}). "
+            "Pin it to another device, or make the pattern narrower."
+        )
     for node in unit.nodes:
         reasons = {s.name: refusal(s.refused, node) for s in table.specs if s.computes}
         if all(reasons.values()):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kernmill.ir import OpGroup, Ops, UOp, dtypes, numel, static
+from kernmill.ir import OpGroup, Ops, Pin, UOp, dtypes, numel, pin_of, static
 
 __all__ = ["PlacementUnit", "Value", "base_of", "find_units", "is_view", "size_bytes"]
 
@@ -43,6 +43,7 @@ class PlacementUnit:
     read_bytes: int = 0
     pinned: str | None = None
     why: str = ""  # it is pinned
+    pin: Pin | None = None  # it is, by the user
 
     @property
     def is_leaf(self) -> bool:
@@ -66,7 +67,7 @@ def is_view(node: UOp) -> bool:
 
 
 def find_units(
-    roots: Sequence[UOp], devices: Sequence[str]
+    roots: Sequence[UOp], devices: Sequence[str], pins: Sequence[Pin] = ()
 ) -> tuple[list[PlacementUnit], list[Value], dict[UOp, PlacementUnit]]:
     """The units in order of computation, the values between them, and the unit of each node that is computed.
 
@@ -90,7 +91,7 @@ def find_units(
             unit.nodes.append(node)
     values: dict[UOp, Value] = {}
     for unit in units:
-        _pin(unit, devices)
+        _pin(unit, devices, pins)
         for node in unit.nodes:
             _count(unit, node, unit_of, free)
             for source in node.src:
@@ -133,8 +134,9 @@ def base_of(node: UOp) -> UOp:
     return node
 
 
-def _pin(unit: PlacementUnit, devices: Sequence[str]) -> None:
-    """Note that a unit has no choice: memory stays where it is, and so do writes into it and copies."""
+def _pin(unit: PlacementUnit, devices: Sequence[str], pins: Sequence[Pin]) -> None:
+    """Note that a unit has no choice: memory stays where it is, and so do writes into it, copies, and what the user
+    pinned by a pattern."""
     head = unit.head
     if head.op is Ops.PARAM:
         unit.pinned, unit.why = devices[int(head.arg[0])], "its memory is there"
@@ -142,6 +144,8 @@ def _pin(unit: PlacementUnit, devices: Sequence[str]) -> None:
         unit.pinned, unit.why = str(head.arg), "pinned by .to"
     elif head.op is Ops.ASSIGN and (old := base_of(head.src[0])).op is Ops.PARAM:
         unit.pinned, unit.why = devices[int(old.arg[0])], "it writes to memory there"
+    elif (pin := pin_of(pins, head.origin)) is not None:
+        unit.pinned, unit.pin, unit.why = pin.device, pin, f"pinned by PIN={pin.pattern}={pin.device}"
 
 
 def _count(unit: PlacementUnit, node: UOp, unit_of: dict[UOp, PlacementUnit], free: set[UOp]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextvars
 import os
+import re
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
@@ -59,6 +60,19 @@ def _one_of(*words: str) -> Callable[[str], Value]:
     return _checked(str, words.__contains__)
 
 
+def _pins(text: str) -> str:
+    """Check `REGEX=DEVICE;REGEX=DEVICE`."""
+    for part in text.split(";"):
+        pattern, equals, device = part.rpartition("=")
+        if not pattern or not equals or not device.strip():
+            raise ValueError(part)
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(part) from error
+    return text
+
+
 def _or_empty(parse: Callable[[str], Value]) -> Callable[[str], Value]:
     return lambda text: parse(text) if text else ""
 
@@ -67,6 +81,8 @@ SETTINGS: dict[str, Setting] = {
     row.name: row
     for row in [
         Setting("DEVICE", "LLVM", "default device of new tensors; of a list the first one, and graphs are placed on all", "a device name: LLVM, CL, PYTHON, NULL, NAME:1; or several: CL,LLVM", str, is_captured=True),
+        Setting("PLACE", "cost", "how graphs over several devices are placed. cost: least predicted time; passes: as ggml's scheduler does it, to compare", "cost or passes", _one_of("cost", "passes"), is_captured=True),
+        Setting("PIN", "", "what is computed on a given device: patterns of source lines and layers, the first that is found decides. PIN='attn=CL;train.py:41=LLVM'", "REGEX=DEVICE, several separated by ;", _or_empty(_pins), is_captured=True),
         Setting("DEBUG", 0, "how much is printed (see the table below)", "0 to 6", _between(0, 6)),
         Setting("DUMP", "", "folder that receives UOps, source, assembly and figures of every kernel", "a folder", str),
         Setting("PROFILE", "", "file that receives a trace of the whole process, or with .html a report; read when kernmill is imported", "a .json or .html file", str),

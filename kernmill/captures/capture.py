@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kernmill.ir import Ops, UOp, reshape
-from kernmill.runtime import STALE, Buffer, Recording, Replay, allocate_buffer
+from kernmill.runtime import STALE, Buffer, Recording, allocate_buffer, replay_of
 
 from ..lazy import Lazy
 from ..size import SymbolicSize
@@ -153,7 +153,9 @@ class Capture:
                 self._effects.rebound.append((number, self._value(tensor)))
         replaced = self._replaced()
         fresh = [buffer for _, buffer, _ in self._fresh.values()]
-        replay = Replay(self._recorded, [*self._sources.values(), *fresh, *replaced])
+        changes_state = bool(replaced) or not self._written.isdisjoint(self._sources)
+        moving = [*self._sources.values(), *fresh, *replaced]
+        replay = replay_of(self._recorded, moving, changes_state=changes_state)
         for key in self._sources.keys() & self._written:
             for node in renewed.get(key, ()):  # `take_over` would also forget the owner of the current memory
                 node.storage = STALE if node.op is Ops.BUFFER else None

@@ -47,6 +47,7 @@ class _Spare:
 
     def __init__(self, device: str, dtype: DType, numel: int, shapes: Sequence[Any]) -> None:
         self.buffer = allocate_buffer(device, dtype, numel)
+        self.buffer.is_state = True
         node = buffer_node(self.buffer)
         self.nodes = (node, *[reshape(node, shape) for shape in shapes])
         del node

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from kernmill.runtime import is_watched
+from kernmill.runtime import is_watched, open_lanes, settle
 
 from ..tensor import Tensor
 from .entry import CapturedCall, ReplayValue
@@ -106,6 +106,8 @@ class _PathWriter:
         launch = self.entry.launch if self.entry.lasting else replay.launch
         scope |= {"is_watched": is_watched, "launch": launch}
         scope["run"] = partial(launch, (), is_timed=False) if replay.batch is None else replay.batch.run
+        scope |= {"lanes": open_lanes, "settle": settle}
+        self.lines.append(" if lanes: settle()")  # what other threads do for calls over several devices
         self.lines += [" if quiet[0] and not is_watched(): run()", " else: launch(())"]
 
     def address(self, slot: int, buffer: str) -> None:

@@ -161,6 +161,7 @@ def own(tensor: Lazy, shared: Container[int]) -> Buffer:
     else:
         new = allocate_buffer(buffer.device, buffer.dtype, buffer.numel)
         copy_between(new, buffer)
+    new.is_state = True
     hold(tensor, buffer_node(new))
     mark(tensor)
     if is_taken:

@@ -33,6 +33,7 @@ from kernmill.runtime import (
     device_list,
     get_device,
     launched_ns,
+    room,
 )
 
 from ..arguments import is_whole, name_call
@@ -622,12 +623,11 @@ def _context_size(path: str | os.PathLike[str], capacity: int | None, cache_type
 
 def _check_memory(capacity: int, size_bytes: int) -> None:
     """Check before any allocation: a system may promise more memory than it has, and kill processes that use it."""
-    props = get_device().props()
-    room = props.free_bytes or props.total_bytes
-    if 0 < room < size_bytes:
+    free = room(get_device())
+    if free < size_bytes:
         raise SettingError(
             f"Model: a context of {capacity} tokens takes {size_bytes / 2**30:.2f} GiB, and the device has "
-            f"{room / 2**30:.2f} GiB left. Choose a smaller context (capacity; kernmill run: -c; kernmill bench: "
+            f"{free / 2**30:.2f} GiB left. Choose a smaller context (capacity; kernmill run: -c; kernmill bench: "
             "-p and -n), or a cache type of fewer bits (cache_type; kernmill run: --cache-type)."
         )
 

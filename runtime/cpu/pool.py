@@ -39,7 +39,16 @@ from .llvm_codegen import compile_cached, compile_ir
 from .loader import load_object
 from .pool_ir import CPU_BYTES, MOST_CHUNKS, MOST_WORKERS, POOL_FUNCTIONS, RANGE_BYTES, STATE, pool_ir
 
-__all__ = ["Launch", "LaunchTable", "ThreadPool", "default_pool", "expect_pool", "touch"]
+__all__ = [
+    "ENTRY_WORDS",
+    "Launch",
+    "LaunchTable",
+    "ThreadPool",
+    "copy_function",
+    "default_pool",
+    "expect_pool",
+    "touch",
+]
 
 _PYTHON = ("PyEval_SaveThread", "PyEval_RestoreThread", "PyErr_CheckSignals")
 _JOIN_S = 0.5
@@ -56,6 +65,7 @@ class _Native(NamedTuple):
     worker: NativeCall
     stop: NativeCall
     chain: int
+    copy: int
     keep: ElfModule
 
 
@@ -92,7 +102,7 @@ def _loaded() -> _Native:
     worker, stop = ctypes.CFUNCTYPE(None, pointer, ctypes.c_int64), ctypes.CFUNCTYPE(None, pointer)
     at = module.symbols
     threads = worker(at["km_worker"]), stop(at["km_stop"])
-    return _Native(run(at["km_run"]), timed(at["km_run_timed"]), *threads, at["km_chain"], module)
+    return _Native(run(at["km_run"]), timed(at["km_run_timed"]), *threads, at["km_chain"], at["km_copy"], module)
 
 
 def touch(address: int, size: int) -> None:
@@ -103,6 +113,7 @@ def touch(address: int, size: int) -> None:
 def _externs() -> dict[str, int]:
     names = ("syscall", "sched_getcpu", "clock_gettime") if sys.platform == "linux" else ("usleep", "clock_gettime")
     calls = _windows_callbacks() if sys.platform == "win32" else {name: getattr(libc(), name) for name in names}
+    calls["memmove"] = ctypes.cdll.msvcrt.memmove if sys.platform == "win32" else libc().memmove
     calls |= {name: getattr(ctypes.pythonapi, name) for name in _PYTHON}
     return {name: ctypes.cast(call, ctypes.c_void_p).value or 0 for name, call in calls.items()}
 
@@ -277,7 +288,12 @@ class Launch(NamedTuple):
     slice: int = 0
 
 
-_WORDS = 5  # of an entry
+ENTRY_WORDS = 5  # of an entry
+
+
+def copy_function() -> int:
+    """The address of a kernel that copies; its arguments are target, source and bytes."""
+    return _native().copy
 
 
 class LaunchTable:
@@ -294,7 +310,7 @@ class LaunchTable:
         self._words = array("q", words)  # entries and arguments: eager mode makes one for each launch
         self.address = self._words.buffer_info()[0]
         for index in range(self.count):
-            self._words[_WORDS * index + 1] = self.address + 8 * self._first[index]
+            self._words[ENTRY_WORDS * index + 1] = self.address + 8 * self._first[index]
 
     def argument(self, entry: int, slot: int) -> tuple[array[int], int]:
         """Return the location of an argument, a buffer address or a variable: the array, and the index in it."""
@@ -303,9 +319,21 @@ class LaunchTable:
             raise IndexError(f"argument: entry {entry} has {end - first} slots, not slot {slot}")
         return self._words, first + slot
 
+    def rows(self) -> list[int]:
+        """The entries as words, which point to the arguments of this table: it must stay alive."""
+        return list(self._words[: ENTRY_WORDS * self.count])
+
+    @classmethod
+    def of_rows(cls, rows: Sequence[int]) -> LaunchTable:
+        """A table of entries of others, which keep their arguments."""
+        table = cls(())
+        table.count, table._words = len(rows) // ENTRY_WORDS, array("q", rows)
+        table.address = table._words.buffer_info()[0]
+        return table
+
     def linked(self, first: int, end: int, parts: int, together: int, chunk: int, part: int = 0) -> Launch:
         """Link entries `first` to `end`, each with equally many iterations in each of `parts`, into one entry that
         runs all of them on `together` parts at a time. Its arguments are this table's, which must stay alive."""
-        rows = [self._words[at : at + 3] for at in range(_WORDS * first, _WORDS * end, _WORDS)]
+        rows = [self._words[at : at + 3] for at in range(ENTRY_WORDS * first, ENTRY_WORDS * end, ENTRY_WORDS)]
         steps = [value for fn, args, n in rows for value in (fn, args, n // parts)]
         return Launch(_native().chain, (together, *steps, 0), parts, chunk, part)

@@ -50,7 +50,7 @@ STATE = {  # byte offsets of fields
 }  # fmt: skip
 RANGE_BYTES, MOST_CHUNKS = 64, (1 << 16) - 1  # of a thread; of a job
 MOST_WORKERS, CPU_BYTES = 430, 128  # that fit into the ids; 8 CPUs a byte
-POOL_FUNCTIONS = ("km_run", "km_run_timed", "km_worker", "km_stop", "km_chain", "km_touch")
+POOL_FUNCTIONS = ("km_run", "km_run_timed", "km_worker", "km_stop", "km_chain", "km_copy", "km_touch")
 
 _PAUSE = {
     "x86_64": ("declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()"),
@@ -509,6 +509,20 @@ out:
 }
 """
 
+# a copy as a kernel. args = { target, source, bytes }
+_COPY = """
+declare ptr @memmove(ptr, ptr, i64)
+define void @km_copy(ptr %args, i64 %begin, i64 %end) nounwind {
+  %target = load ptr, ptr %args, align 8
+  %source.p = getelementptr i64, ptr %args, i64 1
+  %source = load ptr, ptr %source.p, align 8
+  %bytes.p = getelementptr i64, ptr %args, i64 2
+  %bytes = load i64, ptr %bytes.p, align 8
+  %same = call ptr @memmove(ptr %target, ptr %source, i64 %bytes)
+  ret void
+}
+"""
+
 _START = """%t0 = call i64 @now()
   store i64 %t0, ptr %times, align 8"""
 
@@ -526,7 +540,7 @@ def pool_ir(arch: str, system: str) -> str:
     timed = _RUN.replace("NAME", "km_run_timed").replace("OUT) nounwind", ", ptr %times) nounwind noinline optnone")
     timed = timed.replace("START", _START).replace("STOP", _STOP)
     clock = CLOCK.replace("CLOCK", "6" if system == "darwin" else "1")
-    text = "\n".join((declare, waiting, clock, LOOK, _WORK, _SHARE, _WORKER, _CHAIN, plain, timed))
+    text = "\n".join((declare, waiting, clock, LOOK, _WORK, _SHARE, _WORKER, _CHAIN, _COPY, plain, timed))
     fields = "".join(f"\n  %{name}.p = getelementptr i8, ptr %s, i64 {at}" for name, at in STATE.items())
     numbers = dict(zip(("FUTEX", "AFFINITY", "GETTID", "GETPID"), calls or (), strict=False))
     words = {

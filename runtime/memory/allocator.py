@@ -22,7 +22,7 @@ from .holders import largest_holders
 
 __all__ = [
     "ALIGNMENT_BYTES", "LARGE_PAGES", "SMALLER", "Block", "CachedBlock", "CachingAllocator", "HostAllocator", "Lease",
-    "available_memory", "round_up", "total_memory",
+    "available_memory", "finishing", "round_up", "total_memory",
 ]  # fmt: skip
 
 ALIGNMENT_BYTES = 64
@@ -31,6 +31,9 @@ _LARGE_BYTES = 1 << 20
 SMALLER = "Use smaller batches or a smaller dtype, or drop tensors that are no longer needed."
 _MOST_CAPACITIES = 4096
 _STEPS_LOG2 = 3  # buckets per doubling: at most one eighth of a block is slack, and untouched slack costs no memory
+
+
+finishing: list[Callable[[], object]] = []  # called to finish all work under way: memory is short, a device is closed
 
 
 class Block:
@@ -220,6 +223,8 @@ class HostAllocator:
             raise OutOfMemoryError(f"{text}{largest_holders(self._device)}{SMALLER}") from error
 
     def _collect_garbage(self) -> None:
+        for finish in finishing:
+            finish()
         gc.collect()
         self.trim()
 

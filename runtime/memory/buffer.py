@@ -13,9 +13,9 @@ from typing import Any
 
 from kernmill.ir import DType, Ops, Shape, UOp, np
 
-from .allocator import CachedBlock, Lease
+from .allocator import CachedBlock, Lease, finishing
 
-__all__ = ["Arena", "Buffer", "buffer_node"]
+__all__ = ["Arena", "Buffer", "buffer_node", "drop_copies"]
 
 _numbers = itertools.count(1)
 
@@ -31,7 +31,10 @@ class _Export:
 class Buffer:
     """`numel` values of `dtype` on `device`."""
 
-    __slots__ = ("__weakref__", "_export", "address", "device", "dtype", "is_borrowed", "makers", "numel", "owner")
+    __slots__ = (
+        "__weakref__", "_copies", "_export", "_holds", "_version", "address", "after", "device", "dtype", "is_borrowed",
+        "is_state", "makers", "numel", "owner",
+    )  # fmt: skip
 
     def __init__(
         self, device: str, dtype: DType, numel: int, owner: Any, address: int, *, is_borrowed: bool = False
@@ -43,6 +46,11 @@ class Buffer:
         self.address = address  # of the first value, as kernels of the device see it
         self.is_borrowed = is_borrowed  # somebody else's memory: never written
         self.makers: list[weakref.ref[UOp]] = []  # expressions whose value was put here
+        self.is_state = False  # replays write it in place, and tell nobody
+        self._version = 0  # how often others wrote it
+        self._copies: dict[str, Buffer] | None = None  # on other devices
+        self._holds: tuple[weakref.ref[Buffer], int] | None = None  # the buffer that this is a copy of, and its version
+        self.after: Any = None  # the task that writes it (runtime/lanes.py), until somebody waited for that
         self._export: weakref.ref[_Export] | None = None
 
     @property
@@ -58,6 +66,13 @@ class Buffer:
             found = found.owner
         return found
 
+    def wait(self) -> None:
+        """Return when the values are there. Raises the error of the task that was to write them."""
+        whole = self.whole
+        if whole.after is not None:
+            whole.after.wait()
+            whole.after = None
+
     @property
     def block(self) -> Any:
         """The block of the device's `allocate`; None for memory that is not a device's."""
@@ -68,11 +83,42 @@ class Buffer:
     def forget_makers(self) -> None:
         """Before other values are written here: make the expressions of the old values be computed again at the next
         use."""
+        self._version += 1
+        self._copies = None
         for maker in self.makers:
             node = maker()
             if node is not None and node.storage is self:
                 node.storage = None
         self.makers.clear()
+
+    # --- copies on other devices that serve as long as the values stay
+    @property
+    def is_steady(self) -> bool:
+        """True if its values stay until `forget_makers`: nobody else can write here."""
+        return not self.is_state and isinstance(self.whole.owner, Lease) and not self.is_exported
+
+    def copy_on(self, device: str) -> Buffer | None:
+        """The kept copy on a device, if it is still right."""
+        found = self._copies.get(device) if self._copies else None
+        if found is None or found.device != device or not found.is_copy_of(self):  # another name: of a lost device
+            return None
+        return found
+
+    def keep_copy(self, target: Buffer) -> None:
+        """Note that `target` has the values of this buffer, and keep it as long as they stay."""
+        target.note_copy_of(self)
+        if self.is_steady:
+            self._copies = {**(self._copies or {}), target.device: target}
+            _copied.add(self)
+
+    def note_copy_of(self, source: Buffer) -> None:
+        """Note whose values were copied here; nobody else writes here from now on."""
+        self._holds = (weakref.ref(source), source._version) if source.is_steady else None
+
+    def is_copy_of(self, source: Buffer) -> bool:
+        """True if it was copied from there, and both have the values of then."""
+        holds = self._holds
+        return holds is not None and holds[0]() is source and holds[1] == source._version and source.is_steady
 
     @property
     def is_exported(self) -> bool:
@@ -95,6 +141,19 @@ class Buffer:
             })  # fmt: skip
             self._export = weakref.ref(export)
         return np.asarray(export)
+
+
+_copied: weakref.WeakSet[Buffer] = weakref.WeakSet()
+
+
+def drop_copies() -> None:
+    """Give back the memory of all kept copies: the next run makes them again."""
+    for buffer in list(_copied):
+        buffer._copies = None
+    _copied.clear()
+
+
+finishing.append(drop_copies)
 
 
 class Arena(Buffer):

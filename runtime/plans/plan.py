@@ -43,6 +43,8 @@ from kernmill.ir import (
 
 from .. import later, watch
 from ..device import Program, Properties, default_device, device_list, forgetting, get_device
+from ..lanes import Flights, lane_of
+from ..pins import pinned_nodes
 from ..programs.build import build_all, expect
 from ..programs.compile_cache import cache_key, default_cache
 from ..programs.schedules import stamp
@@ -56,7 +58,7 @@ __all__ = ["Plan", "Plans", "closed", "new_plan", "plans", "runs_unseen", "setti
 _ENTRY_BYTES = 400  # of an entry of a key, with its references
 _KERNEL_BYTES = 12_000  # of a kernel's plan and its loaded code
 _Scheduled: TypeAlias = "tuple[GraphPlan, MemoryPlan]"
-_PART_OF_A_PLAN = ("DEVICE", "OVERRIDE", "BEAM", "TARGET", "CHECK")
+_PART_OF_A_PLAN = ("DEVICE", "PLACE", "PIN", "OVERRIDE", "BEAM", "TARGET", "CHECK")
 
 
 class Plan(NamedTuple):
@@ -73,6 +75,7 @@ class Plan(NamedTuple):
     numbers: Sequence[Any] | None = None  # of one run: positions in those of the walk, or dtype and value
     counts: Sequence[int] = ()  # values of each buffer where sizes are variables
     uses: list[int] = []  # noqa: RUF012
+    flights: Flights | None = None  # of a plan over several devices
 
 
 class Plans:
@@ -159,7 +162,8 @@ def _with_programs(graph: GraphPlan, memory: MemoryPlan, entries: int) -> Plan:
     outputs = {number for kernel in kernels for number in kernel.outputs}
     written = [b.slot for number, b in enumerate(graph.buffers) if number in outputs and b.slot is not None]
     cost = _ENTRY_BYTES * entries + _KERNEL_BYTES * len(kernels)
-    return Plan(graph, memory, steps, bounds, written, [], cost)
+    lanes = {lane_of(buffer.device) for buffer in graph.buffers}
+    return Plan(graph, memory, steps, bounds, written, [], cost, flights=Flights() if len(lanes) > 1 else None)
 
 
 def _share_memory(name: str, other: str) -> bool:
@@ -243,7 +247,7 @@ def _scheduled(of: tuple[Any, ...], origins: list[str | None], default: str) -> 
     listed = device_list()
     table = later.device_rates.device_table(devices, graph().toposort()) if len(listed) > 1 else None
     planned = cache(lambda: later.planning.planned(graph().src, devices, in_place, default, table))
-    known = "" if table is None else table.text()
+    known = "" if table is None else table.text() + str(pinned_nodes(origins))
     facts = devices, sorted(in_place), default, _alignments(structure, {*devices, default, *listed})
     key = cache_key("plan", _text(structure), json.dumps(facts), known, stamp())
     stored = default_cache("plans").get(key)
@@ -281,7 +285,9 @@ def _alignments(structure: Structure, devices: set[str]) -> list[tuple[str, int,
 def _written(graph: GraphPlan, memory: MemoryPlan) -> bytes:
     items = [(i.buffers, i.outputs, i.device, i.key.hex(), i.name, i.variables) if isinstance(i, Kernel)
              else (i.source, i.target) for i in graph.items]  # fmt: skip
-    buffers = [(b.dtype.name, b.numel, b.device, b.slot, b.is_output, b.part, b.extent) for b in graph.buffers]
+    buffers = [
+        (b.dtype.name, b.numel, b.device, b.slot, b.is_output, b.part, b.extent, b.is_kept) for b in graph.buffers
+    ]
     checks = [(check.buffer, check.message) for check in graph.checks]
     sizes = memory.arena_bytes, memory.lower_bound_bytes, memory.unplanned_bytes
     return json.dumps([items, buffers, graph.results, checks, [*memory.offsets.items()], *sizes]).encode()

@@ -12,6 +12,7 @@ from ..device import get_device
 __all__ = ["planned"]
 
 _ROUNDS = 8  # of prices for bytes on a device that is full
+_NEVER = 1e15  # nanoseconds for a byte, in the last round: whatever can be elsewhere is elsewhere
 
 
 @no_collection()
@@ -35,21 +36,23 @@ def planned(
     alignments = {name: limit.alignment for name, limit in limits.items()}
     slices = {name: limit.slice_alignment for name, limit in limits.items()}
     text = ""
-    for _ in range(_ROUNDS):
+    for left in reversed(range(_ROUNDS)):
         draft = plan_graph(Draft(roots, devices, in_place, default, table, price, alignments, slices))
         plan, memory = draft.plan, draft.memory
         if table is None or not (full := _full(plan, memory, table)):
             return plan, memory
         for name in full:
-            price[name] = 8 * price.get(name, 1 / table.spec(name).bytes_per_ns)
+            price[name] = 8 * price.get(name, 1 / table.spec(name).bytes_per_ns) if left > 1 else _NEVER
         text = _too_large(plan, memory, table)
     raise OutOfMemoryError(text)
 
 
 def _needed(plan: GraphPlan, memory: MemoryPlan, name: str) -> int:
-    """Bytes that a plan allocates on a device: intermediates, and results that are kept."""
+    """Bytes that a plan allocates on a device: intermediates, and results and copies that are kept."""
     kept = sum(
-        b.numel * b.dtype.size_bytes for b in plan.buffers if b.device == name and b.is_output and b.slot is None
+        b.numel * b.dtype.size_bytes
+        for b in plan.buffers
+        if b.device == name and (b.is_output or b.is_kept) and b.slot is None
     )
     return memory.arena_bytes.get(name, 0) + kept
 

@@ -42,9 +42,9 @@ def check_plan(plan: Any, devices: Sequence[str], others: Sequence[str], roots: 
 
 def _buffer(number: int, row: Any, devices: Sequence[str], known: set[str]) -> int:
     """Check a buffer; its bytes."""
-    dtype, numel, device, slot, is_output, part, extent = row
+    dtype, numel, device, slot, is_output, part, extent, is_kept = row
     size = as_dtype(dtype).size_bytes
-    _all(type(dtype) is str, _is_size(numel), type(is_output) is bool, device in known)
+    _all(type(dtype) is str, _is_size(numel), type(is_output) is type(is_kept) is bool, device in known)
     _all(slot is None or (_is_index(slot, len(devices)) and devices[slot] == device))
     _all(type(extent) is str and _EXTENT.fullmatch(extent) is not None)
     if part is not None:

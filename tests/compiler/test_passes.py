@@ -34,10 +34,13 @@ from kernmill.ir import (
     Target,
     UOp,
     assign,
+    const,
     dtypes,
     elementwise,
+    expand,
     permute,
     print_uops,
+    reshape,
     shrink,
     take,
 )
@@ -186,9 +189,12 @@ class Graph(NamedTuple):
 
 
 X = data(0, 4, 5)
+ONES = UOp(Ops.DETACH, dtypes.float32, (expand(reshape(const(dtypes.float32, 1.0), (1, 1)), (4, 5)),), 1)
 GRAPHS: dict[str, Graph] = {
     "split_reduce": Graph("the sum of a long vector", [total(data(0, 1 << 20), 0)]),
     "place": Graph("a softmax, with one device", [softmax(X)]),
+    "separate_constants": Graph("a result of constants, read on another device",
+                                [ONES, UOp(Ops.COPY, X.dtype, (X,), "CL") * ONES]),
     "find_devices": Graph("ones, added to data", [X + 1.0]),
     "choose_stored": Graph("two results, one of them a view", [permute(relu(X), (1, 0)), total(X, 1)]),
     "choose_in_place": Graph("a tensor is doubled in place", [assign(X, X * 2.0)], [0]),
@@ -200,6 +206,7 @@ GRAPHS: dict[str, Graph] = {
     "find_clashes": Graph("two tensors get each other's values: one of them needs a separate buffer",
                           [assign(X, data(1, 4, 5)), assign(data(1, 4, 5), X)], [0, 1]),
     "merge_kernels": Graph("two results of one shape", [X + 1.0, X * 2.0]),
+    "keep_copies": Graph("data are copied and doubled", [UOp(Ops.COPY, X.dtype, (X,), "CL") * 2.0]),
     "read_parts": Graph("the last row of a matrix", [shrink(data(0, 64, 64), ((63, 64), (0, 64))) + 1.0]),
     "plan_memory": Graph("three products: the first and the third intermediate share memory",
                          [matmul(matmul(matmul(matmul(data(0, 64, 64), data(1, 64, 64)), data(2, 64, 64)),
@@ -231,7 +238,8 @@ def text_of(made: Any) -> str:
                 *map(item_text, made.items),
                 *(f"buffer {n}: {b.numel} {b.dtype.name} on {b.device}"
                   + (f", input {b.slot}" if b.slot is not None else "") + (f", part {b.part}" if b.part else "")
-                  + (", result" if b.is_output else "") for n, b in enumerate(made.buffers)),
+                  + (", result" if b.is_output else "") + (", kept" if b.is_kept else "")
+                  for n, b in enumerate(made.buffers)),
             ])  # fmt: skip
         case MemoryPlan():
             return "\n".join([*(f"buffer {n} at byte {at}" for n, at in sorted(made.offsets.items())),

@@ -217,13 +217,6 @@ def test_the_devices_of_the_page_work(far: Any, monkeypatch: pytest.MonkeyPatch,
             Tensor.ones(4, 1 << 20, device=other).contiguous().realize()
 
 
-def test_every_device_has_a_plain_buffer_type(device: str) -> None:
-    (plain,) = get_device(device).buffer_types()
-    assert plain.name == "plain"
-    assert plain.is_plain_layout
-    assert plain.size_bytes(dtypes.float16, (3, 5)) == 30
-
-
 def test_chunks_of_a_call() -> None:
     def chunk(work_ns: float, threads: int) -> int:
         return Call(Program("k", None, threads, work_ns), (), (), threads).chunk(20_000.0, 40_000.0, 64)

@@ -148,6 +148,13 @@ class Leaks(FarDevice):
             super().free(block)  # type: ignore[no-untyped-call]
 
 
+class ByShape(FarDevice):
+    """supports: a large product is refused, and a small one is not."""
+
+    def supports(self, op: Any, node: Any) -> bool | str:
+        return op.name != "MUL" or node.shape[-1:] != (1 << 20,) or "too large for the unit"
+
+
 BROKEN: dict[str, tuple[type, str]] = {
     "properties": (Nonsense, "0 fewer are free"),
     "offsets": (NoOffsets, "three buffers of one block, .*: value 0 is 0.0, not 400.0"),
@@ -161,6 +168,7 @@ BROKEN: dict[str, tuple[type, str]] = {
     "stale values": (Stale, "turn 2"),
     "threads": (Shared, "with four threads"),
     "leaks": (Leaks, "bytes fewer are free"),
+    "supports": (ByShape, "MUL of float32 has another answer for other shapes"),
 }
 
 
