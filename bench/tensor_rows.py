@@ -1,4 +1,4 @@
-"""Rows of elementwise work, rows of matrices, and data movement."""
+"""Benchmarks of row norms, elementwise chains, movement, reductions and sorting."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def row_16m(name: str, about: str, work: Expression, *goals: Goal) -> Row:
 
 def on_rows(reference: Callable[..., Array], run: Any, *, inputs: Any = None, passes: int = 2, tolerance: float = 1e-5,
             ceiling: str = "copy", size: Size = _BIG) -> Expression:  # fmt: skip
-    """Work on a matrix of 64 MB whose ceiling is reading it, or reading and writing."""
+    """Work on a matrix of 64 MB, at best as fast as reading it (`read`), or reading and writing it (`copy`)."""
     return Expression(size, _TINY, inputs or partial(normal, 1), reference, run, moved(passes), tolerance, ceiling)
 
 

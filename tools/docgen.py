@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -80,29 +79,42 @@ def pipeline() -> str:
     intro = "Two lists lead from a tensor graph to linear UOps: one for the graph, one for the loops of each kernel.\n"
     graph = (
         "## The graph half\n\nFrom a closed tensor graph (its data are PARAMs) to kernels in order and a memory plan.\n"
-        "A pass reads fields of a `Draft` and makes one. Where a pass says *again*, passes from there on run\n"
-        "again if it found something.\n"
+        "A pass reads fields of a `Draft` and sets one. If `find_clashes` finds new clashes, the list restarts\n"
+        "at the pass it names.\n"
     )
     loops = (
         "## The loop half\n\nFrom a kernel to linear UOps, for one target. CHECK=1 verifies what each pass leaves.\n"
     )
-    names = {field.name for field in dataclasses.fields(compiler.Draft)}
     graph_rows = []
     for number, one in enumerate(compiler.GRAPH_PIPELINE, 1):
-        reads = ", ".join(code(name) for name in one.run.__code__.co_names if name in names)
+        reads = ", ".join(map(code, one.reads))
         makes = code(one.makes) + (f", again from {code(one.again)}" if one.again else "")
-        graph_rows.append((number, code(one.name), reads, makes, ", ".join(map(code, one.after)), one.why))
+        after = ", ".join(map(code, one.after))
+        graph_rows.append((number, code(one.name), pass_role(one.name), reads, makes, after, one.why))
     rows = [
-        (number, code(one.name), one.stage, ", ".join(map(code, one.after)), one.why)
+        (number, code(one.name), pass_role(one.name), one.stage, ", ".join(map(code, one.after)), one.why)
         for number, one in enumerate(compiler.PIPELINE, 1)
     ]
     shown = [f"{title}:\n\n```\n{dump.rstrip()}\n```\n" for title, dump in dumps()]
     example = "## One kernel on its way\n\n![The passes and one kernel](pictures/pipeline.svg)\n"
     return page(
         "The pipeline", "compiler/graph/pipeline.py and compiler/pipeline.py", intro,
-        graph, table(("", "pass", "reads", "makes", "after", "why there"), graph_rows),
-        loops, table(("", "pass", "leaves", "after", "why there"), rows), example, *shown,
+        graph, table(("", "pass", "what it does", "reads", "makes", "after", "why there"), graph_rows),
+        loops, table(("", "pass", "what it does", "leaves", "after", "why there"), rows), example, *shown,
     )  # fmt: skip
+
+
+_PASSES_ELSEWHERE = {"optimize": "compiler/optimize/choose.py", "simplify": "ir/algebra/__init__.py"}
+
+
+def pass_role(name: str) -> str:
+    """The first sentence about a pass: of its file, or of its function if the file has two passes."""
+    rooms = [f"compiler/{room}/{name}.py" for room in ("graph", "kernel", "lower")]
+    for path in (ROOT / place for place in (*rooms, _PASSES_ELSEWHERE.get(name, ""))):
+        if path.is_file():
+            return role(path)
+    found = vars(sys.modules["kernmill.compiler.pipeline"])[name]
+    return sentence(inspect.getdoc(found) or "")
 
 
 def calls(owner: object, names: Iterable[str], *, is_method: bool = False) -> str:

@@ -41,7 +41,7 @@ def _llama(content: Content) -> str:
     return llama.markdown(content["machine"], llama.shape_of([line.mix for line in lines]), lines)
 
 
-KINDS: dict[str, tuple[str, Callable[[Content], str]]] = {  # by a key that only files of this kind have
+KINDS: dict[str, tuple[str, Callable[[Content], str]]] = {  # the first of these keys that a file has decides
     "columns": ("", _plain),
     "lines": ("python -m bench.llama", _llama),
     "kernels": ("python -m bench.tuned",

@@ -1,4 +1,4 @@
-"""The training programs in kernmill. Each function makes a call of one training step, which returns losses."""
+"""The training programs in kernmill. Each function returns a callable: one training step, which returns losses."""
 
 from __future__ import annotations
 

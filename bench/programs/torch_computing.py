@@ -1,4 +1,4 @@
-"""The computing programs in torch. Each function makes a call of the program, which returns its results."""
+"""The computing programs in torch. Each function returns a callable that returns the program's results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training programs in torch. Each function makes a call of one training step, which returns losses."""
+"""The training programs in torch. Each function returns a callable: one training step, which returns losses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def started(model: Any) -> Any:
 
 
 def step_of(optimizer: Any, loss_of: Callable[..., Tensor], wrap: Wrap, *data: Tensor) -> Call:
-    """A training step on `data`; torch.compile takes the loss, as its users write."""
+    """A training step on `data`; `wrap` is applied to the loss only, as users of torch.compile do."""
     loss_of = wrap(loss_of)
 
     def step(*data: Tensor) -> Tensor:

@@ -8,17 +8,18 @@ effect would be visible. Tests: tests/compiler/graph/test_build_kernels.py.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Container
+from collections.abc import Container, Sequence
 
-from kernmill.ir import Ops, UOp
+from kernmill.ir import Ops, UOp, dtypes
 
 from .bases import down_to_base, memory_base
 
 __all__ = ["choose_in_place"]
 
 
-def choose_in_place(order: Collection[UOp], in_place: Container[int], refused: Container[UOp]) -> dict[UOp, UOp]:
+def choose_in_place(roots: Sequence[UOp], in_place: Container[int], refused: Container[UOp]) -> dict[UOp, UOp]:
     """Return the ASSIGNs that may write over their old value, each with the PARAM that it writes."""
+    order = UOp(Ops.SINK, dtypes.void, tuple(roots)).toposort()
     assignments = [node for node in order if node.op is Ops.ASSIGN and node not in refused]
     readers = Counter(s for node in order for s in node.src) if assignments else Counter[UOp]()
     targets: dict[UOp, UOp] = {}

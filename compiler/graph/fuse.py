@@ -1,8 +1,8 @@
 """Fusion: decide which nodes of a tensor graph share a kernel, and which are stored in a separate buffer.
 
-When: first, on the closed graph (its data are PARAMs). Why there: kernel borders must exist before loops do. Assumes: a
-legal tensor graph. Guarantees: every stored node is the root of exactly one kernel. Every use of every other node is
-listed with its kernel, index and gate (Use), so that building the kernel bodies is a simple fold.
+When: after choose_stored, on the closed graph (its data are PARAMs). Why there: kernel borders must exist before loops
+do. Assumes: a legal tensor graph. Guarantees: every stored node is the root of exactly one kernel. Every use of every
+other node is listed with its kernel, index and gate (Use), so that building the kernel bodies is a simple fold.
 
 The walk goes from the roots to the data, consumers first, so that all uses of a node are known when it is visited:
 - used at one index by one kernel: it is fused into that kernel;

@@ -1,8 +1,8 @@
 """Multi-output fusion: kernels with the same loops over the same data become one with several results.
 
-When: last, on kernels in order. Why there: only now is it known what an assignment overwrites, and which kernels share
-their loops. A step of Adam is three assignments. As one kernel it reads the gradient, both means and the parameter
-once, and writes three of them once.
+When: after find_clashes, on kernels in order. Why there: only now is it known what an assignment overwrites, and which
+kernels share their loops. A step of Adam is three assignments. As one kernel it reads the gradient, both means and the
+parameter once, and writes three of them once.
 
 Two kernels without reductions are merged under three conditions. Each iteration accesses a common element in both. Each
 reads what the other one writes only at the index where it is written. One of them can move to the other past all items

@@ -21,7 +21,10 @@ __all__ = ["OrderedKernels", "order_kernels"]
 
 @dataclass(slots=True)
 class OrderedKernels:
-    """The launches in order, and what decided it. `is_stuck`: some need each other first; `find_clashes` names them."""
+    """The launches in order, and what decided it.
+
+    `is_stuck`: the waits form a cycle; `find_clashes` then refuses an assignment in it.
+    """
 
     items: list[Item] = field(default_factory=list[Item])
     reads: dict[UOp, set[UOp]] = field(default_factory=dict["UOp", "set[UOp]"])  # stored node -> nodes it reads
@@ -46,18 +49,18 @@ def order_kernels(
     order.waits = {node: {s for s in below if s in order.reads} for node, below in order.reads.items()}
     for node in targets:
         order.waits[node].update(reader for reader in order.readers_of_old(node) if reader is not node)
-    nodes = [k.node for k in reversed(fusion.roots)]  # the first one that is ready comes first
+    nodes = [k.node for k in reversed(fusion.roots)]  # of ready kernels the earlier one in this list runs first
     number = {node: n for n, node in enumerate(nodes)}
     users: dict[UOp, list[UOp]] = {}
     for node, needed in order.waits.items():
         for needs in needed:
             users.setdefault(needs, []).append(node)
     missing = {node: len(needed) for node, needed in order.waits.items()}
-    lanes = {node: "" if node.op is Ops.COPY else device_of[node] for node in nodes}  # copies interrupt a device
+    queues = {node: "" if node.op is Ops.COPY else device_of[node] for node in nodes}  # copies interrupt a device
     ready = _Ready()
     for n, node in enumerate(nodes):
         if not missing[node]:
-            ready.add(n, lanes[node])
+            ready.add(n, queues[node])
     pending = dict.fromkeys(nodes)
     while pending:
         first = ready.take()
@@ -71,7 +74,7 @@ def order_kernels(
         for user in users.get(node, ()):
             missing[user] -= 1
             if not missing[user]:
-                ready.add(number[user], lanes[user])
+                ready.add(number[user], queues[user])
         loops = fusion.roots[fusion.kernel_of[node]].loops
         if all(loop.src[0].bounds != (0, 0) for loop in loops):  # else there is nothing to compute
             order.items.append(_item(node, built))

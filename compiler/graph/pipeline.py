@@ -1,6 +1,6 @@
 """THE LIST of the graph half: every step from a closed tensor graph to kernels in order and a memory plan.
 
-A step reads fields of a Draft and makes one. The order of the list is the order of work; `after` and `why` are the
+A pass reads fields of a Draft and sets one. The order of the list is the order of work; `after` and `why` are the
 knowledge behind it and are checked by tests/compiler/graph/test_pipeline.py. It runs once for each new graph structure;
 the caller caches the result.
 """
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from dis import get_instructions
+from itertools import pairwise
 from typing import Any
 
 from kernmill.ir import DeviceTable, GraphPlan, MemoryPlan, UOp
@@ -52,22 +54,32 @@ class Draft:
     """Bytes, of a slice of a buffer that a kernel gets as a buffer, by device; 1 where it is absent."""
 
     placed: Placed = field(init=False)
+    """The graph with copies, and the devices of nodes without data of their own."""
     device_of: dict[UOp, str] = field(init=False)
+    """The device of each node."""
     stored: StoredNodes = field(init=False)
+    """The nodes that get memory in any case, results and checks."""
     refused: frozenset[UOp] = frozenset()
+    """ASSIGNs that need a separate buffer."""
     targets: dict[UOp, UOp] = field(init=False)
+    """ASSIGNs in place, each with the PARAM that it overwrites."""
     fusion: Fusion = field(init=False)
+    """Kernel borders, row buffers, and every use of a node with its index."""
     built: BuiltKernels = field(init=False)
+    """Buffers, and a SINK of STOREs for each stored node."""
     ordered: OrderedKernels = field(init=False)
+    """Kernels and copies in an order in which they can run."""
     plan: GraphPlan = field(init=False)
+    """The result: items, buffers, results and checks."""
     memory: MemoryPlan = field(init=False)
+    """Offsets of intermediates in one arena for each device."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphPass:
-    """One step, called like its function and its file: `run(draft)` returns the new value of the field `makes`.
+    """One pass, called like its function and its file: `run(draft)` returns the new value of the field `makes`.
 
-    Where that value is another one than before, the steps from `again` on run again.
+    If that value differs from the one before, the list restarts at the pass `again`.
     """
 
     name: str
@@ -76,6 +88,12 @@ class GraphPass:
     after: tuple[str, ...]
     why: str
     again: str = ""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The fields of the Draft that `run` reads, in the order of its code."""
+        code = pairwise(get_instructions(self.run))
+        return tuple([b.argval for a, b in code if a.opname.startswith("LOAD_FAST") and b.opname == "LOAD_ATTR"])
 
 
 GRAPH_PIPELINE: tuple[GraphPass, ...] = (
@@ -92,7 +110,8 @@ GRAPH_PIPELINE: tuple[GraphPass, ...] = (
               "copies are there: what has no data of its own takes the device of its readers"),
     GraphPass("choose_stored", lambda d: choose_stored(d.placed.roots, d.device_of), "stored", ("find_devices",),
               "fusion starts from the nodes that get memory in any case; copies and their sources are among them"),
-    GraphPass("choose_in_place", lambda d: choose_in_place(d.device_of, d.in_place, d.refused), "targets", ("place",),
+    GraphPass("choose_in_place", lambda d: choose_in_place(d.placed.roots, d.in_place, d.refused), "targets",
+              ("place",),
               "an assignment that may not overwrite its old value needs a separate buffer, which fusion decides"),
     GraphPass("fuse", lambda d: fuse(d.stored.sink, d.stored.nodes, frozenset(d.targets)), "fusion",
               ("choose_stored", "choose_in_place"),

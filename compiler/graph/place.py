@@ -1,8 +1,8 @@
 """A device for each node, and copies where a value is read on another one.
 
-When: first, on the closed graph of a DEVICE that is a list; before fusion, so that kernels never cross a border.
-Guarantees: all sources of a node that computes have the node's device, or are free of one; a value is copied at most
-once to each device. With one device the graph stays what it is. Tests: tests/compiler/graph/test_place.py.
+When: after split_reduce, on the closed graph of a DEVICE that is a list; before fusion, so that no kernel crosses a
+border. Guarantees: all sources of a node that computes have the node's device, or are free of one; a value is copied at
+most once to each device. With one device the graph stays what it is. Tests: tests/compiler/graph/test_place.py.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A kernel reads a slice of an intermediate as a separate buffer: one kernel serves all positions of a sequence.
 
-When: last. Why there: only now are the reads of each kernel known. A step of a recurrent layer reads the rows of its
-position in the result of one product for all positions. The start of these rows is in an address then, and one kernel
-serves all positions. runtime/plans/views.py does this for data. Guarantees: the same values. Tests:
+When: after merge_kernels. Why there: only now are the reads of each kernel known. A step of a recurrent layer reads the
+rows of its position in the result of one product for all positions. The start of these rows is in an address then, and
+one kernel serves all positions. runtime/plans/views.py does this for data. Guarantees: the same values. Tests:
 tests/compiler/graph/test_read_parts.py.
 """
 

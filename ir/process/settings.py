@@ -109,7 +109,7 @@ SETTINGS: dict[str, Setting] = {
 }  # fmt: skip
 
 DEBUG_LEVELS: tuple[tuple[int, str], ...] = (
-    (1, "devices as they are opened"),
+    (1, "devices as they are opened; each compilation and each capture with its reason"),
     (2, "a line per kernel, each timed separately: device, name, time, GFLOP/s, GB/s, the user's source line"),
     (3, "once per kernel: the schedule that was chosen, in the format that OVERRIDE reads"),
     (4, "once per kernel: its UOps before optimization"),

@@ -33,6 +33,7 @@ from kernmill.ir import (
     OutOfMemoryError,
     ShapeError,
     UOp,
+    debug,
     process_lock,
     show_shape,
 )
@@ -250,13 +251,15 @@ class Jit(Generic[P, R]):
         return _with_numbers(result, found, call.values)  # type: ignore[no-any-return]
 
     def _capture(self, args: Any, kwargs: Any, call: _Call, before: Walk) -> R:
-        reason = "" if recorder.active is None else self._reason(call)
+        reason = "" if recorder.active is None and not debug() else self._reason(call)
         with recorder.span("capture", self._name):
             start, compiled = perf_counter_ns(), counters.compiled
             result = self._captured_now(args, kwargs, call, before)
-            if reason and (now := recorder.active) is not None:
-                end, new = perf_counter_ns(), counters.compiled - compiled
+            end, new = perf_counter_ns(), counters.compiled - compiled
+            if (now := recorder.active) is not None:
                 now.notes.append(recorder.Note("capture", self._name, end, end - start, new, reason))
+        if debug():
+            print(f"captured {self._name} in {(end - start) / 1e6:.0f} ms, {reason}", file=sys.stderr)
         return result
 
     def _reason(self, call: _Call) -> str:

@@ -58,7 +58,7 @@ __all__ = ["Plan", "Plans", "closed", "new_plan", "plans", "runs_unseen", "setti
 _ENTRY_BYTES = 400  # of an entry of a key, with its references
 _KERNEL_BYTES = 12_000  # of a kernel's plan and its loaded code
 _Scheduled: TypeAlias = "tuple[GraphPlan, MemoryPlan]"
-_PART_OF_A_PLAN = ("DEVICE", "PLACE", "PIN", "OVERRIDE", "BEAM", "TARGET", "CHECK")
+_PLAN_SETTINGS = ("DEVICE", "PLACE", "PIN", "OVERRIDE", "BEAM", "TARGET", "CHECK")
 
 
 class Plan(NamedTuple):
@@ -72,9 +72,9 @@ class Plan(NamedTuple):
     prepared: list[Any]  # the launches in one table (runtime/plans/prepared.py), or None; empty before the first run
     cost_bytes: int  # an estimate of the memory that keeping the plan takes
     values: Mapping[str, int] = {}
-    numbers: Sequence[Any] | None = None  # of one run: positions in those of the walk, or dtype and value
-    counts: Sequence[int] = ()  # values of each buffer where sizes are variables
-    uses: list[int] = []  # noqa: RUF012
+    numbers: Sequence[Any] | None = None  # arguments of this run: positions in GraphWalk.numbers, or (dtype, value)
+    counts: Sequence[int] = ()  # elements of each buffer, if sizes are symbolic
+    uses: list[int] = []  # one number: runs with symbolic sizes so far  # noqa: RUF012
     flights: Flights | None = None  # of a plan over several devices
 
 
@@ -115,7 +115,7 @@ class Plans:
 
 plans = Plans()
 forgetting.append(plans.clear)
-# overrides of settings; dependencies of a plan; True if nothing is printed or checked
+# the last overrides of settings; values of the settings in a plan's key; True if nothing is printed or checked
 _lately: list[Any] = [None, (), True]
 
 
@@ -124,7 +124,7 @@ def settings_key() -> tuple[Any, ...]:
     overrides = active_overrides()
     if _lately[0] is not overrides or not _lately[1]:
         is_unseen = is_quiet() and not setting("CHECK")
-        _lately[:] = overrides, tuple([setting(name) for name in _PART_OF_A_PLAN]), is_unseen
+        _lately[:] = overrides, tuple([setting(name) for name in _PLAN_SETTINGS]), is_unseen
     return _lately[1]  # type: ignore[no-any-return]
 
 
@@ -185,10 +185,12 @@ def _check_devices(kernel: Kernel, graph: GraphPlan) -> None:
 
 
 def closed(structure: Structure, origins: Sequence[str | None]) -> UOp:
-    """The graph of a structure, over PARAMs: those of leaves by slot, then one of each number. DETACHs are
-    counted from 1, since equal graphs are equal however many leaves were made before. Assignments to constants, which
-    are tensors' own nodes, are replaced here: a plan with them would keep their memory alive, and expose it to the next
-    call."""
+    """Build the graph of a structure over PARAMs: those of leaves by slot, then one for each number.
+
+    DETACHs are renumbered from 1, so that equal graphs are equal whatever was made before. A constant that a tensor
+    holds as its own node is replaced where it is assigned: the plan would keep its memory alive, and expose it to the
+    next call.
+    """
     nodes, own, first, counted = list[UOp](), set[UOp](), len(structure) - len(origins), itertools.count(1)
     numbers = number_nodes(structure[first:])
     for number, (entry, origin) in enumerate(zip(structure[first:], origins, strict=True)):
@@ -205,7 +207,7 @@ def closed(structure: Structure, origins: Sequence[str | None]) -> UOp:
                 src = (UOp(Ops.DETACH, dtype, src[:1], 0), *src[1:])
             if op.is_elementwise:
                 src = _broadcast(src)
-            if op in (Ops.RESHAPE, Ops.PERMUTE):  # of another one, where a tensor has that one as its own node
+            if op in (Ops.RESHAPE, Ops.PERMUTE):  # simplified: a tensor may hold this very node, with its memory
                 node = reshape(src[0], arg) if op is Ops.RESHAPE else permute(src[0], arg)
             else:
                 node = UOp(op, dtype, src, next(counted) if op is Ops.DETACH and arg else arg)
@@ -225,7 +227,7 @@ def number_nodes(entries: Sequence[Any]) -> Iterator[UOp]:
 
 
 def _broadcast(src: tuple[UOp, ...]) -> tuple[UOp, ...]:
-    """The sources of an elementwise op, with numbers in the shape of the others, as constants are without that."""
+    """Return the sources of an elementwise op, with numbers in the shape of the others; constants need no EXPAND."""
     shape = next(filter(None, [s.shape for s in src]), ())
     if not shape or all(s.shape or s.op is Ops.CONST for s in src):
         return src

@@ -45,6 +45,8 @@ from kernmill.ir import (
     take,
 )
 from kernmill.runtime import get_device
+from tests.compiler.graph.test_place import table
+from tests.compiler.graph.test_read_parts import recurrent
 from tests.compiler.kernel.test_partition_loops import joined
 from tests.compiler.kernel.test_peel_loops import running_sums
 from tests.compiler.kernels import (
@@ -58,7 +60,6 @@ from tests.compiler.kernels import (
     only,
     relu,
     small_kernels,
-    softmax,
     total,
 )
 from tests.compiler.lower.test_combine_loads import words
@@ -181,18 +182,20 @@ def test_loop(name: str, golden: Golden) -> None:
 
 # --- the graph half --------------------------------------------------------------------------------------------------
 class Graph(NamedTuple):
-    """Roots of a closed graph, and the slots that may be overwritten."""
+    """Roots of a closed graph, the slots that may be overwritten, and the device of each slot."""
 
     title: str
     roots: Sequence[UOp]
     in_place: Sequence[int] = ()
+    devices: Sequence[str] = ("LLVM",) * 5
 
 
 X = data(0, 4, 5)
 ONES = UOp(Ops.DETACH, dtypes.float32, (expand(reshape(const(dtypes.float32, 1.0), (1, 1)), (4, 5)),), 1)
 GRAPHS: dict[str, Graph] = {
     "split_reduce": Graph("the sum of a long vector", [total(data(0, 1 << 20), 0)]),
-    "place": Graph("a softmax, with one device", [softmax(X)]),
+    "place": Graph("a product of data on two devices: the smaller operand is copied",
+                   [matmul(data(0, 64, 64), data(1, 64, 2))], devices=("A", "B")),
     "separate_constants": Graph("a result of constants, read on another device",
                                 [ONES, UOp(Ops.COPY, X.dtype, (X,), "CL") * ONES]),
     "find_devices": Graph("ones, added to data", [X + 1.0]),
@@ -207,7 +210,7 @@ GRAPHS: dict[str, Graph] = {
                           [assign(X, data(1, 4, 5)), assign(data(1, 4, 5), X)], [0, 1]),
     "merge_kernels": Graph("two results of one shape", [X + 1.0, X * 2.0]),
     "keep_copies": Graph("data are copied and doubled", [UOp(Ops.COPY, X.dtype, (X,), "CL") * 2.0]),
-    "read_parts": Graph("the last row of a matrix", [shrink(data(0, 64, 64), ((63, 64), (0, 64))) + 1.0]),
+    "read_parts": Graph("five steps of a recurrent layer: each reads its rows of one kernel's result", [recurrent(0)]),
     "plan_memory": Graph("three products: the first and the third intermediate share memory",
                          [matmul(matmul(matmul(matmul(data(0, 64, 64), data(1, 64, 64)), data(2, 64, 64)),
                                         data(3, 64, 64)), data(4, 64, 64))]),
@@ -245,7 +248,7 @@ def text_of(made: Any) -> str:
             return "\n".join([*(f"buffer {n} at byte {at}" for n, at in sorted(made.offsets.items())),
                               f"arena: {made.arena_bytes}, without sharing {made.unplanned_bytes} bytes"])  # fmt: skip
         case Placed():
-            return text_of(made.roots) + f"devices: {made.devices}"
+            return text_of(made.roots) + "devices of nodes without data:\n" + text_of(made.devices)
         case StoredNodes():
             return "\n".join([*(f"stored: {node_text(node)}" for node in sorted(made.nodes, key=node_text)),
                               *(f"result: {node_text(node)}" for node in made.results)])  # fmt: skip
@@ -266,7 +269,9 @@ def text_of(made: Any) -> str:
 
 def run_graph_half(graph: Graph, name: str) -> tuple[Any, Any]:
     """The field of the draft that the pass makes, before it (None: there is none) and after its first run."""
-    draft = Draft(graph.roots, ("LLVM",) * 5, frozenset(graph.in_place), "LLVM", slice_alignments={"LLVM": 1})
+    draft = Draft(graph.roots, graph.devices, frozenset(graph.in_place), graph.devices[0])
+    if len(set(graph.devices)) > 1:
+        draft.table = table(graph.devices)
     for step in GRAPH_PIPELINE:
         before = getattr(draft, step.makes, None)
         setattr(draft, step.makes, step.run(draft))

@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
@@ -43,7 +44,7 @@ def product(x: UOp, w: UOp) -> UOp:
     return reshape(reduce_axes(elementwise(Ops.MUL, a, b), Ops.ADD, (1,)), (rows, columns))
 
 
-def table(names: tuple[str, ...], draw: random.Random | None = None) -> DeviceTable:
+def table(names: Sequence[str], draw: random.Random | None = None) -> DeviceTable:
     """Devices with equal rates, or with random ones."""
     specs, links = [], {}
     for name in names:
