@@ -753,15 +753,3 @@ def test_half_types_and_casts() -> None:
     work = jit(lambda x: x.cast(dtypes.float16) * 2)
     for i in range(3):
         np.testing.assert_array_equal(work(tensor(3, start=i)).float().numpy(), numbers(3, start=i) * 2)
-
-
-def test_debug_says_why_a_function_was_captured_again(capsys: pytest.CaptureFixture[str]) -> None:
-    double = jit(lambda x: x * 2)
-    with Context(DEBUG=1):
-        for length in (3, 3, 3, 4):
-            double(Tensor.ones(length))
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("captured ")]
-    assert [line.partition(", ")[2] for line in lines] == [
-        "the first capture",
-        "the shape of tensor 0 changed from (3,) to (4,)",
-    ]
