@@ -27,7 +27,6 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "kernmill/onnx/": "tests/kernmill/onnx/test_table.py runs the node tests of the package onnx, test_model.py files",
     "kernmill/views.py": "tests/fuzz/test_views.py compares random programs with NumPy and PyTorch",
     "kernmill/commands/device_parts.py": "tests/runtime/test_device_parts.py breaks a device for each of them",
-    "kernmill/captures/reasons.py": "tests/runtime/test_recorder.py has a capture for each reason",
     "kernmill/profiling/profiled.py": "tests/kernmill/profiling/test_rows.py makes profiles",
     "kernmill/profiling/table.py": "tests/kernmill/profiling/test_rows.py shows them in terminals",
     "kernmill/commands/explain.py": "tests/runtime/test_placement_report.py runs the command",
