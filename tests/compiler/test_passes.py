@@ -151,6 +151,11 @@ CASES: dict[str, list[Case]] = {
 }  # fmt: skip
 
 
+def uops_text(root: UOp | list[UOp]) -> str:
+    """The nodes without the lines that made them."""
+    return "".join(f"{line.partition('  # ')[0]}\n" for line in print_uops(root).splitlines())
+
+
 def before_and_after(case: Case, name: str) -> str:
     """The kernel before and after the pass, and its schedule where that has a part in it."""
     if case.target is None:
@@ -167,9 +172,9 @@ def before_and_after(case: Case, name: str) -> str:
         is_given = step.name == "optimize" and schedule is not None
         after = apply_actions(now, schedule or ()) if is_given else step.run(now, target)
         if step.name == name:
-            assert print_uops(after) != print_uops(now), "the pass has no effect on this kernel"
+            assert uops_text(after) != uops_text(now), "the pass has no effect on this kernel"
             head = f"{case.title}\nschedule: {written}" if written else case.title
-            return f"{head}\n\nbefore:\n\n{print_uops(now)}\nafter:\n\n{print_uops(after)}"
+            return f"{head}\n\nbefore:\n\n{uops_text(now)}\nafter:\n\n{uops_text(after)}"
         now = after
     raise ValueError(name)
 
@@ -253,7 +258,7 @@ def text_of(made: Any) -> str:
             return "\n".join([*(f"stored: {node_text(node)}" for node in sorted(made.nodes, key=node_text)),
                               *(f"result: {node_text(node)}" for node in made.results)])  # fmt: skip
         case BuiltKernels():
-            return "\n".join(f"{kernel.name}:\n{print_uops(kernel.ast)}" for kernel in made.kernels.values())
+            return "\n".join(f"{kernel.name}:\n{uops_text(kernel.ast)}" for kernel in made.kernels.values())
         case OrderedKernels():
             return "\n".join(map(item_text, made.items))
         case Mapping():
@@ -262,7 +267,7 @@ def text_of(made: Any) -> str:
         case frozenset():
             return "\n".join(sorted(map(node_text, made))) or "none"
         case list():
-            return print_uops(UOp(Ops.SINK, dtypes.void, tuple(made)))
+            return uops_text(UOp(Ops.SINK, dtypes.void, tuple(made)))
         case _:
             raise TypeError(type(made).__name__)
 
