@@ -46,8 +46,8 @@ PARTIAL = {"rope.dimension_count": 8}
 class Case:
     """A tiny model. `keys`: sizes without the name of the architecture, None removes one. `has`: tensors of layers
     that such a file may have, as a regular expression. `ends`: tensors of the whole model. `extra`: shapes of others.
-    `gelu`: llama.cpp reads it from a table of float16. `differs`: what llama.cpp computes in another way, on purpose or
-    not: the results are apart, and other tests say what is right."""
+    `gelu`: llama.cpp reads it from a table of float16. `differs`: what llama.cpp computes in another way, on purpose
+    or not: the results are apart, and other tests say what is right."""
 
     arch: str
     keys: Mapping[str, Any] = field(default_factory=dict)
@@ -56,8 +56,10 @@ class Case:
     extra: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     is_tied: bool = False
     gelu: bool = False
+    factor: float = 1.0  # of the norms of queries: unscaled scores of random heads let rounding grow
     differs: str = ""
     lacks: str = "$^"
+    without: tuple[int, ...] = ()  # layers without `attn_v`
     fused: tuple[str, ...] = ()  # matrices of several, as converters write them
 
 
@@ -77,6 +79,20 @@ LATENT = {
     "attention.value_length_mla": 12,
     "rope.dimension_count": 8,
 }
+GEMMA4 = {
+    "attention.sliding_window": 8,
+    "attention.sliding_window_pattern": [True, True, False] * 2,
+    "block_count": 6,
+    "attention.key_length": 32,
+    "attention.value_length": 32,
+    "attention.key_length_swa": 16,
+    "attention.value_length_swa": 16,
+    "rope.dimension_count": 32,
+    "rope.dimension_count_swa": 16,
+    "rope.freq_base_swa": 100.0,
+    "final_logit_softcapping": 3.0,
+}
+GEMMA4_ENDS = {"rope_freqs.weight": (16,)}
 DELTA = PARTIAL | {
     "ssm.conv_kernel": 4,
     "ssm.inner_size": 4 * 16,
@@ -122,6 +138,18 @@ _ROWS: tuple[Case, ...] = (
     Case("gemma2", {"attention.sliding_window": 8, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0},
          is_tied=True, gelu=True),
     Case("gemma3", {"attention.sliding_window": 8, "block_count": 7}, is_tied=True, gelu=True),
+    Case("gemma3n", {"attention.sliding_window": 8, "block_count": 25, "feed_forward_length": 512},
+         r"attn_(k|v|k_norm)\.weight", is_tied=True,
+         gelu=True, factor=0.15,
+         extra={"per_layer_token_embd.weight": (len(TOKENS), 25 * 256), "per_layer_model_proj.weight": (25 * 256, W),
+                "per_layer_proj_norm.weight": (256,), "altup_proj.weight": (3, W, W),
+                "altup_unembd_proj.weight": (3, W, W)}),
+    Case("gemma4", GEMMA4 | {"embedding_length_per_layer_input": 24, "attention.shared_kv_layers": 3},
+         r"layer_output_scale\.weight|attn_v\.weight", is_tied=True, gelu=True,
+         extra=GEMMA4_ENDS | {"per_layer_token_embd.weight": (len(TOKENS), 6 * 24),
+                              "per_layer_model_proj.weight": (6 * 24, W), "per_layer_proj_norm.weight": (24,)}),
+    Case("gemma4", GEMMA4 | EXPERTS | {"embedding_length_per_layer_input": 0, "attention.head_count_kv": [2, 2, 1] * 2},
+         r"attn_v\.weight", is_tied=True, gelu=True, extra=GEMMA4_ENDS, without=(2, 5)),
     Case("gemma-embedding", ENCODER | {"attention.sliding_window": 8, "block_count": 7, "dense_2_feat_in": W,
                                        "dense_2_feat_out": 128, "dense_3_feat_in": 128, "dense_3_feat_out": W},
          extra={"dense_2.weight": (128, W), "dense_3.weight": (W, 128)}, is_tied=True, gelu=True),
@@ -155,7 +183,7 @@ _ROWS: tuple[Case, ...] = (
     Case("mamba", SSM | NO_HEADS),
     Case("mamba", SSM | NO_HEADS | {"ssm.dt_b_c_rms": True}),
     Case("mamba2", SSM2 | NO_HEADS),
-    Case("llama-embed", {"attention.causal": False, "pooling_type": 1}),
+    Case("llama-embed", ENCODER),
     Case("llama4", SHARED | {"expert_used_count": 1, "interleave_moe_layer_step": 2, "block_count": 5},
          r"ffn_(gate|up|down)_shexp\.weight"),
     Case("minicpm", {"embedding_scale": 3.0, "residual_scale": 0.4, "logit_scale": 5.0}),
@@ -213,6 +241,9 @@ _ROWS: tuple[Case, ...] = (
     Case("starcoder", {"attention.head_count_kv": 1}, ALL, (*OUTPUT_BIAS, "position_embd.weight"), gelu=True,
          fused=("attn_qkv",)),
     Case("starcoder2", {}, ALL, OUTPUT_BIAS, gelu=True),
+    Case("t5encoder", ENCODER | {"attention.relative_buckets_count": 32, "attention.key_length": 12,
+                                 "attention.value_length": 12}, r"ffn_gate\.weight", gelu=True),
+    Case("t5encoder", ENCODER | {"attention.relative_buckets_count": 16}),
     Case("xverse"),
 )  # fmt: skip
 
@@ -251,10 +282,13 @@ def weights_of(case: Case, seed: int = 1) -> dict[str, Array]:
     for n in range(config.layers):
         known, needed = kind.names_in(config, n)
         for name, shape in known.items():
+            if n in case.without and name == "attn_v.weight":
+                continue
             if (name in needed or re.fullmatch(case.has, name)) and not re.fullmatch(case.lacks, name):
                 shapes[f"blk.{n}.{name}"] = shape
     chance = np.random.default_rng(seed)
-    weights = {name: _random(chance, name, shape) for name, shape in shapes.items()}
+    weights = {kind.named(name): _random(chance, name, shape) for name, shape in shapes.items()}
+    weights |= {name: array * np.float32(case.factor) for name, array in weights.items() if "attn_q_norm" in name}
     return _with_fused(weights, {joint: parts for joint, parts in kind.fused if joint in case.fused})
 
 
@@ -270,7 +304,7 @@ def _with_fused(weights: dict[str, Array], fused: Mapping[str, tuple[str, ...]])
 def _random(chance: np.random.Generator, name: str, shape: tuple[int, ...]) -> Array:
     if name.endswith("ssm_a"):
         values = -np.exp(0.5 * chance.standard_normal(shape))
-    elif name.endswith(".scale") or ("norm" in name and not name.endswith("bias")):
+    elif re.search(r"\.scale$|output_scale|rope_freqs|norm(?!.*bias)", name):
         values = 1 + 0.25 * chance.standard_normal(shape)
     elif len(shape) == 1 or name.endswith(".bias"):
         values = 0.25 * chance.standard_normal(shape)

@@ -16,7 +16,7 @@ from .arch.config import architecture_in
 
 __all__ = ["check_all_used", "check_known", "config_in", "config_of", "kept_metadata", "naming"]
 
-_OF_LAYER = re.compile(r"blk\.(\d+)\.\w+\.weight")
+_OF_LAYER = re.compile(r"(?:enc\.)?blk\.(\d+)\.\w+\.weight")
 _BESIDE_MODELS = {
     "adapter": "an adapter to a model", "imatrix": "an importance matrix", "mmproj": "the image encoder of a model",
 }  # fmt: skip
@@ -92,8 +92,9 @@ def config_in(file: gguf.GGUFFile) -> Config:
     config = config_of(file.metadata)
     kind = ARCHITECTURES[config.name]
     first = next(name for name in ("attn_norm.weight", "attn_output.weight") if name in kind.names_in(config, 0)[1])
-    if f"blk.0.{first}" not in file.entries:
-        raise FormatError(f"the file has no tensor blk.0.{first}, which a {config.name} model needs.")
+    tensor = kind.named(f"blk.0.{first}")
+    if tensor not in file.entries:
+        raise FormatError(f"the file has no tensor {tensor}, which a {config.name} model needs.")
     layers = max(int(m[1]) + 1 for name in file.entries if (m := _OF_LAYER.fullmatch(name)))
     counted = config.layers + config.ahead_layers
     if layers != counted:

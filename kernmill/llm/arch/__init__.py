@@ -24,6 +24,8 @@ from .falcon_h1 import FalconH1
 from .gemma import Gemma
 from .gemma2 import Gemma2
 from .gemma3 import Gemma3
+from .gemma3n import Gemma3n
+from .gemma4 import Gemma4
 from .gemma_embedding import GemmaEmbedding
 from .glm4 import Glm4
 from .glm4moe import Glm4Moe
@@ -74,6 +76,7 @@ from .smollm3 import SmolLM3
 from .stablelm import StableLM
 from .starcoder import StarCoder
 from .starcoder2 import StarCoder2
+from .t5encoder import T5Encoder
 from .weight import Matrix, Weight
 from .xverse import Xverse
 
@@ -105,6 +108,8 @@ ARCHITECTURES: dict[str, type[Architecture]] = {  # general.architecture of a GG
     "gemma-embedding": GemmaEmbedding,
     "gemma2": Gemma2,
     "gemma3": Gemma3,
+    "gemma3n": Gemma3n,
+    "gemma4": Gemma4,
     "glm4": Glm4,
     "glm4moe": Glm4Moe,
     "gpt-oss": GptOss,
@@ -160,6 +165,7 @@ ARCHITECTURES: dict[str, type[Architecture]] = {  # general.architecture of a GG
     "stablelm": StableLM,
     "starcoder": StarCoder,
     "starcoder2": StarCoder2,
+    "t5encoder": T5Encoder,
     "xverse": Xverse,
 }
 

@@ -55,7 +55,7 @@ class Architecture(LayerTensors):
     def __init__(self, config: Config, weights: Weights, capacity: int) -> None:
         self.check_sizes(config)
         config = self._with_experts(config)
-        self.config, self.capacity, self._weights = config, capacity, weights
+        self.config, self.capacity, self._weights = config, capacity, lambda name: weights(self.named(name))
         self.embedding = self.needed("token_embd.weight", None, config.width)
         self.vocabulary = self.embedding.shape[0]
         output = self.found("output.weight", self.vocabulary, config.width)
@@ -143,6 +143,7 @@ class Architecture(LayerTensors):
             for is_local, (cosine, sine) in self.rope.items()
         }
         x = self.embed(tokens, places)
+        places = places._replace(inputs=self.layer_inputs(tokens, x))
         for n, (matrices, vectors) in enumerate(zip(self.matrices, self.vectors, strict=True)):
             if self.config.homes:
                 x = x.to(self.config.homes[n])
@@ -155,7 +156,16 @@ class Architecture(LayerTensors):
             x = layers(kind, x, weights, cache.of_layer(n), build)
         if self.config.homes:
             x = x.to(self.config.homes[-1])
+        x = self.finished(x)
         return self.norm(x, self.ends.get("output_norm.weight"), self.ends.get("output_norm.bias"))
+
+    def layer_inputs(self, tokens: Tensor, x: Tensor) -> Tensor | None:
+        """Return what layers take in addition to x; None: nothing. Shapes: (sequences, tokens, layers, width)."""
+        return None
+
+    def finished(self, x: Tensor) -> Tensor:
+        """Return the x of the last norm from that of the last layer."""
+        return x
 
     def layer(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
         """One layer. Shapes: (sequences, tokens, width) to the same."""
@@ -238,19 +248,30 @@ class Architecture(LayerTensors):
         return self.product(n, mixed, "attn_output")
 
     def attended(self, n: int, q: Tensor, k: Tensor, v: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
-        """The sums of values, of all heads. Shapes: (sequences, tokens, heads * width) each, and the result."""
-        c, mask = self.config.of_layer(n), around[2]
+        """Return the sums of values, of all heads. Shapes: (sequences, tokens, heads * width) each, and the result."""
+        c = self.config.of_layer(n)
         q, k = self._heads(n, q, "attn_q_norm", c.head_width), self._heads(n, k, "attn_k_norm", c.head_width)
-        v = v.unflatten(-1, (-1, c.value_width)).transpose(1, 2)
         q, k = self._positioned(n, q, k, places, around)
-        has_many = q.shape[2] > 1
-        q, k, v = (part.contiguous() if has_many else part for part in (q, k, v))  # attention is a separate kernel
-        keys, values = (part.unsqueeze(2) for part in cache.write(n, places, k, v))
-        q = q.unflatten(1, (c.kv_heads, -1))  # (sequences, kv heads, group, tokens, width)
+        v = self.value_heads(n, v)
+        k, v = (part.contiguous() if q.shape[2] > 1 else part for part in (k, v))
+        return self.mixed(n, q, *cache.write(n, places, k, v), around[2])
+
+    def value_heads(self, n: int, v: Tensor) -> Tensor:
+        """Heads of values. Shapes: (sequences, tokens, heads * width) -> (sequences, heads, tokens, width)."""
+        return v.unflatten(-1, (-1, self.config.of_layer(n).value_width)).transpose(1, 2)
+
+    def mixed(self, n: int, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        """Return the values that each token attends to, weighted by scores, of all heads.
+
+        Shapes: q (sequences, heads, tokens, width), keys and values (sequences, kv heads, end, width) -> (sequences,
+        tokens, heads * width).
+        """
+        c, has_many = self.config, q.shape[2] > 1
+        q = q.contiguous() if has_many else q  # attention is a separate kernel
+        keys, values = keys.unsqueeze(2), values.unsqueeze(2)
+        q = q.unflatten(1, (keys.shape[1], -1))  # (sequences, kv heads, group, tokens, width)
         sinks = self.vectors[n].get("attn_sinks.weight")
-        if (
-            has_many and not c.attention_cap and sinks is None
-        ):  # each of many tokens attends to a range: loops end there
+        if has_many and not c.attention_cap and sinks is None:  # each token attends to a range: loops end there
             mixed = q.scaled_dot_product_attention(keys, values, mask, scale=self.scale())
         else:
             scores = q.matmul(keys.mT) * self.scale()

@@ -45,6 +45,7 @@ class Places(NamedTuple):
     uses. `chosen`: some sequences of the cache, for a step of an engine; None: all of them, in order.
     `lengths`: of whole texts, which need no cache, how many tokens each has; the others are padding. `counts`: of each
     sequence, how many of its new tokens are text. The others are padding, which must not change a state; None: none is.
+    `inputs`: what layers of some models take in addition to x.
     """
 
     first: Sequence[Any]
@@ -52,6 +53,7 @@ class Places(NamedTuple):
     chosen: Chosen | None = None
     lengths: Tensor | None = None
     counts: Tensor | None = None
+    inputs: Tensor | None = None
 
     @classmethod
     def bound(cls, first: Sequence[int], count: int, capacity: int) -> Places:
@@ -166,6 +168,7 @@ class Cache(NamedTuple):
     states: dict[int, list[Tensor]]
     key_type: str = "f32"
     value_type: str = "f32"
+    passed: dict[int, tuple[Tensor, Tensor]] | None = None  # without a cache: keys and values of this pass
 
     @classmethod
     def empty(cls, layers: Sequence[LayerMemory], capacity: int, sequences: int = 1, type: CacheTypes = "f32") -> Cache:
@@ -194,7 +197,7 @@ class Cache(NamedTuple):
     @classmethod
     def none(cls) -> Cache:
         """The cache of whole texts: it keeps nothing."""
-        return cls({}, {}, {})
+        return cls({}, {}, {}, passed={})
 
     @staticmethod
     def nbytes(layers: Sequence[LayerMemory], capacity: int, sequences: int = 1, type: CacheTypes = "f32") -> int:
@@ -254,6 +257,8 @@ class Cache(NamedTuple):
         Dtypes: the results float32.
         """
         if layer not in self.keys:
+            if self.passed is not None:
+                self.passed[layer] = keys, values
             return keys, values
         count = keys.shape[2]
         found: list[Tensor] = []
@@ -267,6 +272,14 @@ class Cache(NamedTuple):
                 old[row : row + 1, :, p : p + count] = stored[n : n + 1]
             found.append(_read(places.cached(old), type))
         return found[0], found[1]
+
+    def read(self, layer: int, places: Places) -> tuple[Tensor, Tensor]:
+        """Return the keys and values of a layer up to `places.end`, those of this pass included. See `write`."""
+        if layer not in self.keys:
+            assert self.passed is not None
+            return self.passed[layer]
+        keys, values = places.cached(self.keys[layer]), places.cached(self.values[layer])
+        return _read(keys, self.key_type), _read(values, self.value_type)
 
 
 def _stored(x: Tensor, type: str) -> Tensor:

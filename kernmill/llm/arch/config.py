@@ -40,6 +40,7 @@ class Rope:
     attention_factor: float
     beta_fast: float
     beta_slow: float
+    local_size: int = 0  # of layers with a sliding window; 0: the same
     log_multiplier: float = 0.0  # of the growth of vectors or scores with the logarithm of the factor
 
 
@@ -147,6 +148,10 @@ class Config:
     embedding_scale: float = 0.0  # factors of x, of each part, of the logits; 0: none
     residual_scale: float = 0.0
     logit_scale: float = 0.0
+    local_widths: tuple[int, int] = (0, 0)  # of keys and values in layers with a window; 0: the same
+    shared_layers: int = 0  # the last ones, which read the keys and values of earlier layers
+    layer_input: int = 0  # width of what layers take in addition to x
+    buckets: int = 0  # of distances
     temperature_scale: float = 0.0  # of queries with the logarithm of the position; 0: none
     clamp_kqv: float = 0.0  # of queries, keys and values; 0: none
     largest_slope: float = 0.0  # max_alibi_bias
@@ -178,7 +183,10 @@ class Config:
 
     def of_layer(self, n: int) -> Config:
         """The configuration with the sizes of one layer."""
-        return replace(self, **vars(self.of_layers[n])) if self.of_layers else self
+        sizes = vars(self.of_layers[n]) if self.of_layers else {}
+        if self.local_widths[0] and isinstance(self.window_pattern, tuple) and self.window_pattern[n]:
+            sizes = {**sizes, "head_width": self.local_widths[0], "value_width": self.local_widths[1]}
+        return replace(self, **sizes) if sizes else self
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> Config:
@@ -216,6 +224,10 @@ class Config:
             embedding_scale=keys.number("embedding_scale", 0.0, within=_SCALES),
             residual_scale=keys.number("residual_scale", 0.0, within=_SCALES),
             logit_scale=keys.number("logit_scale", 0.0, within=_SCALES),
+            local_widths=_local_widths(keys),
+            shared_layers=keys.size("attention.shared_kv_layers", 0, least=0),
+            layer_input=keys.size("embedding_length_per_layer_input", 0, least=0),
+            buckets=keys.size("attention.relative_buckets_count", 0, least=0),
             temperature_scale=keys.number("attention.temperature_scale", 0.0, within=_SCALES),
             clamp_kqv=keys.number("attention.clamp_kqv", 0.0, within=_SCALES),
             largest_slope=keys.number("attention.max_alibi_bias", 0.0, within=_SCALES),
@@ -406,6 +418,7 @@ def _rope(keys: _Keys, head_width: int) -> Rope:
         size=size,
         base=base,
         local_base=keys.number("rope.freq_base_swa", 0.0, within=_BASES),
+        local_size=keys.size("rope.dimension_count_swa", 0, least=0),
         scaling=scaling,
         factor=factor,
         trained_context=keys.size("rope.scaling.original_context_length", keys.size("context_length")),
@@ -426,6 +439,11 @@ def _latent(keys: _Keys) -> Latent | None:
         key_width=keys.size("attention.key_length_mla", 0, least=0),
         value_width=keys.size("attention.value_length_mla", keys.size("attention.key_length_mla", 0, least=0), least=0),
     )
+
+
+def _local_widths(keys: _Keys) -> tuple[int, int]:
+    width = keys.size("attention.key_length_swa", 0, least=0)
+    return width, keys.size("attention.value_length_swa", width, least=0)
 
 
 def _xielu(metadata: Mapping[str, Any], layers: int) -> tuple[tuple[float, ...], ...]:

@@ -19,9 +19,9 @@ Weights = Callable[[str], Weight | None]  # the tensor of a name, or None where 
 ATTENTION, GATED = ("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up")
 DENSE = ("ffn_gate", "ffn_up", "ffn_down")  # a layer has these, or experts
 EXPERTS, SHARED = ("ffn_gate_exps", "ffn_up_exps"), ("ffn_gate_shexp", "ffn_up_shexp")
-_OF_LAYER = re.compile(r"blk\.(\d+)\.")
+_OF_LAYER = re.compile(r"(?:enc\.)?blk\.(\d+)\.")
 _PLAIN = re.compile(
-    r"(^|\.)(ssm_(a|d|norm\.weight|conv1d\.weight)|shortconv\.conv\.weight"
+    r"(^|\.)(ssm_(a|d|norm\.weight|conv1d\.weight)|shortconv\.conv\.weight|attn_rel_b\.weight"
     r"|(time|channel)_mix_(lerp_\w|lerp_fused|first|decay_w[12]|[wavg][012]|r_k)\.weight)$"
 )
 
@@ -68,6 +68,11 @@ class LayerTensors:
     )  # fmt: skip
     same_x: tuple[tuple[str, ...], ...] = (ATTENTION, GATED, SHARED)  # matrices that become one where they can
 
+    @classmethod
+    def named(cls, name: str) -> str:
+        """Return the name of a tensor in files of this architecture."""
+        return name
+
     def found(self, name: str, *shape: int | None) -> Weight | None:
         """Return the tensor of this name, or None; None in a shape stands for any size."""
         weight = self._weights(name)
@@ -86,7 +91,7 @@ class LayerTensors:
         """A tensor that the model needs."""
         weight = self.found(name, *shape)
         if weight is None:
-            raise FormatError(f"the file has no tensor {name}, which a {self.config.name} model needs.")
+            raise FormatError(f"the file has no tensor {self.named(name)}, which a {self.config.name} model needs.")
         return weight
 
     def vector(self, name: str, *shape: int | None) -> Tensor:
@@ -225,6 +230,10 @@ class LayerTensors:
         """`names_in` of this file, where its tensors say more than its metadata."""
         return self.names_in(self.config, n)
 
+    def joins(self, n: int) -> Sequence[tuple[str, ...]]:
+        """Return the matrices of a layer that become one where they can."""
+        return self.same_x
+
     def add_layer(self, n: int) -> None:
         """Take the tensors that a layer has, by their names in it."""
         shapes, wanted = self.names_of(n)
@@ -254,7 +263,7 @@ class LayerTensors:
                 vectors[name] = weight
             elif weight is not None:
                 matrices[name] = weight
-        for names in self.same_x:
+        for names in self.joins(n):
             join(matrices, [f"{name}.weight" for name in names])
         self.matrices.append(matrices)
         self.vectors.append(vectors)

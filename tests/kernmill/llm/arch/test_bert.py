@@ -17,7 +17,10 @@ from tests.tiny_models import CASES, HEADS, W, metadata_of, weights_of, write
 
 Array = np.ndarray[Any, Any]
 D = W // HEADS
-ENCODERS = [name for name, case in CASES.items() if case.keys.get("attention.causal") is False]
+ENCODERS = [
+    name for name, case in CASES.items() if case.keys.get("attention.causal") is False and case.arch != "t5encoder"
+]
+OF_RMS, OF_SILU = ("eurobert", "gemma-embedding", "llama-embed"), ("nomic-bert", "eurobert", "llama-embed")
 TEXTS = [[1, 5, 9, 200, 33, 270, 12, 12, 7, 81, 3, 14, 90, 41, 260, 11, 2], [1, 8, 2], [1, 44, 100, 261, 2]]
 
 
@@ -39,8 +42,11 @@ def silu(x: Array) -> Array:
     return np.asarray(x / (1 + np.exp(-x)))
 
 
-def rotated(x: Array, base: float) -> Array:
-    """Heads (tokens, heads, D), the entries i and i + D / 2 together."""
+def rotated(x: Array, base: float, pairs: bool) -> Array:
+    """Heads (tokens, heads, D), the entries i and i + D / 2 together, or `pairs` of neighbors."""
+    if pairs:
+        order = np.argsort(np.r_[0:D:2, 1:D:2])
+        return np.asarray(rotated(x[..., np.argsort(order)], base, False)[..., order])
     z = x[..., : D // 2] + 1j * x[..., D // 2 :]
     angles = np.arange(len(x))[:, None, None] * base ** (-2.0 * np.arange(D // 2) / D)
     z = z * np.exp(1j * angles)
@@ -58,7 +64,7 @@ def attention(x: Array, w: dict[str, Array], arch: str, base: float, window: int
     if arch == "gemma-embedding":
         q, k = norm(q, w, "attn_q_norm"), norm(k, w, "attn_k_norm")
     if arch not in ("bert", "jina-bert-v2"):
-        q, k = rotated(q, base), rotated(k, base)
+        q, k = (rotated(part, base, arch == "llama-embed") for part in (q, k))
     far = np.abs(np.arange(len(x))[:, None] - np.arange(len(x)))
     made = np.zeros((len(x), HEADS, D))
     for h in range(HEADS):
@@ -95,7 +101,7 @@ def states(name: str, ids: list[int]) -> Array:
     """The last states of a text."""
     case = CASES[name]
     whole = {k: v.astype(np.float64) for k, v in weights_of(case).items()}
-    of_rms = {"rms": np.ones(1)} if case.arch in ("eurobert", "gemma-embedding") else {}
+    of_rms = {"rms": np.ones(1)} if case.arch in OF_RMS else {}
     whole |= of_rms
     x = whole["token_embd.weight"][ids] * (np.sqrt(W) if case.arch == "gemma-embedding" else 1.0)
     x = x + (whole["token_types.weight"][0] if "token_types.weight" in whole else 0.0)
@@ -108,7 +114,7 @@ def states(name: str, ids: list[int]) -> Array:
 
     has_windows = case.arch in ("modern-bert", "gemma-embedding")
     bases = {"modern-bert": 100.0, "gemma-embedding": 10000.0}
-    activation = silu if case.arch in ("nomic-bert", "eurobert") else gelu
+    activation = silu if case.arch in OF_SILU else gelu
     for n in range(metadata_of(case)[f"{case.arch}.block_count"]):
         w = {k.removeprefix(f"blk.{n}."): v for k, v in whole.items() if k.startswith(f"blk.{n}.")} | of_rms
         base, window = (bases[case.arch], 8) if has_windows and is_local(n) else (1000.0, 0)

@@ -37,7 +37,8 @@ def test_every_tensor_counts(name: str) -> None:
 
     Model.of(metadata_of(case), find, capacity=16, tokenizer=None)
     assert set(tensors) <= used
-    norm = f"{ARCHITECTURES[case.arch].output_norm}.weight"
+    kind = ARCHITECTURES[case.arch]
+    norm = kind.named(f"{kind.output_norm}.weight")
     if norm in tensors:
         del tensors[norm]
         with pytest.raises(FormatError, match=rf"^the file has no tensor {norm}, which a {case.arch} model needs\.$"):
