@@ -109,14 +109,14 @@ class Gemma3n(LayerInputs):
             for i in range(_STREAMS)
         ]  # fmt: skip
         active = predicted[0].contiguous()
-        y = self._computed(n, active, places, around, cache)
+        y = self._first_stream(n, active, places, around, cache)
         factors = self._shares(n, y, "altup_correct_coef") + 1
         corrected = [part + factors[..., i : i + 1] * (y - active) for i, part in enumerate(predicted)]
         first = (corrected[0] * self.vectors[n]["altup_correct_scale.weight"]).contiguous()
         added = self.layer_part(n, first, places)
         return cat([corrected[0], *(part + added for part in corrected[1:])], -1).contiguous()
 
-    def _computed(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
+    def _first_stream(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
         """Attention, the low-rank part and the feed-forward part. Shapes: (sequences, tokens, width) to the same."""
         a = self.normed(n, x, "attn_norm").contiguous()
         low = self.product(n, self.product(n, a, "laurel_l").contiguous(), "laurel_r")
