@@ -28,6 +28,7 @@ MOST_WORDS = 30  # of a sentence
 GENERATED = (
     "reference/",
     "results.md",
+    "models.md",
     "ops.md",
     "settings.md",
     "layers.md",

@@ -16,6 +16,7 @@ import kernmill.ir as ir  # noqa: E402
 import kernmill.nn as nn  # noqa: E402
 from kernmill.commands import options  # noqa: E402
 from kernmill.methods.losses import Losses  # noqa: E402
+from tools.models_page import COLUMNS, INTRO, architectures  # noqa: E402
 from tools.pictures import PICTURES, dumps  # noqa: E402
 from tools.reference import reference  # noqa: E402
 from tools.results_page import results  # noqa: E402
@@ -201,6 +202,9 @@ PAGES: dict[str, Callable[[], str]] = {
     "layout.md": layout,
     "how-to/run-a-model.md": lambda: with_options("run-a-model.md", run=options.RUN, bench=options.BENCH),
     "how-to/serve.md": lambda: with_options("serve.md", serve=options.SERVE),
+    "models.md": lambda: page(
+        "Models", "kernmill/llm/arch and tests/llama_cpp.json", INTRO, table(COLUMNS, architectures())
+    ),
     "results.md": lambda: page("Results", "bench/results", results(ROOT / "bench" / "results")),
 }
 

@@ -5,6 +5,7 @@
     llama                   SentencePiece BPE: scores, bytes for unknown text     models.BPE with merges from the scores
     bert                    WordPiece; U+2581 starts a word, no ## inside one  models.WordPiece
     t5                      SentencePiece unigram: the best sum of scores         models.Unigram
+    rwkv, plamo2            the longest token, the best sum of scores             direct_tokenizers.py
 
 The library finds special tokens and merges. Names, flags and ids are read and checked here, and decoding is done here:
 a token is bytes, and text is the UTF-8 of a sequence of them.
@@ -35,6 +36,7 @@ from kernmill.ir import FormatError, IndexRangeError, KernmillError
 from ..arguments import with_sentences
 from ..formats.gguf import Metadata
 from ..formats.quoting import quoted
+from .direct_tokenizers import DirectTokenizer, best_split, bytes_of_rwkv, longest_first
 from .packages import check_package, package
 from .pre_tokenizers import PreTokenizer, pre_tokenizer
 
@@ -113,7 +115,7 @@ class Tokenizer:
         self.add_space_prefix = self._flag("add_space_prefix", self.kind in ("llama", "t5"))
         self.end_ids = self._ends()
         self._merges: _Merges | list[str] = self._checked_merges(together) if self.kind == "gpt2" else []
-        self._scores: list[float] = self._checked_scores() if self.kind in ("llama", "t5") else []
+        self._scores: list[float] = self._checked_scores() if self.kind in ("llama", "t5", "plamo2") else []
         check_package(_LIBRARY, _PURPOSE)
         self._lock = threading.Lock()  # texts exchange the library's object, and `encode_special_tokens` is its state
         self._short_texts = _SHORT_TEXTS if self.kind in _BY_NEED and len(self.tokens) > _SMALL else 0
@@ -297,7 +299,8 @@ class Tokenizer:
         library = package(_LIBRARY, _PURPOSE)
         with self._faults():
             built = _BUILDERS[self.kind](self, library, text)
-            self._add_special(built, library)
+            if self.kind not in _DIRECT:
+                self._add_special(built, library)
         return built
 
     def _faults(self) -> contextlib.AbstractContextManager[None]:
@@ -439,6 +442,21 @@ class Tokenizer:
         built.normalizer = library.normalizers.Sequence([*steps, self._spaces(library)])
         return built
 
+    def _direct(self, _: Any, __: str | None) -> DirectTokenizer:
+        """Build rwkv or plamo2. Text never becomes a control token, which differs from llama.cpp."""
+        always = {self.tokens[i]: i for i in self._found_first if self.kinds[i] == TokenKind.USER_DEFINED}
+        special = {self.tokens[i]: i for i in self._found_first if self.tokens[i] not in always}
+        texts = {token: i for i, token in enumerate(self.tokens) if not self._is_special(i)}
+        if self.kind == "rwkv":
+            encode = longest_first({bytes_of_rwkv(token): i for token, i in texts.items()}, self.unknown_id)
+            return DirectTokenizer(encode, special, always)
+        found = [texts.get(f"<0x{byte:02X}>") for byte in range(256)]
+        of_bytes = [i for i in found if i is not None and self.kinds[i] == TokenKind.BYTE]
+        if len(of_bytes) < len(found):
+            raise FormatError("tokenizer.ggml.tokens has no token for each of the 256 bytes. Convert the file again.")
+        scored = {token: (i, self._scores[i]) for token, i in texts.items() if self.kinds[i] != TokenKind.BYTE}
+        return DirectTokenizer(best_split(scored, of_bytes), special, always)
+
     # --- encoding
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
         """Encode a text to token ids.
@@ -474,6 +492,8 @@ class Tokenizer:
             return bytes((int(token[3:5], 16),)) if _is_byte(token) else token.encode()
         if kind in (TokenKind.CONTROL, TokenKind.UNKNOWN, TokenKind.USER_DEFINED):
             return token.encode()
+        if self.kind in _DIRECT:
+            return bytes_of_rwkv(token) if self.kind == "rwkv" else token.encode()
         if self.kind == "gpt2" and self.row.is_byte_level:
             return b"".join(_BYTES.get(c, c.encode()) for c in token)
         return token.replace(SPACE, " ").encode()
@@ -541,7 +561,10 @@ _BUILDERS = {
     "llama": Tokenizer._sentence_pieces,
     "bert": Tokenizer._word_pieces,
     "t5": Tokenizer._unigrams,
+    "rwkv": Tokenizer._direct,
+    "plamo2": Tokenizer._direct,
 }
+_DIRECT = ("rwkv", "plamo2")  # not built on the library
 _BY_NEED = ("gpt2", "llama")
 _LIBRARY, _PURPOSE = "tokenizers", "a tokenizer"
 

@@ -454,10 +454,11 @@ def _xielu(metadata: Mapping[str, Any], layers: int) -> tuple[tuple[float, ...],
     found: list[tuple[float, ...]] = []
     for name in names:
         value: Any = metadata.get(name)
-        numbers = [*map(float, value)] if _is_list(value) else [] if value is None else [float(value)]
-        if len(numbers) not in (1, layers) or not all(map(math.isfinite, numbers)):
+        numbers: list[Any] = [*value] if _is_list(value) else [value]
+        are_numbers = all(hasattr(number, "__float__") and math.isfinite(number) for number in numbers)
+        if len(numbers) not in (1, layers) or not are_numbers:
             raise FormatError(f"{name} is {quoted(value)}: must be a number, or one for each of {layers} layers.")
-        found.append(tuple(numbers))
+        found.append(tuple(map(float, numbers)))
     return tuple(found)
 
 

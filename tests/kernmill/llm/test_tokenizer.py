@@ -281,7 +281,7 @@ def test_threads_share_a_tokenizer(gguf: Callable[[str], Any]) -> None:
 
 # --- what is wrong with a file -------------------------------------------------------------------------------------
 FAULTS: list[tuple[dict[str, Any], str]] = [
-    ({"model": "rwkv"}, "tokenizer.ggml.model is 'rwkv': must be one of bert, gpt2, llama, t5."),
+    ({"model": "none2"}, "tokenizer.ggml.model is 'none2': must be one of bert, gpt2, llama, plamo2, rwkv, t5."),
     (
         {"model": "no_vocab"},
         "the file has no vocabulary, so text cannot be encoded or decoded. kernmill bench works without one.",
@@ -301,7 +301,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"bos_token_id": "x"}, "tokenizer.ggml.bos_token_id is 'x', not an integer."),
     ({"model": 5}, "tokenizer.ggml.model is 5, not a string."),
     ({"model": "gpt2", "pre": [1]}, "tokenizer.ggml.pre is [1], not a string."),
-    ({"model": "\x1b[2J"}, "tokenizer.ggml.model is '\\x1b[2J': must be one of bert, gpt2, llama, t5."),
+    ({"model": "\x1b[2J"}, "tokenizer.ggml.model is '\\x1b[2J': must be one of bert, gpt2, llama, plamo2, rwkv, t5."),
     *(
         (
             {f"{role}_token_id": number},
