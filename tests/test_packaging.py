@@ -24,6 +24,7 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "kernmill/__main__.py": "one line that calls the command line",
     "kernmill/llm/arch/": "every architecture is compared with NumPy by tests/kernmill/llm/arch/test_dense.py",
     "kernmill/torch_backend/": "tests/kernmill/torch_backend/test_dynamo.py compares models with eager PyTorch",
+    "kernmill/commands/onnx_model.py": "tests/kernmill/onnx/test_bench.py runs the command",
     "kernmill/onnx/": "tests/kernmill/onnx/test_table.py runs the node tests of the package onnx, test_model.py files",
     "kernmill/views.py": "tests/fuzz/test_views.py compares random programs with NumPy and PyTorch",
     "kernmill/commands/device_parts.py": "tests/runtime/test_device_parts.py breaks a device for each of them",

@@ -163,6 +163,7 @@ def _parser() -> argparse.ArgumentParser:
     cache.add_argument("action", choices=("info", "verify", "clear"))
     cache.set_defaults(command=run_cache)
     _add_program_commands(commands.add_parser)
+    _add_onnx(commands.add_parser("onnx", help="show an ONNX model, or time it next to onnxruntime"))
     commands.add_parser(
         "bench",
         help="measure tokens per second of a model; without a model, run the comparison benchmarks of a checkout",
@@ -173,6 +174,23 @@ def _parser() -> argparse.ArgumentParser:
     conformance.add_argument("--failures", type=int, default=20, metavar="N", help="show up to N failures (default 20)")
     conformance.set_defaults(command=run_conformance)
     return parser
+
+
+def _add_onnx(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="an .onnx file")
+    parser.add_argument("--bench", action="store_true", help="time it on random inputs")
+    parser.add_argument(
+        "--size",
+        action="append",
+        default=[],
+        metavar="NAME=N",
+        help="size of a named axis (default 1); may be repeated",
+    )
+    parser.add_argument("--runs", type=_COUNT, default=20, help="calls that are timed (default %(default)s)")
+    parser.add_argument("--random-weights", type=int, metavar="SEED", help="draw weights that are one constant")
+    parser.add_argument("--threads", type=_COUNT, help="default: the setting THREADS")
+    parser.add_argument("--device", help="such as LLVM; default: the setting DEVICE")
+    parser.set_defaults(command=run_onnx)
 
 
 class _Version(argparse.Action):
@@ -375,6 +393,17 @@ def run_explain(given: argparse.Namespace) -> int:
 
     options.check_path("explain", given.program, "Give a script, or the name of a module.")
     return run(given.program, given.arguments, most=given.graphs)
+
+
+def run_onnx(given: argparse.Namespace) -> int:
+    """An ONNX model: its inputs, or its time."""
+    options.check_path("onnx", given.model, "Give an .onnx file.")
+    from .onnx_model import run
+
+    return run(
+        given.model, bench=given.bench, sizes=given.size, runs=given.runs, threads=given.threads,
+        seed=given.random_weights,
+    )  # fmt: skip
 
 
 def run_profile(given: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from kernmill.ir import DTypeError, ShapeError, show_shape
+from kernmill.ir import DType, DTypeError, ShapeError, show_shape
 
 from ..arguments import with_sentences
 from ..captures import jit
@@ -32,6 +32,11 @@ class OnnxModel:
     def inputs(self) -> dict[str, tuple[Any, ...] | None]:
         """The shape of each input by name: a number, a name or None for each axis."""
         return {one.name: one.shape for one in self._graph.inputs}
+
+    @property
+    def dtypes(self) -> dict[str, DType | None]:
+        """The dtype of each input by name; None where the model does not say."""
+        return {one.name: one.dtype for one in self._graph.inputs}
 
     @property
     def outputs(self) -> tuple[str, ...]:
