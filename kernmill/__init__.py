@@ -57,6 +57,7 @@ finally:
         _gc.enable()
 
 if TYPE_CHECKING:
+    from . import functional as functional
     from . import linalg as linalg
     from . import nn as nn
     from .captures import jit
@@ -85,6 +86,7 @@ __all__ = [
     "cat",
     "dtypes",
     "einsum",
+    "functional",
     "jit",
     "linalg",
     "manual_seed",
@@ -115,7 +117,7 @@ def _version() -> str:
 
 
 if not TYPE_CHECKING:  # to a checker a __getattr__ is every name that there could be
-    _find, __dir__ = _lazy_exports(__name__, "captures", "linalg", "nn", "profiling", only=__all__)
+    _find, __dir__ = _lazy_exports(__name__, "captures", "functional", "linalg", "nn", "profiling", only=__all__)
 
     def __getattr__(name: str) -> object:
         """Import the module of a name; for an unknown name, say where it is."""

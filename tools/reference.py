@@ -57,6 +57,7 @@ SETUP_FILES = """    >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
 """
 MODULES = {  # what users of a module call; `quant` has more for those who add a block type
+    "functional": ("Derivatives of functions", ("grad", "value_and_grad", "vjp", "jvp", "jacobian", "hessian")),
     "linalg": ("Linear algebra by NumPy's names", ("norm", "matrix_norm", "vector_norm", "cond", "multi_dot", "vecdot",
                                                    "diagonal", "trace", "lstsq")),
     "nn.state": ("Files of weights", ("save", "load", "load_metadata")),
