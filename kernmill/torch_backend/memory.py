@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 import torch
 
 from kernmill.ir import dtypes, reshape
-from kernmill.runtime import upload
+from kernmill.runtime import Buffer, buffer_node, get_device, upload
 
 from ..lazy import device_name
 from ..tensor import Tensor
@@ -39,17 +38,25 @@ class Converter:
 
 def _over(x: Any) -> Tensor:
     """A tensor over the memory of one of PyTorch's, whose axes may be in any order."""
+    if x.is_contiguous():
+        return _over_dense(x)
     strides = x.stride()
     order = sorted(range(x.ndim), key=lambda i: (-strides[i], i))
     dense = x.permute(order)
     if not dense.is_contiguous():
-        order, dense = list(range(x.ndim)), x.contiguous()
+        return _over_dense(x.contiguous())
+    return _over_dense(dense).permute([order.index(i) for i in range(x.ndim)])
+
+
+def _over_dense(x: Any) -> Tensor:
+    """A tensor over contiguous memory; without a copy where the device can work on memory of the host."""
     kind = dtype_of(x.dtype)
     assert kind is not None
-    flat = dense.reshape(-1)
-    flat = flat.view(torch.uint16) if kind is dtypes.bfloat16 else flat
-    place = device_name(None)
-    assert prod(x.shape) == flat.numel()
-    node = reshape(upload(flat.resolve_neg().numpy(), kind, place, borrow=True), tuple(dense.shape))
-    made = Tensor._make(node, place)
-    return made if order == sorted(order) else made.permute([order.index(i) for i in range(x.ndim)])
+    array = (x.view(torch.uint16) if kind is dtypes.bfloat16 else x).numpy()
+    place, shape = device_name(None), tuple(x.shape)
+    address = x.data_ptr()
+    if get_device(place).limits.wraps_host_memory and address % kind.size_bytes == 0 and array.size:
+        node = buffer_node(Buffer(place, kind, array.size, array, address, is_borrowed=True), shape)
+    else:
+        node = reshape(upload(array.reshape(-1), kind, place, borrow=True), shape)
+    return Tensor._make(node, place)
