@@ -19,7 +19,8 @@ __all__ = ["Converter"]
 class Converter:
     """Gives the tensor over the memory of one of PyTorch's; that of the last call is kept while it is a parameter.
 
-    A parameter's memory is not copied, and an optimizer that writes to it is seen. Memory with gaps is copied.
+    A parameter's memory is not copied, and an optimizer that writes to it is seen. What has to be copied is copied in
+    each call: memory with gaps, and all memory for a device that cannot work on the host's.
     """
 
     def __init__(self) -> None:
@@ -29,27 +30,29 @@ class Converter:
     def __call__(self, x: Any) -> Tensor:
         """The tensor over the memory of x."""
         if not isinstance(x, torch.nn.Parameter):
-            return _over(x.detach())
+            return _over(x.detach())[0]
         key = (x.data_ptr(), x.shape, x.stride(), x.dtype, device_name(None))
-        if self.tensor is None or key != self.key:
-            self.key, self.tensor = key, _over(x.detach())
-        return self.tensor
+        if self.tensor is not None and key == self.key:
+            return self.tensor
+        tensor, is_shared = _over(x.detach())
+        self.key, self.tensor = (key, tensor) if is_shared else (None, None)
+        return tensor
 
 
-def _over(x: Any) -> Tensor:
-    """A tensor over the memory of one of PyTorch's, whose axes may be in any order."""
+def _over(x: Any) -> tuple[Tensor, bool]:
+    """A tensor over the memory of one of PyTorch's, whose axes may be in any order; True if it is the same memory."""
     if x.is_contiguous():
         return _over_dense(x)
     strides = x.stride()
     order = sorted(range(x.ndim), key=lambda i: (-strides[i], i))
     dense = x.permute(order)
     if not dense.is_contiguous():
-        return _over_dense(x.contiguous())
-    return _over_dense(dense).permute([order.index(i) for i in range(x.ndim)])
+        return _over_dense(x.contiguous())[0], False
+    tensor, is_shared = _over_dense(dense)
+    return tensor.permute([order.index(i) for i in range(x.ndim)]), is_shared
 
 
-def _over_dense(x: Any) -> Tensor:
-    """A tensor over contiguous memory; without a copy where the device can work on memory of the host."""
+def _over_dense(x: Any) -> tuple[Tensor, bool]:
     kind = dtype_of(x.dtype)
     assert kind is not None
     array = (x.view(torch.uint16) if kind is dtypes.bfloat16 else x).numpy()
@@ -57,6 +60,5 @@ def _over_dense(x: Any) -> Tensor:
     address = x.data_ptr()
     if get_device(place).limits.wraps_host_memory and address % kind.size_bytes == 0 and array.size:
         node = buffer_node(Buffer(place, kind, array.size, array, address, is_borrowed=True), shape)
-    else:
-        node = reshape(upload(array.reshape(-1), kind, place, borrow=True), shape)
-    return Tensor._make(node, place)
+        return Tensor._make(node, place), True
+    return Tensor._make(reshape(upload(array.reshape(-1), kind, place), shape), place), False

@@ -229,6 +229,23 @@ def test_parameters_are_not_copied() -> None:
     assert turned.numpy().tolist() == weight.t().tolist()
 
 
+def gapped() -> Any:
+    return torch.nn.Parameter(torch.randn(4, 8)[:, ::2])
+
+
+@pytest.mark.parametrize("make", [lambda: torch.nn.Parameter(torch.randn(4, 4)), gapped])
+def test_writes_to_parameters_are_seen_on_every_device(make: Callable[[], Any], device: str) -> None:
+    """Named regression: where the memory of the host is copied, the values of the first call remained."""
+    with Context(DEVICE=device):
+        weight = make()
+        fast = compiled(lambda x: x + weight)
+        x = torch.zeros(4, 4)
+        for _ in range(3):
+            assert torch.equal(fast(x), weight)
+            with torch.no_grad():
+                weight += 1
+
+
 def test_another_device(device: str) -> None:
     if device == "PYTHON":
         pytest.skip("each kernel would take long")
