@@ -69,7 +69,7 @@ def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any
         seeds = _leaves(gradients, "vjp")
         _same_shapes("vjp", "gradients", seeds, outputs)
         parts = [_gradients(y, targets, seed) for y, seed in zip(outputs, seeds, strict=True)]
-        found = iter([_sum(column) for column in zip(*parts, strict=True)])
+        found = iter([_added(column) for column in zip(*parts, strict=True)])
         return tuple(_replaced(p, found) for p in primals)
 
     return value, pull
@@ -93,7 +93,7 @@ def _derivative(y: Tensor, targets: Sequence[Tensor], directions: Sequence[Tenso
         for g, v in zip(_gradients(y, targets, seed), directions, strict=True)
         if _depends(g, seed)
     ]
-    return _sum(parts) if parts else Tensor.zeros_like(y)
+    return _added(parts) if parts else Tensor.zeros_like(y)
 
 
 def jacobian(function: Callable[..., Any], argnums: Argnums = 0) -> Callable[..., Any]:
@@ -181,7 +181,7 @@ def _gradients(y: Tensor, targets: Sequence[Tensor], seed: Tensor | None) -> lis
     return [next(found) if use else Tensor.zeros_like(t) for t, use in zip(targets, uses, strict=True)]
 
 
-def _sum(parts: Sequence[Tensor]) -> Tensor:
+def _added(parts: Sequence[Tensor]) -> Tensor:
     total = parts[0]
     for part in parts[1:]:
         total = total + part
