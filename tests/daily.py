@@ -34,6 +34,7 @@ DAILY_CASES: dict[str, int] = {
     "kernmill/llm/arch/test_compared.py::test_every_tensor_counts": 12,
     "kernmill/llm/arch/test_recurrent.py::test_an_engine_writes_the_same": 2,
     "kernmill/llm/arch/test_recurrent.py::test_chunks_are_single_tokens": 4,
+    "kernmill/llm/arch/test_recurrent.py::test_layers_on_two_devices": 1,
     "kernmill/llm/arch/test_recurrent.py::test_sequences_are_as_alone": 2,
     "kernmill/llm/arch/test_recurrent.py::test_some_on_opencl": 1,
     "kernmill/llm/test_bench.py::test_words_of_llama_bench": 0,

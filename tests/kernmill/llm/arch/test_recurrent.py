@@ -14,6 +14,7 @@ from kernmill import Context, FormatError, Tensor
 from kernmill.llm import Model
 from kernmill.llm.arch import ARCHITECTURES, delta, mamba, mamba2, rwkv6, rwkv7
 from kernmill.llm.engine import Engine, GenerationRequest, SamplingOptions
+from kernmill.llm.split import SplitOptions
 from kernmill.quant import save
 from tests.tiny_models import CASES, metadata_of, weights_of, write
 
@@ -195,6 +196,15 @@ def test_some_on_opencl(name: str, tmp_path: Path, opencl: str) -> None:
         model = opened(name, tmp_path)
         np.testing.assert_allclose(model.logits(IDS).numpy(), expected, atol=1e-4 * float(expected.std()))
         np.testing.assert_allclose(model.next_logits(IDS[:9]), expected[8], atol=1e-4 * float(expected.std()))
+
+
+@pytest.mark.parametrize("name", ["jamba", "rwkv7"])
+def test_layers_on_two_devices(name: str, tmp_path: Path, opencl: str) -> None:
+    """States are on the device of their layer."""
+    expected = opened(name, tmp_path).logits(IDS).numpy()
+    model = opened(name, tmp_path, device=f"{opencl},LLVM", wanted=SplitOptions(gpu_layers=2))
+    np.testing.assert_allclose(model.logits(IDS).numpy(), expected, atol=1e-4 * float(expected.std()))
+    np.testing.assert_allclose(model.next_logits(IDS[:9]), expected[8], atol=1e-4 * float(expected.std()))
 
 
 FAULTS = [
