@@ -54,6 +54,7 @@ from .methods.other_names import instead_of
 from .recorded import record_calls
 from .size import as_node, shown
 from .synonyms import with_other_names
+from .tensor_html import tensor_html
 from .variable import given_values
 from .views import renew, separate, write
 
@@ -350,6 +351,8 @@ class Conversions(Casting):
         text = np.array2string(self.numpy(), separator=", ", prefix="Tensor(", threshold=100)
         shape = f", shape={self.shape}" if 0 in self.shape and self.ndim > 1 else ""
         return f"Tensor({text}{shape}, dtype={self.dtype.name}{grad})"
+
+    _repr_html_ = tensor_html
 
     def _set_data(self, _value: Any) -> None:
         raise AttributeError(f"{type(self).__name__!r} object has no attribute 'data'. Write x.assign(values).")

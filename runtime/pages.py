@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from html import escape
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -43,6 +44,16 @@ class KernelPage(NamedTuple):
     assembly: str
     assembly_lines: list[int]
     cost: dict[str, float]
+
+    def _repr_html_(self) -> str:
+        """Return the texts for notebooks, each to be opened by a click."""
+        texts = [("schedule", self.schedule or "none: the loops are unchanged")]
+        texts += [(f"{number}. {step.name}: {step.why}", step.uops) for number, step in enumerate(self.passes, 1)]
+        texts += [(head, text) for head, text in ((self.language, self.code), ("assembly", self.assembly)) if text]
+        return "".join(
+            f"<details{'' if number else ' open'}><summary>{escape(head)}</summary><pre>{escape(text)}</pre></details>"
+            for number, (head, text) in enumerate(texts)
+        )
 
     def fields(self) -> dict[str, object]:
         """Return everything as dicts and lists, for JSON."""

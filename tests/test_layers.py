@@ -29,7 +29,8 @@ USES: dict[str, tuple[str, ...]] = {  # inside kernmill/, from the bottom up; wh
     "methods": ("arguments", "lazy", "size", "views"),
     "autograd": ("lazy", "methods"),
     "recorded": ("lazy",),
-    "tensor": ("autograd", "lazy", "methods", "recorded", "size", "synonyms", "variable", "views"),
+    "tensor_html": (),
+    "tensor": ("autograd", "lazy", "methods", "recorded", "size", "synonyms", "tensor_html", "variable", "views"),
     "captures": ("lazy", "methods", "size", "tensor", "variable", "views"),
 }
 FOR_ARCHITECTURES = ("kernmill", "kernmill.quant", "kernmill.formats.quoting")  # the last words their sentences

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from kernmill.runtime import Note, Recorder, recording_profile
 
+from .notebook import profile_html
 from .rows import KernelRow, Totals, rows_of, totals_of
 from .table import notes_text, table_text, totals_text
 
@@ -45,6 +46,10 @@ class Profile:
             notes_text(self.notes),
         ]
         return "\n\n".join(part for part in parts if part)
+
+    def _repr_html_(self) -> str:
+        """Return the table for notebooks."""
+        return profile_html(self.rows, self.totals, self.notes)
 
     def __str__(self) -> str:
         return self.text()

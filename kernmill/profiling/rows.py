@@ -11,11 +11,12 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from itertools import pairwise
 from typing import NamedTuple
 
-from kernmill.ir import Kernel, UOp, in_run, memory_of, split_origin
-from kernmill.runtime import Ran, Recorder, Span, device_rates, get_device, work_of
+from kernmill.ir import Kernel, UOp, in_run, memory_of, show_ns, split_origin
+from kernmill.runtime import KernelPage, Ran, Recorder, Span, device_rates, get_device, kernel_page, work_of
 
 __all__ = ["KernelRow", "Launches", "Totals", "launches", "rows_of", "short_layers", "totals_of"]
 
@@ -54,6 +55,23 @@ class KernelRow:
     bytes_written: int = 0  # by one call: the memory that its results take
     least_ns: float = 0.0  # of all calls at the ceilings
     bound: str = ""  # what binds it: compute, memory or launch
+
+    def pages(self) -> list[KernelPage]:
+        """The texts of its kernels: UOps by pass, schedule, code, assembly.
+
+        Raises:
+            CompileError, InternalError: one cannot be lowered.
+        """
+        return [kernel_page(get_device(self.device), kernel) for kernel in self.kernels]
+
+    def _repr_html_(self) -> str:
+        """Return the figures and the texts of the kernels, for notebooks."""
+        places = ", ".join(dict.fromkeys(filter(None, (self.line, *self.others))))
+        head = (
+            f"<b>{escape(self.name)}</b> on {escape(self.device)}: {self.calls:,} calls, {show_ns(self.total_ns)} in "
+            f"all, {self.ceiling_share:.0%} of the {self.bound} ceiling<br>{escape(places)}"
+        )
+        return head + "".join(page._repr_html_() for page in self.pages())
 
     @property
     def median_ns(self) -> float:
