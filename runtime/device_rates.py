@@ -49,7 +49,7 @@ __all__ = ["Ceilings", "device_table", "measured_ceilings", "measured_device", "
 
 _ENOUGH_NS = 1_000_000  # of a small kernel: longer ones are of a device that is slow
 _FEW = 1 << 10  # elements of a small kernel
-_RUNS = 5
+_RUNS, _MANY_RUNS = 5, 20
 _SIDE, _STREAM, _SHORT = 512, 1 << 24, 1 << 16  # of the product; elements of the long and the short stream
 _ADDITIONS = 64  # of each element, in the kernel that measures them
 _SMALL, _LARGE = 256, 1 << 20  # bytes of the copies over a link
@@ -118,18 +118,18 @@ def measured_ceilings(device: Device) -> Ceilings:
 
 
 def _measure_ceilings(device: Device) -> list[float]:
-    launch = _time(device, _elementwise(16, 1))
-    is_slow = launch > _ENOUGH_NS or _time(device, _elementwise(_FEW, _ADDITIONS)) > _ENOUGH_NS
+    launch = _time(device, _elementwise(16, 1), min)
+    is_slow = launch > _ENOUGH_NS or _time(device, _elementwise(_FEW, _ADDITIONS), min) > _ENOUGH_NS
     room = _room(device) // dtypes.float32.size_bytes
     side, count = (16, _FEW) if is_slow else (_SIDE, min(_STREAM, room))
     side = side if side * side < room else 16
     works = _product(side), _elementwise(count, 1), _elementwise(min(_SHORT, count), 1)
-    product, stream, short = (_time(device, work, min) for work in works)
+    product, stream, short = (_time(device, work, min, _MANY_RUNS) for work in works)
     size = 2 * dtypes.float32.size_bytes
     return [
-        2 * side**3 / max(1.0, product - launch),
-        size * count / max(1.0, stream - launch),
-        size * min(_SHORT, count) / max(1.0, short - launch / 2),
+        2 * side**3 / max(product / 2, product - launch),  # a launch was slower than usual, if it takes so much
+        size * count / max(stream / 2, stream - launch),
+        size * min(_SHORT, count) / max(short / 2, short - launch / 2),
         launch,
     ]
 
@@ -175,7 +175,12 @@ def _product(side: int) -> tuple[UOp, list[int]]:
     return reduce_axes(elementwise(Ops.MUL, rows, columns), Ops.ADD, (1,)), [side * side, side * side]
 
 
-def _time(device: Device, work: tuple[UOp, list[int]], of: Callable[[list[float]], float] = statistics.median) -> float:
+def _time(
+    device: Device,
+    work: tuple[UOp, list[int]],
+    of: Callable[[list[float]], float] = statistics.median,
+    runs: int = _RUNS,
+) -> float:
     """Median wall time of a graph on a device, or the least, in nanoseconds."""
     root, sizes = work
     graph, _ = later.planning.planned((root,), (device.name,) * len(sizes), frozenset(), device.name)
@@ -193,15 +198,17 @@ def _time(device: Device, work: tuple[UOp, list[int]], of: Callable[[list[float]
         device.run(calls)
         device.synchronize()
 
-    return median_ns(run, of)
+    return median_ns(run, of, runs)
 
 
-def median_ns(run: Callable[[], object], of: Callable[[list[float]], float] = statistics.median) -> float:
+def median_ns(
+    run: Callable[[], object], of: Callable[[list[float]], float] = statistics.median, runs: int = _RUNS
+) -> float:
     """Return the median wall time of a few runs, in nanoseconds; the first one does not count. Of slow ones there are
     two: a first run alone may have started threads."""
     run()
     times: list[float] = []
-    while len(times) < _RUNS and sum(times) < 100 * _ENOUGH_NS:
+    while len(times) < runs and sum(times) < 100 * _ENOUGH_NS:
         start = time.perf_counter_ns()
         run()
         times.append(time.perf_counter_ns() - start)

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from kernmill.ir import GraphPlan, Kernel, KernmillError, MemoryPlan, Ops, SettingError, split_origin
-from kernmill.runtime import KernelPage, Ran, Recorder, device_rates, get_device, kernel_page
+from kernmill.runtime import KernelPage, Ran, Recorder, get_device, kernel_page
 
 from .profiled import Profile
-from .rows import KernelRow, launches, short_layers
+from .rows import KernelRow, ceilings_of, launches, short_layers
 from .trace import write_text
 
 __all__ = ["html", "packed_page", "report_data", "report_of_folder", "write_report"]
@@ -63,7 +63,7 @@ def report_data(profile: Profile, title: str = "", seconds: float = _MOST_SECOND
     return {
         "title": title or Path(sys.argv[0]).name or "Python", "wall": max(1, totals.wall_ns), "totals": names,
         "about": f"{time.strftime('%Y-%m-%d %H:%M')}, {made}",
-        "devices": {name: _device(name) for name in sorted({row.device for row in rows})},
+        "devices": {name: _device(name, rows) for name in sorted({row.device for row in rows})},
         "rows": [_row_data(number, row, which) for number, row in enumerate(rows)], "kernels": kernels,
         **_timeline(recorder, rows), "memory": list(_memory_points(recorder)), "plans": list(_plans(recorder)),
         "graphs": list(_graphs(recorder, rows)),
@@ -72,11 +72,11 @@ def report_data(profile: Profile, title: str = "", seconds: float = _MOST_SECOND
     }  # fmt: skip
 
 
-def _device(name: str) -> Data:
-    device = get_device(name)
-    ceilings = device_rates.measured_ceilings(device)
+def _device(name: str, rows: Sequence[KernelRow]) -> Data:
+    """The ceilings of a device; those of narrow operands, if a row has such."""
+    ceilings = ceilings_of(rows, name)[any(row.is_narrow for row in rows if row.device == name)]
     return {
-        "about": device.description, "flops": ceilings.flops_per_ns, "bytes": ceilings.bytes_per_ns,
+        "about": get_device(name).description, "flops": ceilings.flops_per_ns, "bytes": ceilings.bytes_per_ns,
         "cached": ceilings.cached_bytes_per_ns,
     }  # fmt: skip
 

@@ -15,12 +15,14 @@ from html import escape
 from itertools import pairwise
 from typing import NamedTuple
 
-from kernmill.ir import Kernel, UOp, in_run, memory_of, show_ns, split_origin
+from kernmill.compiler import Estimate
+from kernmill.ir import Kernel, Ops, UOp, dtypes, in_run, memory_of, show_ns, split_origin
 from kernmill.runtime import KernelPage, Ran, Recorder, Span, device_rates, get_device, kernel_page, work_of
 
-__all__ = ["KernelRow", "Launches", "Totals", "launches", "rows_of", "short_layers", "totals_of"]
+__all__ = ["KernelRow", "Launches", "Totals", "ceilings_of", "launches", "rows_of", "short_layers", "totals_of"]
 
 _UPDATE = "update"
+_SURE_NS, _SURE_CALL_NS = 500_000, 2_000  # rates of less are noise
 _MOST_SAMPLES = 4096  # of a row, that its median is of
 
 
@@ -53,6 +55,7 @@ class KernelRow:
     flops: int = 0
     bytes_moved: int = 0
     bytes_written: int = 0  # by one call: the memory that its results take
+    works: list[tuple[Estimate, int]] = field(default_factory=list["tuple[Estimate, int]"])  # of calls, and how many
     least_ns: float = 0.0  # of all calls at the ceilings
     bound: str = ""  # what binds it: compute, memory or launch
 
@@ -77,6 +80,16 @@ class KernelRow:
     def median_ns(self) -> float:
         """The median of all calls but the first; of a single call its time."""
         return statistics.median(self.times or [self.first_ns])
+
+    @property
+    def is_narrow(self) -> bool:
+        """True if a kernel has an input narrower than float32."""
+        params = (n for kernel in self.kernels for n in kernel.ast.toposort() if n.op is Ops.PARAM)
+        return any(not n.dtype.is_bool and n.dtype.size_bytes < dtypes.float32.size_bytes for n in params)
+
+    def is_cached(self, cache_bytes: int) -> bool:
+        """True if the data of a call may be in a cache."""
+        return self.bytes_moved <= cache_bytes * self.calls
 
     @property
     def gflops(self) -> float:
@@ -134,7 +147,41 @@ def rows_of(recorder: Recorder) -> list[KernelRow]:
         _note(row.others, [place for place in map(_line_of, lines) if place != shown])
         _note(row.layers, [place for place in map(_layer_of, lines) if place])
         _add_calls(row, found)
+    _bind(list(rows.values()))
     return sorted(rows.values(), key=lambda row: -row.total_ns)
+
+
+def ceilings_of(rows: Sequence[KernelRow], device: str) -> dict[bool, device_rates.Ceilings]:
+    """Return the ceilings of a device: those that were measured, or the rates of rows where they are higher, as on a
+    machine that was busy before. By whether a kernel has narrow operands, which matrix units multiply faster."""
+    measured = device_rates.measured_ceilings(get_device(device))
+    own = [row for row in rows if row.device == device and row.total_ns >= _SURE_NS and row.median_ns >= _SURE_CALL_NS]
+    found: dict[bool, device_rates.Ceilings] = {}
+    for is_narrow in (False, True):
+        flops = max([measured.flops_per_ns, *(row.gflops for row in own if row.is_narrow <= is_narrow)])
+        memory, cached = (
+            [row.gbytes for row in own if row.is_cached(measured.cache_bytes) is fits] for fits in (False, True)
+        )
+        beyond = max([measured.bytes_per_ns, *memory])
+        near = max([beyond, measured.cached_bytes_per_ns, *cached])
+        found[is_narrow] = measured._replace(flops_per_ns=flops, bytes_per_ns=beyond, cached_bytes_per_ns=near)
+    return found
+
+
+def _bind(rows: Sequence[KernelRow]) -> None:
+    """Give each row the time that its calls take at the ceilings, and what binds it."""
+    ceilings = {name: ceilings_of(rows, name) for name in {row.device for row in rows}}
+    for row in rows:
+        at = ceilings[row.device][row.is_narrow]
+        for work, calls in row.works:
+            bounds = {
+                "compute": work.flops / at.flops_per_ns,
+                "memory": work.bytes_moved
+                / (at.cached_bytes_per_ns if work.bytes_moved <= at.cache_bytes else at.bytes_per_ns),
+                "launch": at.launch_ns if get_device(row.device).limits.is_async else 0.0,
+            }
+            row.bound = max(bounds, key=lambda name: bounds[name])
+            row.least_ns += calls * bounds[row.bound]
 
 
 def _line_of(origin: str) -> str:
@@ -167,21 +214,13 @@ def _add_calls(row: KernelRow, found: Launches) -> None:
 
 
 def _add_work(row: KernelRow, found: Launches, kernel: Kernel, calls: int) -> None:
-    """Add the work of all calls, and the time that it takes at the ceilings of the device."""
+    """Add the work of all calls."""
     device = get_device(found.device)
-    ceilings = device_rates.measured_ceilings(device)
     for values, times in _by_values(kernel, found, calls):
         work = work_of(device, kernel, values)
-        rate = ceilings.cached_bytes_per_ns if work.bytes_moved <= ceilings.cache_bytes else ceilings.bytes_per_ns
-        bounds = {
-            "compute": work.flops / ceilings.flops_per_ns,
-            "memory": work.bytes_moved / rate,
-            "launch": ceilings.launch_ns if device.limits.is_async else 0.0,
-        }
-        row.bound = max(bounds, key=lambda name: bounds[name])
+        row.works.append((work, times))
         row.flops += times * work.flops
         row.bytes_moved += times * work.bytes_moved
-        row.least_ns += times * bounds[row.bound]
 
 
 def _by_values(kernel: Kernel, found: Launches, calls: int) -> Iterator[tuple[Mapping[str, int], int]]:

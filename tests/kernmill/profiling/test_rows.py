@@ -109,3 +109,22 @@ def test_times_and_sizes_have_three_digits() -> None:
         "2.35 s",
     ]
     assert [show_bytes(n) for n in (12, 2048, 3 << 20, 1 << 30)] == ["12 B", "2 KiB", "3 MiB", "1 GiB"]
+
+
+def test_no_row_is_above_its_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named regression: ceilings that were measured on a busy machine gave 225,434 %."""
+    low = device_rates.Ceilings(1e-6, 1e-6, 1e-6, 1000.0, 1 << 20)
+    monkeypatch.setattr(device_rates, "measured_ceilings", lambda device: low)
+    x = Tensor(np.ones((256, 256), np.float32)).realize()
+    with profile() as found:
+        for _ in range(40):
+            (x @ x).realize()
+    assert found.rows[0].ceiling_share == pytest.approx(1.0)
+
+
+def test_narrow_operands_have_a_ceiling_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    wide, narrow = (rows.KernelRow("LLVM", name, "", [], calls=10, total_ns=10**7, times=[10**6]) for name in "wn")
+    wide.flops, narrow.flops = 10**9, 10**10
+    monkeypatch.setattr(rows.KernelRow, "is_narrow", property(lambda row: row is narrow))
+    found = rows.ceilings_of([wide, narrow], "LLVM")
+    assert (found[False].flops_per_ns, found[True].flops_per_ns) == (100.0, 1000.0)
