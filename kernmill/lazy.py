@@ -26,6 +26,7 @@ import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from numbers import Integral, Real
 from sys import getrefcount
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from kernmill.ir import (
@@ -495,6 +496,7 @@ def given_const(dtype: DType, value: float) -> UOp:
 # --- provenance: each node remembers the user's line -----------------------------------------------------------------
 _HERE = os.path.dirname(os.path.realpath(__file__))
 OURS = (_HERE, *(os.path.join(os.path.dirname(_HERE), name) for name in ("ir", "compiler", "renderers", "runtime")))
+_MODELS = os.path.join(_HERE, "llm")
 _known: dict[str, bool] = {}
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -504,7 +506,7 @@ def _is_ours(name: str) -> bool:
     """True if a file is one of kernmill's."""
     ours = _known.get(name)
     if ours is None:
-        ours = _known[name] = name.startswith(OURS) or name.startswith("<frozen")
+        ours = _known[name] = name.startswith((*OURS, "<frozen", contextlib.__file__))
     return ours
 
 
@@ -513,9 +515,19 @@ def user_line() -> str:
     frame = sys._getframe(2)
     while True:
         name = frame.f_code.co_filename
+        if frame.f_back is None and (_is_ours(name) or os.path.basename(name).startswith("kernmill")):
+            return f"{_line_of_model() or f'{name}:{frame.f_lineno}'}{current_origin.suffix}"
         if not _is_ours(name) or frame.f_back is None:
             return f"{name}:{frame.f_lineno}{current_origin.suffix}"
         frame = frame.f_back
+
+
+def _line_of_model() -> str:
+    """`file:line` of the first frame in a model of kernmill's: a command of ours has no line of a user."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and not frame.f_code.co_filename.startswith(_MODELS):
+        frame = frame.f_back
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _traced(method: Method) -> Method:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Note", "Ran", "Recorder", "Span", "recording_profile", "span", "tick"]
 
 _MOST_RUNS = 1_000_000  # batches that a recorder keeps the clock of; later ones are counted and summed only
+_NOTABLE_NS = 20_000  # of a driver, around kernels
 
 active: Recorder | None = None
 
@@ -35,7 +36,7 @@ _NO_VALUES: Mapping[str, int] = {}
 
 
 class Span(NamedTuple):
-    """Something that took time on a thread. `kind`: plan, compile, load, copy, wait, capture. Units: ns, bytes."""
+    """Something that took time on a thread: plan, compile, load, copy, wait, driver, capture. Units: ns, bytes."""
 
     kind: str
     name: str
@@ -91,6 +92,7 @@ class Recorder:
     ) -> None:
         """Run a batch and record it. `values`: of its variables; `lines`: of the nodes of this run's graph."""
         clock, ends = batch.timed()
+        self._after(batch.device, clock[-1])
         ran = self.add(batch.device, (tuple(kernels), tuple(ends), lines), clock, values)
         if not ran.uses:
             _note_uses(ran, batch.calls)
@@ -108,11 +110,17 @@ class Recorder:
             clock = [perf_counter_ns()]
             for took in device.run(calls, is_timed=True):
                 clock.append(clock[-1] + took)
+            self._after(device, clock[-1])
             ran = self.add(device, (tuple(kernels), tuple(range(1, len(clock))), lines), clock, values)
             if not ran.uses:
                 _note_uses(ran, calls)
         else:
             self.launch(device.prepare(calls), kernels, values, lines)
+
+    def _after(self, device: Device, end_ns: int) -> None:
+        """Record the time of a launch that is not in its kernels: the driver submits, and compiles at the first one."""
+        if perf_counter_ns() - end_ns > _NOTABLE_NS:
+            self.span("driver", device.name, end_ns)
 
     def add(
         self,

@@ -32,7 +32,7 @@ from .layers import (
     RMSNorm,
     Sequential,
 )
-from .module import Module
+from .module import Module, scope
 from .recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 
 __all__ = [
@@ -67,6 +67,7 @@ __all__ = [
     "RNNCell",
     "Sequential",
     "optim",
+    "scope",
     "state",
 ]
 

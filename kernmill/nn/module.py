@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from kernmill.ir import FormatError, current_origin, show_shape
@@ -13,7 +14,7 @@ from ..lazy import is_training
 from ..methods.other_names import MODULE, no_attribute
 from ..tensor import Tensor
 
-__all__ = ["Module", "give_values", "pending_updates"]
+__all__ = ["Module", "give_values", "pending_updates", "scope"]
 
 _places: weakref.WeakKeyDictionary[Module, tuple[weakref.ref[Any], str]] = weakref.WeakKeyDictionary()
 _updated: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
@@ -157,6 +158,17 @@ def _layer_suffix(layer: Module, outer: Any, suffix: str) -> str:
         name = next((name for name, found in _walk(outer, "", set()) if found is layer), "")
         known = _places[layer] = weakref.ref(outer), name
     return f"{suffix}.{known[1]}" if known[1] else suffix
+
+
+@contextmanager
+def scope(name: str) -> Generator[None]:
+    """Name what the block computes, for profiles: `with nn.scope("attention"):`; in a module below its name."""
+    outer = current_origin.suffix
+    current_origin.suffix = f"{outer}.{name}" if outer.startswith(" in ") else f" in {name}"
+    try:
+        yield
+    finally:
+        current_origin.suffix = outer
 
 
 def give_values(

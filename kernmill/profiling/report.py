@@ -58,7 +58,7 @@ def report_data(profile: Profile, title: str = "", seconds: float = _MOST_SECOND
     recorder, totals, rows = profile.recorder, profile.totals, profile.rows
     kernels, which = _kernels(rows, seconds)
     names = {"kernels": totals.kernels_ns, "compiling": totals.compile_ns, "copies": totals.copies_ns,
-             "waiting": totals.waiting_ns, "Python": totals.python_ns}  # fmt: skip
+             "waiting": totals.waiting_ns, "driver": totals.driver_ns, "Python": totals.python_ns}  # fmt: skip
     made = f"{totals.compiled} kernels were compiled, {totals.loaded} came from the cache"
     return {
         "title": title or Path(sys.argv[0]).name or "Python", "wall": max(1, totals.wall_ns), "totals": names,

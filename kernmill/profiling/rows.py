@@ -115,6 +115,7 @@ class Totals(NamedTuple):
     compile_ns: int  # planning, lowering, compiling, loading programs
     copies_ns: int
     waiting_ns: int
+    driver_ns: int  # around the kernels of a device that works by itself: submitting, and compiling at a first launch
     python_ns: int  # all else: the program's Python and kernmill's
     compiled: int
     loaded: int
@@ -249,11 +250,13 @@ def totals_of(recorder: Recorder, rows: Sequence[KernelRow]) -> Totals:
     ran = sum(row.total_ns for row in rows)
     compiled = {span.name for span in recorder.spans if span.kind == "compile"}
     loaded = sum(span.kind == "load" for span in recorder.spans) - len(compiled)
-    rest = wall - ran - kinds["compile"] - kinds["copies"] - kinds["waiting"]
-    return Totals(wall, ran, kinds["compile"], kinds["copies"], kinds["waiting"], max(0, rest), len(compiled), loaded)
+    compile_ns, copies, waiting, driver = (kinds[name] for name in ("compile", "copies", "waiting", "driver"))
+    rest = max(0, wall - ran - compile_ns - copies - waiting - driver)
+    return Totals(wall, ran, compile_ns, copies, waiting, driver, rest, len(compiled), loaded)
 
 
-_GROUPS = {"plan": "compile", "compile": "compile", "load": "compile", "copy": "copies", "wait": "waiting"}
+_GROUPS = {"plan": "compile", "compile": "compile", "load": "compile", "copy": "copies", "wait": "waiting",
+           "driver": "driver"}  # fmt: skip
 
 
 def _own_times(spans: Sequence[Span]) -> Iterator[tuple[Span, int]]:

@@ -94,7 +94,7 @@ def totals_text(totals: Totals) -> str:
     """Two lines: where the wall time went, and what was compiled."""
     parts = [
         ("kernels", totals.kernels_ns), ("compiling", totals.compile_ns), ("copies", totals.copies_ns),
-        ("waiting", totals.waiting_ns), ("Python", totals.python_ns),
+        ("waiting", totals.waiting_ns), ("driver", totals.driver_ns), ("Python", totals.python_ns),
     ]  # fmt: skip
     wall = max(1, totals.wall_ns)
     shares = ", ".join(

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
-from kernmill import Tensor, where
+from kernmill import Tensor, nn, where
 
 from .cache import Cache, LayerMemory, Places
 from .config import Config
@@ -170,13 +170,16 @@ class Architecture(LayerTensors):
     def layer(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
         """One layer. Shapes: (sequences, tokens, width) to the same."""
         before_attention, before_feed_forward = self.norms_before(n)
-        part = self.attention(n, self.normed(n, x, before_attention), places, around, cache)
-        part = self.normed(n, part, self.after_attention)
+        with nn.scope("layer.attention"):
+            part = self.attention(n, self.normed(n, x, before_attention), places, around, cache)
+            part = self.normed(n, part, self.after_attention)
         if self.is_parallel_in(n):
-            return x + part + self.feed_forward(n, self.normed(n, x, before_feed_forward))
-        x = x + self._scaled(part)
-        part = self.feed_forward(n, self.normed(n, x, before_feed_forward))
-        return x + self._scaled(self.normed(n, part, self.after_feed_forward))
+            with nn.scope("layer.feed_forward"):
+                return x + part + self.feed_forward(n, self.normed(n, x, before_feed_forward))
+        with nn.scope("layer.feed_forward"):
+            x = x + self._scaled(part)
+            part = self.feed_forward(n, self.normed(n, x, before_feed_forward))
+            return x + self._scaled(self.normed(n, part, self.after_feed_forward))
 
     def norms_before(self, n: int) -> tuple[str, str]:
         """Return the names of the norms before attention and before the feed-forward part of a layer."""
@@ -360,5 +363,6 @@ class Architecture(LayerTensors):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Shapes: (.., width) -> (.., vocabulary)."""
-        logits, cap = linear(hidden, self.output, self.ends.get("output.bias")), self.config.logit_cap
-        return (logits / cap).tanh() * cap if cap else logits
+        with nn.scope("output"):
+            logits, cap = linear(hidden, self.output, self.ends.get("output.bias")), self.config.logit_cap
+            return (logits / cap).tanh() * cap if cap else logits

@@ -88,3 +88,13 @@ def test_a_layer_that_fails_leaves_no_name_behind() -> None:
     with pytest.raises(Exception, match="shape"):
         layer(Tensor.ones(1, 5))
     assert split_origin((Tensor.ones(1, 4) * 2).uop.origin)[1] == ""
+
+
+def test_a_block_has_a_name() -> None:
+    with nn.scope("attention"):
+        first = Tensor.ones(1, 4) * 2
+        with nn.scope("out"):
+            second = first * 3
+    assert split_origin(first.uop.origin)[1] == "attention"
+    assert split_origin(second.uop.origin)[1] == "attention.out"
+    assert split_origin((first * 5).uop.origin)[1] == ""
