@@ -17,11 +17,14 @@ from kernmill.compiler import PIPELINE, lower, optimize_loops, show_schedule
 from kernmill.ir import Kernel, KernmillError, UOp, print_uops
 
 from .device import Device
-from .profile import work_of
+from .profile import cost_of, work_of
 from .programs.compiling import schedule_of
 from .programs.schedules import symbol
 
-__all__ = ["KernelPage", "PassText", "kernel_page", "passes_of", "split_locations", "with_locations"]
+__all__ = ["KernelPage", "PassText", "brief_page", "kernel_page", "passes_of", "split_locations", "with_locations"]
+
+
+_WHY_KERNEL = "the planner's loops over one result, before anything is chosen"
 
 
 class PassText(NamedTuple):
@@ -62,9 +65,7 @@ class KernelPage(NamedTuple):
 
 def passes_of(device: Device, kernel: Kernel) -> tuple[list[PassText], list[UOp]]:
     """Return the UOps after each pass that changed something, and the linear list."""
-    found = [
-        PassText("kernel", "the planner's loops over one result, before anything is chosen", print_uops(kernel.ast))
-    ]
+    found = [PassText("kernel", _WHY_KERNEL, print_uops(kernel.ast))]
     whys = {step.name: step.why for step in PIPELINE}
 
     def seen(name: str, uops: UOp | Sequence[UOp]) -> None:
@@ -103,6 +104,13 @@ def kernel_page(device: Device, kernel: Kernel, *, has_assembly: bool = True) ->
         lines,
         cost,
     )
+
+
+def brief_page(kernel: Kernel) -> KernelPage:
+    """Return the UOps before anything is chosen: what there is without lowering the kernel."""
+    work = cost_of(kernel.ast)
+    cost = {"flops": work.flops, "bytes": work.bytes_moved, "estimate_ns": work.work_ns, "uops": 0}
+    return KernelPage([PassText("kernel", _WHY_KERNEL, print_uops(kernel.ast))], "", "", "", [], "", [], cost)
 
 
 def _by_line(code: str, starts: Sequence[tuple[int, int]]) -> list[int]:

@@ -27,8 +27,11 @@ def run(program: str, arguments: Sequence[str], *, most: int, page: str = "", tr
     for name in filter(None, (page, trace)):
         if not os.access(Path(name).absolute().parent, os.W_OK):
             raise SettingError(f"profile: the folder of {name} cannot be written to. Give a file in another one.")
+    process = os.getpid()
     with profile() as found:
         ended_well = run_program("profile", program, arguments, "what it launched is still shown")
+    if os.getpid() != process:  # a child that the program forked: the parent shows the profile
+        return 0 if ended_well else 1
     sys.stdout.flush()
     print(f"\n{found.text(most)}")
     if page:

@@ -48,6 +48,8 @@ def _run(command: str, program: str, arguments: Sequence[str]) -> str:
             runpy.run_module(program, run_name="__main__", alter_sys=True)
     except SystemExit as end:
         return "" if end.code in (None, 0) else f"with {end.code}"
+    except KeyboardInterrupt:
+        return "by Ctrl-C"
     except Exception as error:
         traceback.print_exception(error)
         return f"by {type(error).__name__}"

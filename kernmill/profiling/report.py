@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from kernmill.ir import GraphPlan, Kernel, KernmillError, MemoryPlan, Ops, SettingError, split_origin
-from kernmill.runtime import KernelPage, Ran, Recorder, get_device, kernel_page
+from kernmill.runtime import KernelPage, Ran, Recorder, brief_page, get_device, kernel_page
 
 from .profiled import Profile
 from .rows import KernelRow, ceilings_of, launches, short_layers
@@ -30,7 +30,7 @@ _PAGE = Path(__file__).with_name("report.html")
 _PLACE = "/*DATA*/"
 _MOST_SECONDS, _MOST_BYTES = 4.0, 3_600_000  # of texts of kernels
 _MOST_EVENTS, _MOST_GRAPHS, _MOST_NODES, _MOST_PLANS = 40_000, 12, 300, 12
-_LEFT_OUT = "Its texts were not written: those of slower kernels filled the file, or took the time for it."
+_LEFT_OUT = "The texts of slower kernels took the time for this report. DUMP=folder and kernmill report have all."
 _AROUND = 3  # lines of the user's source above and below
 _MOST_SOURCES = 4
 Data = dict[str, Any]
@@ -120,12 +120,14 @@ def _kernels(rows: Sequence[KernelRow], seconds: float) -> tuple[list[Data], dic
             if key in which:
                 continue
             which[key] = len(found)
-            packed, reason = "", _LEFT_OUT
+            packed, reason = "", ""
             if size < _MOST_BYTES and time.perf_counter() - start < seconds:
                 try:
-                    packed, reason = packed_page(kernel_page(get_device(row.device), kernel)), ""
+                    packed = packed_page(kernel_page(get_device(row.device), kernel))
                 except KernmillError as error:
                     reason = f"It cannot be lowered: {error}"
+            elif size < _MOST_BYTES:
+                packed, reason = packed_page(brief_page(kernel)), _LEFT_OUT
             size += len(packed)
             found.append({"name": kernel.name, "key": key, "packed": packed, "reason": reason})
     return found, which

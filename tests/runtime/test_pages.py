@@ -19,7 +19,7 @@ def kernels_of(device: str) -> list[Kernel]:
 
 
 def test_the_passes_are_those_of_the_pipeline(device: str) -> None:
-    names = ["kernel", "optimize", *(step.name for step in PIPELINE), "linearize"]
+    names = ["kernel", *(step.name for step in PIPELINE)]
     for kernel in kernels_of(device):
         page = kernel_page(get_device(device), kernel)
         shown = [step.name for step in page.passes]
