@@ -92,7 +92,7 @@ class Recorder:
     ) -> None:
         """Run a batch and record it. `values`: of its variables; `lines`: of the nodes of this run's graph."""
         clock, ends = batch.timed()
-        self._after(batch.device, clock[-1])
+        self._note_driver(batch.device, clock[-1])
         ran = self.add(batch.device, (tuple(kernels), tuple(ends), lines), clock, values)
         if not ran.uses:
             _note_uses(ran, batch.calls)
@@ -110,14 +110,14 @@ class Recorder:
             clock = [perf_counter_ns()]
             for took in device.run(calls, is_timed=True):
                 clock.append(clock[-1] + took)
-            self._after(device, clock[-1])
+            self._note_driver(device, clock[-1])
             ran = self.add(device, (tuple(kernels), tuple(range(1, len(clock))), lines), clock, values)
             if not ran.uses:
                 _note_uses(ran, calls)
         else:
             self.launch(device.prepare(calls), kernels, values, lines)
 
-    def _after(self, device: Device, end_ns: int) -> None:
+    def _note_driver(self, device: Device, end_ns: int) -> None:
         """Record the time of a launch that is not in its kernels: the driver submits, and compiles at the first one."""
         if perf_counter_ns() - end_ns > _NOTABLE_NS:
             self.span("driver", device.name, end_ns)
