@@ -38,6 +38,8 @@ DAILY_CASES: dict[str, int] = {
     "kernmill/llm/arch/test_recurrent.py::test_sequences_are_as_alone": 2,
     "kernmill/llm/arch/test_recurrent.py::test_some_on_opencl": 1,
     "kernmill/llm/test_bench.py::test_words_of_llama_bench": 0,
+    "kernmill/llm/test_ranks.py::test_blocks_are_divided_between_columns": 0,
+    "kernmill/llm/test_ranks.py::test_logits_are_those_of_one_rank": 0,
     "kernmill/llm/test_train.py::test_every_architecture_learns": 8,
     "kernmill/methods/test_reduce.py::test_long_sums_lose_no_digits": 6,
     "kernmill/methods/test_scan.py::test_long_axes_are_merged": 8,

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
@@ -44,6 +45,7 @@ _QUANTIZED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 _COUNT = options.whole_number("integer", 1)
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))  # the folder kernmill/
+_RANK_0_S = 1.0  # that its message may take
 _ROOT = os.path.dirname(_PACKAGE)  # of a checkout
 
 
@@ -57,7 +59,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(said, end="\n" if said else "", file=sys.stderr, flush=True)
     except OSError:  # it is full or closed: the error does not matter
         _drop(sys.stderr)
+    if status:
+        _end_the_job(status)
     return status
+
+
+def _end_the_job(status: int) -> None:
+    """End the other ranks of a job: they may wait for this one for ever. A script's `sys.exit` is not seen by them."""
+    from ..dist import end
+
+    end(status)
 
 
 def _drop(stream: TextIO) -> None:
@@ -74,6 +85,7 @@ def _ended(arguments: Sequence[str]) -> tuple[int, str]:
     except KernmillError as error:
         if _is_debugging():
             raise
+        _let_rank_0_speak()
         return 2, f"kernmill: {error}"
     except KeyboardInterrupt:
         return 130, "\nkernmill: stopped."
@@ -123,6 +135,14 @@ def _given(arguments: Sequence[str]) -> argparse.Namespace:
     if arguments[:1] == ["bench"]:
         return argparse.Namespace(command=run_bench, rest=rest)
     return _parser().parse_args(arguments)
+
+
+def _let_rank_0_speak() -> None:
+    """If rank 0 of a job has the same error, its end is the end of all before this returns."""
+    from ..dist.mpi import job_rank
+
+    if job_rank():
+        time.sleep(_RANK_0_S)
 
 
 def _is_debugging() -> bool:
@@ -424,8 +444,13 @@ def run_report(given: argparse.Namespace) -> int:
 
 def _split_options(given: argparse.Namespace, command: str) -> Any:
     """Return a SplitOptions with the options for several devices, or None; on one device they mean nothing."""
+    from .. import dist
     from ..llm.split import SplitOptions
 
+    if dist.size() > 1 and given.split_mode != "none":
+        return SplitOptions(shares=given.tensor_split, mode=given.split_mode, over_ranks=True)
+    if given.split_mode == "tensor":
+        raise SettingError(f"{command}: --split tensor divides layers over ranks: start it with mpirun -n 2.")
     if len(device_list()) == 1:
         options.ignored_splits(command, given)
         return None
@@ -435,12 +460,35 @@ def _split_options(given: argparse.Namespace, command: str) -> Any:
     )  # fmt: skip
 
 
+def _followed(wanted: Any) -> bool:
+    """Of a model over ranks, follow rank 0 to its end; False: this is rank 0, or there are no ranks."""
+    from ..dist import rank
+    from ..llm.follow import follow
+
+    is_follower = wanted is not None and wanted.over_ranks and rank() > 0
+    if is_follower:
+        follow()
+    return is_follower
+
+
+def _led(wanted: Any, status: int) -> int:
+    """Return the status of a command; of a model over ranks, its end is theirs."""
+    from ..dist import communicator
+
+    if wanted is not None and wanted.over_ranks:
+        communicator().announce(("end",))
+    return status
+
+
 def run_model(given: argparse.Namespace) -> int:
     """Text from a language model."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's: nothing here uses them, and they spin as they start
     from ..llm.run import Options, run
     from . import generation
 
+    wanted = _split_options(given, "run")
+    if _followed(wanted):
+        return 0
     prompt = options.written_prompt(given)
     if prompt is None and not given.chat:
         raise SettingError("run: no prompt. Give one with -p TEXT, or start a conversation with --chat.")
@@ -450,11 +498,10 @@ def run_model(given: argparse.Namespace) -> int:
     asked = Options(
         prompt, given.chat, options.typed_text(given.system, given), given.n_predict, given.ctx_size,
         options.cache_types(given), not given.no_display_prompt, given.single_turn, given.ignore_eos, given.batch_size,
-        tuple(options.typed_text(text, given) for text in given.stop or ()), _split_options(given, "run"),
-        generation.grammar("run", given),
+        tuple(options.typed_text(text, given) for text in given.stop or ()), wanted, generation.grammar("run", given),
     )  # fmt: skip
     with Context(THREADS=given.threads or setting("THREADS")):
-        return run(given.model, asked, generation.sampling("run", given).sampler())
+        return _led(wanted, run(given.model, asked, generation.sampling("run", given).sampler()))
 
 
 def run_on_model(given: argparse.Namespace) -> int:
@@ -475,7 +522,8 @@ def run_serve(given: argparse.Namespace) -> int:
     from .serving import run
 
     with Context(THREADS=given.threads or setting("THREADS")):
-        return run(given, _split_options(given, "serve"))
+        wanted = _split_options(given, "serve")
+        return 0 if _followed(wanted) else _led(wanted, run(given, wanted))
 
 
 def run_bench(given: argparse.Namespace) -> int:

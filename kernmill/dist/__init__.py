@@ -5,10 +5,10 @@ Start a program with `mpirun -n 2 python train.py`. Each copy has a `rank()`; `d
 
 from .collectives import all_gather, all_reduce, barrier, broadcast, recv, reduce_scatter, send
 from .communicator import Communicator, DistError, run_threads
-from .job import agree, communicator, rank, size, use
+from .job import agree, communicator, end, rank, size, use
 from .training import data_parallel, no_sync, share
 
 __all__ = [
-    "Communicator", "DistError", "agree", "all_gather", "all_reduce", "barrier", "broadcast", "communicator",
+    "Communicator", "DistError", "agree", "all_gather", "all_reduce", "barrier", "broadcast", "communicator", "end",
     "data_parallel", "no_sync", "rank", "recv", "reduce_scatter", "run_threads", "send", "share", "size", "use",
 ]  # fmt: skip

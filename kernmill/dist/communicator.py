@@ -17,6 +17,7 @@ from kernmill.ir import KernmillError, np
 __all__ = ["REDUCTIONS", "Communicator", "DistError", "Solo", "ThreadCommunicator", "run_threads"]
 
 Array: TypeAlias = Any
+_ANNOUNCED = -1  # instead of a sender: what rank 0 announces
 REDUCTIONS: dict[str, Callable[[Array, Array], Array]] = {
     "sum": lambda a, b: a + b,
     "prod": lambda a, b: a * b,
@@ -73,6 +74,14 @@ class Communicator(ABC):
         """True if all ranks gave the same integer of 32 bits. `call` is what they are about to do, for errors."""
 
     @abstractmethod
+    def announce(self, value: Any) -> None:
+        """Give a small picklable value to all other ranks, which wait for it with `announced`. Rank 0 only."""
+
+    @abstractmethod
+    def announced(self) -> Any:
+        """Wait, without a limit, for what rank 0 announces."""
+
+    @abstractmethod
     def all_objects(self, value: Any) -> list[Any]:
         """Return what each rank gave, by rank: small picklable values, for checks at the start."""
 
@@ -106,6 +115,12 @@ class Solo(Communicator):
 
     def are_equal(self, number: int, call: str) -> bool:
         return True
+
+    def announce(self, value: Any) -> None:
+        pass
+
+    def announced(self) -> Any:
+        raise DistError("announced: there is no rank 0 beside this one. Start the program with mpirun -n 2.")
 
     def all_objects(self, value: Any) -> list[Any]:
         return [value]
@@ -192,6 +207,21 @@ class ThreadCommunicator(Communicator):
         found = self._exchange(number, call)
         self._wait(call)
         return len({*found}) == 1
+
+    def announce(self, value: Any) -> None:
+        with self._meeting.posted:
+            for rank in range(1, self.size):
+                self._meeting.letters.setdefault((_ANNOUNCED, rank), []).append(value)
+            self._meeting.posted.notify_all()
+
+    def announced(self) -> Any:
+        meeting = self._meeting
+        letters = meeting.letters.setdefault((_ANNOUNCED, self.rank), [])
+        with meeting.posted:
+            meeting.posted.wait_for(lambda: letters or meeting.error is not None)
+            if not letters:
+                raise meeting.error or DistError("announced: rank 0 has ended.")
+            return letters.pop(0)
 
     def all_objects(self, value: Any) -> list[Any]:
         found = self._exchange(value, "start")

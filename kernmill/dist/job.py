@@ -14,7 +14,7 @@ from kernmill.runtime import host
 from .communicator import Communicator, DistError, Solo
 from .mpi import MpiCommunicator, job_rank, job_size
 
-__all__ = ["agree", "communicator", "rank", "size", "use"]
+__all__ = ["agree", "communicator", "end", "rank", "size", "use"]
 
 _opened: list[Communicator] = []
 _used: ContextVar[Communicator | None] = ContextVar("communicator", default=None)
@@ -69,6 +69,13 @@ def agree(what: str, value: Any, ranks: Communicator | None = None) -> None:
         )
         error.is_common = True
         raise error
+
+
+def end(status: int) -> None:
+    """End all ranks of the job that `mpirun` started with an exit status; without one nothing happens."""
+    for opened in _opened:
+        if isinstance(opened, MpiCommunicator) and opened.size > 1:
+            opened.abort(status)
 
 
 def _open() -> Communicator:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import pickle
 import sys
 import threading
 import time
@@ -24,6 +25,7 @@ __all__ = ["MpiCommunicator", "job_rank", "job_size"]
 
 _SPINS = 20_000  # questions without a pause: some ms, longer than ranks of equal work are apart
 _PAUSE_S = 50e-6
+_HEAD_BYTES = 512  # of an announcement: most are smaller, and one message
 _ROLL_CALL_S = 1.0  # for the ranks that still answer to say so
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS")
 _RANK_VARIABLES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MPI_LOCALRANKID", "SLURM_PROCID")
@@ -65,6 +67,7 @@ class MpiCommunicator(Communicator):
         self._mpi: Any = MPI
         self._world: Any = MPI.COMM_WORLD.Dup()  # calls of the user's own do not meet ours
         self._roll_call: Any = MPI.COMM_WORLD.Dup()
+        self._announcements: Any = MPI.COMM_WORLD.Dup()
         self._calls = 0
         self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
         if self.size < job_size():
@@ -102,6 +105,14 @@ class MpiCommunicator(Communicator):
         while not request.Test():
             if time.monotonic() > end:
                 raise silence(call, self._silent() if others is None else others, limit_s)
+            time.sleep(_PAUSE_S)
+
+    def _wait_for_ever(self, request: Any) -> None:
+        """Return when the request is done: rank 0 may wait for a user."""
+        for _ in range(_SPINS):
+            if request.Test():
+                return
+        while not request.Test():
             time.sleep(_PAUSE_S)
 
     def _silent(self) -> list[int]:
@@ -155,6 +166,27 @@ class MpiCommunicator(Communicator):
         most = np.empty(2, np.int64)
         self._wait(self._world.Iallreduce(np.array([number, -number], np.int64), most, op=self._mpi.MAX), call)
         return bool(most[0] == -most[1])
+
+    def announce(self, value: Any) -> None:
+        data = pickle.dumps(value)
+        head = np.zeros(_HEAD_BYTES, np.uint8)
+        head[:8] = np.frombuffer(len(data).to_bytes(8, "little"), np.uint8)
+        fits = len(data) <= _HEAD_BYTES - 8
+        if fits:
+            head[8 : 8 + len(data)] = np.frombuffer(data, np.uint8)
+        self._wait(self._announcements.Ibcast(head, root=0), "announce")
+        if not fits:
+            self._wait(self._announcements.Ibcast(np.frombuffer(data, np.uint8).copy(), root=0), "announce")
+
+    def announced(self) -> Any:
+        head = np.empty(_HEAD_BYTES, np.uint8)
+        self._wait_for_ever(self._announcements.Ibcast(head, root=0))
+        size = int.from_bytes(head[:8].tobytes(), "little")
+        if size <= _HEAD_BYTES - 8:
+            return pickle.loads(head[8 : 8 + size].tobytes())
+        data = np.empty(size, np.uint8)
+        self._wait(self._announcements.Ibcast(data, root=0), "announced")
+        return pickle.loads(data.tobytes())
 
     def all_objects(self, value: Any) -> list[Any]:
         found: list[Any] = self._world.allgather(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -36,6 +37,7 @@ from kernmill.runtime import (
     room,
 )
 
+from .. import dist
 from ..arguments import is_whole, name_call
 from ..captures import Jit
 from ..formats import gguf
@@ -52,6 +54,7 @@ from ..quant import (
 )
 from .arch import ARCHITECTURES, Architecture, Cache, Config, Places, Weight, kept_by
 from .arch.cache import CacheTypes
+from .arch.part import Absent
 from .arch.tensors import is_plain
 from .arch.weight import nbytes
 from .embedding import WholeTexts, are_several, paired
@@ -59,6 +62,7 @@ from .generation import Completion, Generations, Text, TokenGeneration, stop_str
 from .kept_states import KeptStates
 from .layer_templates import LayerTemplates
 from .model_file import check_all_used, check_known, config_in, config_of, kept_metadata, naming
+from .ranks import over_ranks
 from .sampling import Chooser, Sampler
 from .split import Split, SplitOptions, choose_split
 from .tokenizer import WITHOUT, Tokenizer
@@ -159,14 +163,16 @@ class Model:
         *,
         n_ctx: int | None = None,
         split: Split | None = None,
+        config: Config | None = None,
         **options: Any,
     ) -> Model:
         """Make a model from the metadata of a GGUF file: its sizes and its tokenizer, if it has one and `tokenizer` is
         not given.
 
         `n_ctx` is llama.cpp's name for `capacity`; 0: the trained context. `split`: the devices of the weights.
+        `config`: the sizes, where they are not those of the metadata.
         """
-        config = config_of(metadata)
+        config = config or config_of(metadata)
         if split is not None:
             config = replace(config, homes=(*split.layers, split.output), cache_homes=split.caches)
         if n_ctx is not None and options.get("capacity") is not None:
@@ -209,11 +215,14 @@ class Model:
         except DTypeError as error:
             name_call(error, "Model.from_gguf")
             raise
-        used = set[str]()
+        used, split, own, config = set[str](), None, file, None
         with naming(file):
-            split = _split_of(file, wanted, options)
+            if wanted is not None and wanted.over_ranks:
+                own, config = _ranked(file, wanted, options)
+            else:
+                split = _split_of(file, wanted, options)
         device_of = (lambda _: default_device()) if split is None else split.device_of
-        arenas = arenas_for(file, device_of)
+        arenas = arenas_for(own, device_of)
         if arena is not None:
             arenas[default_device()] = arena
 
@@ -221,17 +230,18 @@ class Model:
             used.add(name)
             if name not in file.entries:
                 return None
+            if name not in own.entries:
+                return Absent(file.entries[name].shape, device_of(name))
             bar.advance(text=name)
             with Context(DEVICE=device_of(name)):
-                return _loaded(file, name, arenas[device_of(name)])
+                return _loaded(own, name, arenas[device_of(name)])
 
         beside = 2 * min(1, int(setting("COMPILER_PROCESS")))  # many kernels will be compiled, a few at a time
-        with naming(file), Context(COMPILER_PROCESS=beside), Progress("loading", len(file.entries), "tensor") as bar:
-            config_in(file)
-            model = cls.of(file.metadata, weight, split=split, **options)
+        with naming(file), Context(COMPILER_PROCESS=beside), Progress("loading", len(own.entries), "tensor") as bar:
+            model = cls.of(file.metadata, weight, split=split, config=config or config_in(file), **options)
             for each in arenas.values():
                 each.close()
-            check_all_used(file, used, model.config)
+            check_all_used(file, used | (file.entries.keys() - own.entries.keys()), model.config)
             return model
 
     def __reduce__(self) -> NoReturn:
@@ -317,24 +327,42 @@ class Model:
                 block = then[n][start:]
                 rows.append([*block, *[0] * (size - len(block))])
                 new.append(slice(len(seen) - start, len(block)))
-            tokens: Tokens = tuple(one.bind(row[0]) for one, row in zip(self._single, rows, strict=True))
-            last = None
-            with self._on_device(), no_grad():
-                if size > 1:
-                    tokens = Tensor(np.array(rows, np.int32))
-                    last = Tensor(np.array([max(0, part.stop - 1) for part in new], np.int32))
-                places = Places.bound(first, size, self.capacity)
-                if self._kept.is_needed and (size > 1 or len(rows) > 1):
-                    counts = np.array([part.stop - part.start for part in new], np.int32)
-                    places = places._replace(counts=Tensor(counts))
-                start, launched, replays = time.perf_counter_ns(), launched_ns(), self.replays
-                result = function(tokens, last, places).numpy()
-                if self.replays == replays:  # a graph was built, its kernels found or compiled, and captured
-                    self.builds += 1
-                    self.build_ns += time.perf_counter_ns() - start - (launched_ns() - launched)
+            counts = [part.stop - part.start for part in new]
+            last = [max(0, part.stop - 1) for part in new]
+            result = self.run_block(rows, first, (last, counts), function is self._all)
             self._seen = then
             self.computed_tokens += sum(part.stop - part.start for part in new)
             yield new[: len(texts)], result
+
+    def run_block(
+        self, rows: Sequence[Sequence[int]], first: Sequence[int], new: tuple[Sequence[int], Sequence[int]],
+        all_states: bool,
+    ) -> Array:  # fmt: skip
+        """Compute a block of tokens of each sequence: the logits after its last new token, or all states.
+
+        `first`: the position of each block. `new`: in each, the index of the last new token, and how many are new. The
+        caller has the lock. Of a model over ranks, rank 0 has the others compute their parts.
+        """
+        self.announce("run_block", rows, first, new, all_states)
+        function, size, (last, counts) = self._all if all_states else self._last, len(rows[0]), new
+        with self._on_device(), no_grad():
+            tokens: Tokens = tuple(one.bind(row[0]) for one, row in zip(self._single, rows, strict=True))
+            if size > 1:
+                tokens = Tensor(np.array(rows, np.int32))
+            places = Places.bound(first, size, self.capacity)
+            if self._kept.is_needed and (size > 1 or len(rows) > 1):
+                places = places._replace(counts=Tensor(np.array(counts, np.int32)))
+            start, launched, replays = time.perf_counter_ns(), launched_ns(), self.replays
+            result: Array = function(tokens, Tensor(np.array(last, np.int32)) if size > 1 else None, places).numpy()
+            if self.replays == replays:  # a graph was built, its kernels found or compiled, and captured
+                self.builds += 1
+                self.build_ns += time.perf_counter_ns() - start - (launched_ns() - launched)
+        return result
+
+    def announce(self, call: str, *given: Any) -> None:
+        """Tell the other ranks of a model over ranks what to compute: see `follow`."""
+        if self.config.part is not None and self.config.part.rank == 0:
+            dist.communicator().announce((call, *given))
 
     def _next(self, texts: Sequence[list[int]]) -> list[Array]:
         """Return the logits after each text. A text without new tokens since the last call gets an empty array."""
@@ -363,6 +391,8 @@ class Model:
 
     def _states(self, ids: Sequence[int], call: str) -> Tensor:
         known = self._checked(ids, call)
+        if self.config.part is not None:
+            raise SettingError(f"{call}: the model is divided over {self.config.part.size} ranks. Open it on one rank.")
         with self._stepping, self._on_device():
             if not self.architecture.is_causal:
                 return Tensor(self._texts.hidden(known))
@@ -390,6 +420,8 @@ class Model:
     def close(self) -> None:
         """Release weights, cache and captured graphs. Later calls raise an error; a second `close` does nothing."""
         with self._stepping:
+            if _MEMORY[0] in self.__dict__:
+                self.announce("close")
             for name in _MEMORY:
                 self.__dict__.pop(name, None)
 
@@ -588,10 +620,26 @@ def _split_of(file: gguf.GGUFFile, wanted: SplitOptions | None, options: Mapping
     if len(device_list()) == 1:
         return None
     config = config_in(file)
-    capacity = options.get("capacity") or options.get("n_ctx") or min(config.context, DEFAULT_CAPACITY)
-    cache = Cache.nbytes(kept_by(config), capacity, options.get("sequences", 1), options.get("cache_type", "f32"))
+    cache = _cache_bytes(config, options)
     sizes = {name: entry.stop - entry.start for name, entry in file.entries.items()}
     return choose_split(sizes, config.layers, cache // config.layers, config.width, wanted)
+
+
+def _cache_bytes(config: Config, options: Mapping[str, Any]) -> int:
+    """The bytes of a cache by the options of a model."""
+    capacity = options.get("capacity") or options.get("n_ctx") or min(config.context, DEFAULT_CAPACITY)
+    return Cache.nbytes(kept_by(config), capacity, options.get("sequences", 1), options.get("cache_type", "f32"))
+
+
+def _ranked(file: gguf.GGUFFile, wanted: SplitOptions, options: dict[str, Any]) -> tuple[gguf.GGUFFile, Config]:
+    """The part of a file and the sizes that this rank of a job has. Rank 0 has the others load theirs."""
+    if dist.rank() == 0:
+        shared = {name: value for name, value in options.items() if name != "tokenizer"}
+        dist.communicator().announce(("load", file.paths[0], shared | {"tokenizer": None, "wanted": wanted}))
+    own, config, text = over_ranks(file, wanted, lambda config: _cache_bytes(config, options))
+    if dist.rank() == 0:
+        print(text, file=sys.stderr)
+    return own, config
 
 
 @contextmanager

@@ -160,7 +160,10 @@ class _Chat:
         self.model: Model | None = None
         with naming(self.file):
             self.config = config_in(self.file)
-            is_on_one = len(device_list()) == 1  # then memory is pre-faulted in parallel with the following
+            over_ranks = options.split is not None and options.split.over_ranks
+            is_on_one = (
+                len(device_list()) == 1 and not over_ranks
+            )  # then memory is pre-faulted in parallel with the following
             self.arena = arena_for(self.file) if is_on_one else None
             self.tokenizer = Tokenizer(self.file.metadata)
             self.grammar = None if options.grammar is None else Grammar(*options.grammar, self.tokenizer)

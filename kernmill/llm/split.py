@@ -17,7 +17,7 @@ from typing import NamedTuple
 from kernmill.ir import DeviceTable, OutOfMemoryError, SettingError
 from kernmill.runtime import device_list, get_device, later
 
-__all__ = ["Split", "SplitOptions", "choose_split"]
+__all__ = ["Split", "SplitOptions", "choose_split", "stages"]
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # what --cpu-moe keeps on the host
@@ -29,11 +29,12 @@ class SplitOptions(NamedTuple):
 
     gpu_layers: int | None = None  # -ngl: the last n of layers and output go to devices; negative: all
     shares: tuple[float, ...] = ()  # -ts
-    mode: str = "layer"  # -sm: layer or none
+    mode: str = "layer"  # -sm: layer or none; over ranks: layer or tensor
     main: int = 0  # -mg: the device of -sm none
     overrides: tuple[tuple[str, str], ...] = ()  # -ot: regular expression of tensor names, device
     host_experts: int | None = None  # -ncmoe: of the first n layers; -1: --cpu-moe
     cache_on_host: bool = False  # -nkvo
+    over_ranks: bool = False  # of an MPI job, instead of devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +211,40 @@ def _ranges(
                     after[end] = time, [*before, *[name] * (end - begin)]
         least = after
     return least[count] if least[count][0] < math.inf else None
+
+
+def stages(
+    layers: Sequence[int], output: int, cache_bytes: int, table: DeviceTable, shares: Sequence[float] = (),
+    kept: int = 0,
+) -> tuple[list[int] | None, float]:  # fmt: skip
+    """Divide layers over the ranks in `table`, in order: the slowest rank should be fast, then the token.
+
+    `layers`: bytes of each, `output`: of what the last rank also reads. `cache_bytes`: of a layer. `kept`: bytes that
+    rank 0 also has, the embedding. Returns the first layer of each rank and the number of layers, and the predicted
+    time of a token without links, in ns; None where nothing fits.
+    """
+    specs, count = table.specs, len(layers)
+    read = [0, *itertools.accumulate(layers)]
+    least: dict[int, tuple[float, float, list[int]]] = {0: (0.0, 0.0, [0])}  # by layers: slowest, sum, bounds
+    for n, spec in enumerate(specs):
+        is_last, after = n == len(specs) - 1, dict[int, tuple[float, float, list[int]]]()
+        wanted = _by_share(shares, n, count) if shares else None
+        for begin, (slowest, whole, bounds) in least.items():
+            for end in [count] if is_last else range(begin, count + 1):
+                own = read[end] - read[begin] + output * is_last
+                held = own + cache_bytes * (end - begin) + kept * (n == 0)
+                if held > spec.limit_bytes - spec.limit_bytes // _SPARE or (wanted is not None and end != wanted):
+                    continue
+                time = own / spec.bytes_per_ns
+                found = max(slowest, time), whole + time, [*bounds, end]
+                after[end] = min(found, after.get(end, found))
+        least = after
+    return (least[count][2], least[count][1]) if count in least else (None, math.inf)
+
+
+def _by_share(shares: Sequence[float], rank: int, count: int) -> int:
+    """The layer after the last one of a rank, by -ts."""
+    return round(count * sum(shares[: rank + 1]) / sum(shares))
 
 
 def _too_large(units: Sequence[int], room: Mapping[str, int]) -> str:

@@ -171,9 +171,11 @@ ARCHITECTURES: dict[str, type[Architecture]] = {  # general.architecture of a GG
 
 
 def kept_by(config: Config) -> list[LayerMemory]:
-    """Return what each layer of a model keeps of the tokens before: the layout of its cache."""
+    """Return what each layer of a model keeps of the tokens before: the layout of its cache. A layer of another rank
+    keeps nothing here."""
     kind = ARCHITECTURES[config.name]
     if not config.is_causal or kind.is_encoder:
         return []
     homes = config.cache_homes or (None,) * config.layers
-    return [kind.kept(config, n)._replace(home=home) for n, home in zip(range(config.layers), homes, strict=True)]
+    nothing, own = LayerMemory(0, 0, 0), config.own_layers
+    return [kind.kept(config, n)._replace(home=home) if n in own else nothing for n, home in enumerate(homes)]

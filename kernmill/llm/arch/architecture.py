@@ -20,7 +20,7 @@ from kernmill import Tensor, nn, where
 
 from .cache import Cache, LayerMemory, Places
 from .config import Config
-from .experts import apart, chosen_experts, expert_shapes
+from .experts import Choice, apart, chosen_experts, expert_shapes
 from .pooling import Pooling
 from .rope import rotate, tables
 from .tensors import ATTENTION, EXPERTS, GATED, SHARED, LayerTensors, Weights
@@ -57,19 +57,24 @@ class Architecture(LayerTensors):
         config = self._with_experts(config)
         self.config, self.capacity, self._weights = config, capacity, lambda name: weights(self.named(name))
         self.embedding = self.needed("token_embd.weight", None, config.width)
-        self.vocabulary = self.embedding.shape[0]
-        output = self.found("output.weight", self.vocabulary, config.width)
+        known = self.embedding.shape[0]
+        self.vocabulary = known if config.part is None else config.part.vocabulary
+        output = self.found("output.weight", known, config.width)
         self.output = self.embedding if output is None else output
         self.ends: dict[str, Tensor] = {}
         if self.output_norm:
             self.ends["output_norm.weight"] = self.vector(f"{self.output_norm}.weight", config.width)
             self.add_end("output_norm.bias", config.width)
-        self.add_end("output.bias", self.vocabulary)
+        self.add_end("output.bias", known)
         self.pooling = Pooling.of(config, self.found, "last" if self.is_causal else self.ranked, self.rank_activation)
         self.matrices: list[dict[str, Weight]] = []
         self.vectors: list[dict[str, Tensor]] = []  # norms and biases
         for n in range(config.layers):
-            self.add_layer(n)
+            if n in config.own_layers:
+                self.add_layer(n)
+            else:
+                self.matrices.append({})
+                self.vectors.append({})
         self.is_local = [self.has_window(n) for n in range(config.layers)]
         self.is_rotated = [self.has_rope(n) for n in range(config.layers)]
         self.rope = {is_local: self.rope_tables(is_local) for is_local in set(self.is_local)}
@@ -123,7 +128,8 @@ class Architecture(LayerTensors):
 
     def embed(self, tokens: Tensor, places: Places) -> Tensor:
         """The x of the first layer. Shapes: (sequences, tokens) -> (sequences, tokens, width)."""
-        x = rows(self.embedding, tokens)
+        part = self.config.part
+        x = rows(self.embedding, tokens) if part is None else part.embedded(self.embedding, tokens)
         return x * self.config.embedding_scale if self.config.embedding_scale else x
 
     # --- the parts
@@ -142,9 +148,17 @@ class Architecture(LayerTensors):
             )
             for is_local, (cosine, sine) in self.rope.items()
         }
-        x = self.embed(tokens, places)
+        part = self.config.part
+        if part is None or part.is_first:
+            x = self.embed(tokens, places)
+        else:
+            x = part.received((*tokens.shape, self.config.width))
         places = places._replace(inputs=self.layer_inputs(tokens, x))
-        for n, (matrices, vectors) in enumerate(zip(self.matrices, self.vectors, strict=True)):
+        layers = (
+            None if part is not None and part.by_tensors else layers
+        )  # a reduction ends a graph: none is a template
+        for n in self.config.own_layers:
+            matrices, vectors = self.matrices[n], self.vectors[n]
             if self.config.homes:
                 x = x.to(self.config.homes[n])
             build = partial(self.layer, n, x, places, around[self.is_local[n]], cache)
@@ -156,6 +170,8 @@ class Architecture(LayerTensors):
             x = layers(kind, x, weights, cache.of_layer(n), build)
         if self.config.homes:
             x = x.to(self.config.homes[-1])
+        if part is not None and not part.is_last:
+            return part.passed_on(x)
         x = self.finished(x)
         return self.norm(x, self.ends.get("output_norm.weight"), self.ends.get("output_norm.bias"))
 
@@ -248,7 +264,7 @@ class Architecture(LayerTensors):
     def attention(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
         """Attend to the tokens before each token; several query heads share a key head."""
         mixed = self.attended(n, *self.queries_keys_values(n, x), places, around, cache)
-        return self.product(n, mixed, "attn_output")
+        return self.summed(self.product(n, mixed, "attn_output"))
 
     def attended(self, n: int, q: Tensor, k: Tensor, v: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
         """Return the sums of values, of all heads. Shapes: (sequences, tokens, heads * width) each, and the result."""
@@ -283,6 +299,10 @@ class Architecture(LayerTensors):
             scores = where(mask, scores, -math.inf) if mask.dtype.is_bool else scores + mask
             mixed = (scores.softmax(-1) if sinks is None else self._with_sinks(scores, sinks)).matmul(values)
         return mixed.flatten(1, 2).transpose(1, 2).flatten(2).contiguous()  # concatenate the heads
+
+    def summed(self, product: Tensor) -> Tensor:
+        """The sum over all ranks, if the columns of a matrix are divided between them."""
+        return product if self.config.part is None else self.config.part.summed(product)
 
     def _positioned(self, n: int, q: Tensor, k: Tensor, places: Places, around: Around) -> tuple[Tensor, Tensor]:
         """Rotate the heads of queries and keys by their positions, and norm them where that comes after."""
@@ -322,7 +342,7 @@ class Architecture(LayerTensors):
             up = self.activation(gate) * up
         else:
             up = self.activation(self.product(n, x, "ffn_up"))
-        return self.product(n, up.contiguous(), "ffn_down")  # once, not for each output
+        return self.summed(self.product(n, up.contiguous(), "ffn_down"))  # once, not for each output
 
     def _mixture(self, n: int, x: Tensor) -> Tensor:
         """The experts of each token, and those that all tokens use. Shapes: (sequences, tokens, width) to the same."""
@@ -334,14 +354,16 @@ class Architecture(LayerTensors):
             choice = choice._replace(weights=choice.weights._filled(1.0))
         else:
             inputs = rows
-        result = apart(inputs, choice, e.count, lambda part, ids: self._experts_of(n, part, ids))
+        if self.config.part is not None:
+            choice = Choice(*self.config.part.chosen_here(*choice, e.count))
+        result = apart(inputs, choice, e.here or e.count, lambda part, ids: self._experts_of(n, part, ids))
         if "ffn_down_shexp.weight" in self.matrices[n]:
             *gate, up = self.products(n, rows, SHARED if self.has_gate else SHARED[1:])
             mixed = self.activation(gate[0]) * up if gate else self.activation(up)
             shared = self.product(n, mixed.contiguous(), "ffn_down_shexp")
             weight = vectors.get("ffn_gate_inp_shexp.weight")
             result = result + (shared if weight is None else shared * (rows * weight).sum(-1, keepdim=True).sigmoid())
-        return result.reshape(x.shape)
+        return self.summed(result.reshape(x.shape))
 
     def _experts_of(self, n: int, x: Tensor, ids: Tensor) -> Tensor:
         """Rows with the expert of their tile. Shapes: (tiles, rows, width), (tiles,) -> (tiles, rows, width)."""
@@ -363,6 +385,10 @@ class Architecture(LayerTensors):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Shapes: (.., width) -> (.., vocabulary)."""
+        part, cap = self.config.part, self.config.logit_cap
+        if part is not None and not part.is_last:
+            return part.at_the_first(Tensor.zeros(*hidden.shape[:-1], self.vocabulary))
         with nn.scope("output"):
-            logits, cap = linear(hidden, self.output, self.ends.get("output.bias")), self.config.logit_cap
-            return (logits / cap).tanh() * cap if cap else logits
+            logits = linear(hidden, self.output, self.ends.get("output.bias"))
+            logits = (logits / cap).tanh() * cap if cap else logits
+        return logits if part is None else part.at_the_first(logits)

@@ -10,6 +10,7 @@ from typing import Any
 from kernmill import FormatError
 
 from ...formats.quoting import quoted
+from .part import RankPart
 
 __all__ = ["POOLINGS", "Config", "Experts", "Rope", "Ssm", "architecture_in"]
 
@@ -63,6 +64,7 @@ class Experts:
     groups_used: int = 1
     dense_layers: int = 0  # the first ones have none
     step: int = 1  # the last of every `step` layers has experts
+    here: int = 0  # of a model over ranks: the experts that this one has; 0: all
 
     def are_in(self, layer: int) -> bool:
         """True if a layer has experts instead of one feed-forward part."""
@@ -169,6 +171,12 @@ class Config:
     ahead_layers: int = 0  # the last ones of a file, which predict further tokens and are not computed
     homes: tuple[str, ...] = ()  # of a model over several devices: those of the layers, then that of the output
     cache_homes: tuple[str, ...] = ()  # those of the layers' keys and values
+    part: RankPart | None = None  # of a model over ranks: what this one computes
+
+    @property
+    def own_layers(self) -> range:
+        """The layers that this rank computes."""
+        return range(self.layers) if self.part is None else range(self.part.first, self.part.stop)
 
     @property
     def sizes(self) -> str:

@@ -28,6 +28,7 @@ def expert_shapes(c: Config) -> dict[str, tuple[int, ...]]:
     e = c.experts
     if not e.count:
         return {}
+    here = e.here or e.count
     shared = {
         "ffn_gate_inp_shexp.weight": (c.width,),
         "ffn_gate_shexp.weight": (e.shared_width, c.width),
@@ -38,12 +39,12 @@ def expert_shapes(c: Config) -> dict[str, tuple[int, ...]]:
         "ffn_gate_inp.weight": (e.count, c.width),
         "ffn_gate_inp.bias": (e.count,),
         "exp_probs_b.bias": (e.count,),
-        "ffn_gate_exps.weight": (e.count, e.width, c.width),
-        "ffn_up_exps.weight": (e.count, e.width, c.width),
-        "ffn_down_exps.weight": (e.count, c.width, e.width),
-        "ffn_gate_exps.bias": (e.count, e.width),
-        "ffn_up_exps.bias": (e.count, e.width),
-        "ffn_down_exps.bias": (e.count, c.width),
+        "ffn_gate_exps.weight": (here, e.width, c.width),
+        "ffn_up_exps.weight": (here, e.width, c.width),
+        "ffn_down_exps.weight": (here, c.width, e.width),
+        "ffn_gate_exps.bias": (here, e.width),
+        "ffn_up_exps.bias": (here, e.width),
+        "ffn_down_exps.bias": (here, c.width),
         **(shared if e.shared_width else {}),
     }
 

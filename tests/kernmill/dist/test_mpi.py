@@ -13,28 +13,15 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
-MPIRUN = next(
-    (found for folder in (str(Path(sys.executable).parent), None) if (found := shutil.which("mpirun", path=folder))),
-    None,
-)
-pytestmark = pytest.mark.skipif(
-    MPIRUN is None or importlib.util.find_spec("mpi4py") is None, reason="needs the extra dist: mpi4py, and an mpirun"
-)
+from tests.kernmill.dist.ranks import MPIRUN, ROOT, job, needs_mpi
+
+pytestmark = needs_mpi
 
 
 @pytest.fixture
 def device() -> str:
     """The default one: each job opens its own."""
     return "LLVM"
-
-
-def job(program: str, ranks: int = 2, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    """Run a program as a job; hydra, MPICH's launcher, ends it after a minute."""
-    assert MPIRUN is not None
-    command = [MPIRUN, "-n", str(ranks), sys.executable, "-c", program, *arguments]
-    environment = {**os.environ, "THREADS": "1", "MPIEXEC_TIMEOUT": "60", **settings}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_a_captured_collective_is_part_of_each_replay() -> None:
@@ -200,3 +187,26 @@ def test_ctrl_c_ends_all() -> None:
         time.sleep(0.2)
         running.send_signal(signal.SIGINT)
         assert running.wait(20) != 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["no.gguf", "-p", "x"], "no.gguf: cannot be read"),
+        (["no.gguf"], "run: no prompt"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_sentence_and_ends_all(arguments: list[str], words: str) -> None:
+    """Rank 0 says it; a rank that waits for it would wait for ever."""
+    program = "from kernmill.__main__ import main; import sys; end = sys.exit; end(main())"
+    done = job(program, 2, "run", *arguments)
+    assert done.returncode == 2
+    assert [line for line in done.stderr.splitlines() if words in line] == done.stderr.splitlines()[:1]
+    assert done.stderr.count("kernmill:") == 1
+
+
+def test_a_model_over_ranks_without_mpirun_is_an_error() -> None:
+    done = job("from kernmill.__main__ import main; import sys; sys.exit(main())", 1,
+               "run", "no.gguf", "-p", "x", "--split", "tensor")  # fmt: skip
+    assert done.returncode == 2
+    assert "start it with mpirun -n 2" in done.stderr

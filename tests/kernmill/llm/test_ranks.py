@@ -1,0 +1,118 @@
+"""Models over ranks give the logits of one rank: layers by rank, and heads, rows and experts by rank."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernmill import Tensor
+from kernmill.formats import gguf
+from kernmill.ir import DeviceSpec, DeviceTable, KernmillError
+from kernmill.llm.ranks import over_ranks
+from kernmill.llm.split import SplitOptions, stages
+from kernmill.quant import QuantizedTensor, save
+from tests.kernmill.dist.ranks import everywhere, job, needs_mpi
+from tests.tiny_models import CASES, Case, metadata_of, weights_of, write
+
+CAUSAL = [name for name, case in CASES.items() if "attention.causal" not in case.keys]
+UNDIVIDED = {**dict.fromkeys(("olmo2", "olmoe", "minimax-m2"), "norm all heads"), "starcoder": "1 key heads"}
+FEW = ["llama", "gpt-oss", "qwen2moe", "gemma2", "phi3", "gpt2"]  # every kind of part
+
+
+@pytest.fixture
+def device() -> str:
+    """The default one: each job opens its own."""
+    return "LLVM"
+
+
+def over(folder: Path, names: list[str], mode: str, ranks: int = 2, shares: str = "[]") -> dict[str, Any]:
+    """The results of models on ranks, and on one rank, by name."""
+    done = job("from tests.kernmill.llm import over_ranks as it; import sys; it.main(*sys.argv[1:])",
+               ranks, str(folder), mode, shares, *names, MPIEXEC_TIMEOUT="550")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def assert_same(found: dict[str, Any]) -> None:
+    mine, truth = found["over"], found["alone"]
+    for name in ("blocks", "token"):
+        most = np.abs(truth[name]).max()
+        np.testing.assert_allclose(mine[name], truth[name], rtol=2e-4, atol=2e-4 * most)
+    assert (mine["greedy"], mine["texts"]) == (truth["greedy"], truth["texts"])
+
+
+@needs_mpi
+@pytest.mark.parametrize("names", [FEW, [name for name in CAUSAL if name not in FEW]], ids=["few", "others"])
+@pytest.mark.parametrize("mode", ["layer", "tensor"])
+def test_logits_are_those_of_one_rank(tmp_path: Path, names: list[str], mode: str) -> None:
+    for name in names:
+        write(CASES[name], tmp_path / f"{name}.gguf")
+    for name, found in over(tmp_path, names, mode).items():
+        if mode == "tensor" and name in UNDIVIDED:
+            assert UNDIVIDED[name] in found["error"]
+            continue
+        assert "error" not in found, f"{name}: {found}"
+        try:
+            assert_same(found)
+        except AssertionError as error:
+            raise AssertionError(f"{name}: {error}") from None
+        assert found["over"]["weights"] < 0.8 * found["alone"]["weights"]  # its part only
+
+
+@needs_mpi
+def test_ranks_without_layers_and_by_shares(tmp_path: Path) -> None:
+    write(CASES["llama"], tmp_path / "llama.gguf")
+    assert_same(over(tmp_path, ["llama"], "layer", 3, "[1, 0, 2]")["llama"])
+    assert "-ts: 2 shares for 3 ranks" in over(tmp_path, ["llama"], "layer", 3, "[1, 2]")["llama"]["error"]
+
+
+def quantized(path: Path, kind: str, rows: int) -> None:
+    """A model whose matrices have blocks of 32 values."""
+    case = Case("llama", {"feed_forward_length": rows})
+    weights = {name: Tensor(array) for name, array in weights_of(case).items()}
+    save(path, {name: QuantizedTensor.quantize(w, kind) if w.ndim == 2 else w for name, w in weights.items()},
+         metadata_of(case))  # fmt: skip
+
+
+@needs_mpi
+def test_blocks_are_divided_between_columns(tmp_path: Path) -> None:
+    quantized(tmp_path / "q8.gguf", "Q8_0", 128)
+    quantized(tmp_path / "q4.gguf", "Q4_0", 128)
+    quantized(tmp_path / "narrow.gguf", "Q4_0", 96)
+    found = over(tmp_path, ["q8", "q4", "narrow"], "tensor")
+    assert "ffn_down.weight has rows of 96 values in blocks of 32" in found["narrow"]["error"]
+    for name in ("q8", "q4"):
+        assert found[name]["over"]["greedy"] == found[name]["alone"]["greedy"]
+        np.testing.assert_allclose(found[name]["over"]["token"], found[name]["alone"]["token"], rtol=0.1, atol=0.1)
+
+
+def test_other_files_on_ranks_are_an_error(tmp_path: Path) -> None:
+    paths = [write(CASES["llama"], tmp_path / f"{n}.gguf", seed=n) for n in range(2)]
+    wanted = SplitOptions(over_ranks=True)
+    with pytest.raises(KernmillError, match="the ranks differ in the file of the model"):
+        everywhere(2, lambda rank: over_ranks(gguf.read(paths[rank]), wanted, lambda config: 0))
+
+
+def table(*rooms: int, rates: tuple[float, ...] = (1.0, 1.0)) -> DeviceTable:
+    specs = [
+        DeviceSpec(f"rank {n}", bytes_per_ns=r, limit_bytes=m)
+        for n, (m, r) in enumerate(zip(rooms, rates, strict=True))
+    ]
+    return DeviceTable(tuple(specs), {})
+
+
+def test_layers_by_memory_and_rate() -> None:
+    """The slowest rank is as fast as it can be."""
+    many = 1 << 40
+    assert stages([100] * 8, 0, 0, table(many, many))[0] == [0, 4, 8]
+    assert stages([100] * 8, 200, 0, table(many, many))[0] == [0, 5, 8]
+    assert stages([100] * 8, 0, 0, table(many, many, rates=(3.0, 1.0)))[0] == [0, 6, 8]
+    assert stages([100] * 8, 0, 0, table(230, many))[0] == [0, 2, 8]
+    assert stages([100] * 8, 0, 50, table(330, many))[0] == [0, 2, 8]
+    assert stages([100] * 8, 0, 0, table(330, 330))[0] is None
+    assert stages([100] * 8, 0, 0, table(many, many), (3, 1))[0] == [0, 6, 8]
