@@ -42,22 +42,13 @@ from ..arguments import is_whole, name_call
 from ..captures import Jit
 from ..formats import gguf
 from ..formats.quoting import quoted
-from ..quant import (
-    BLOCKS,
-    MANY_ROWS,
-    FloatMatrix,
-    are_side_by_side,
-    float_unit,
-    interleaved_bytes,
-    load_tensor,
-    rows_together,
-)
+from ..quant import MANY_ROWS, float_unit
 from .arch import ARCHITECTURES, Architecture, Cache, Config, Places, Weight, kept_by
 from .arch.cache import CacheTypes
 from .arch.part import Absent
-from .arch.tensors import is_plain
 from .arch.weight import nbytes
 from .embedding import WholeTexts, are_several, paired
+from .file_weights import arenas_for, loaded
 from .generation import Completion, Generations, Text, TokenGeneration, stop_strings
 from .kept_states import KeptStates
 from .layer_templates import LayerTemplates
@@ -67,7 +58,7 @@ from .sampling import Chooser, Sampler
 from .split import Split, SplitOptions, choose_split
 from .tokenizer import WITHOUT, Tokenizer
 
-__all__ = ["Model", "ModelMemory", "arena_for", "needing_memory"]
+__all__ = ["Model", "ModelMemory", "needing_memory"]
 
 Weights = Callable[[str], Weight | None]
 Array = np.ndarray[Any, Any]
@@ -198,7 +189,7 @@ class Model:
     ) -> Model:
         """Load a model from a GGUF file, or the first part of a split one; `options` as for the class and `of`.
 
-        `arena`: the result of an earlier `arena_for` for the file. `device`: such as "CL", or several in order
+        `arena`: the result of an earlier `file_weights.arena_for` for the file. `device`: such as "CL", or several in order
         of preference, over which the layers are split: "CL,LLVM"; default: the setting DEVICE. `wanted`: how to split.
 
         Weights keep their bits. They are copied now, matrices in the layout that products read fastest; no tensor of
@@ -234,7 +225,7 @@ class Model:
                 return Absent(file.entries[name].shape, device_of(name))
             bar.advance(text=name)
             with Context(DEVICE=device_of(name)):
-                return _loaded(own, name, arenas[device_of(name)])
+                return loaded(own, name, arenas[device_of(name)])
 
         beside = 2 * min(1, int(setting("COMPILER_PROCESS")))  # many kernels will be compiled, a few at a time
         with naming(file), Context(COMPILER_PROCESS=beside), Progress("loading", len(own.entries), "tensor") as bar:
@@ -600,21 +591,6 @@ class Model:
         return self.tokenizer.encode(text)
 
 
-def arena_for(file: gguf.GGUFFile) -> WeightArena:
-    """Allocate memory for the interleaved matrices of a file: the system starts to pre-fault it."""
-    return arenas_for(file, lambda _: default_device())[default_device()]
-
-
-def arenas_for(file: gguf.GGUFFile, device_of: Callable[[str], str]) -> dict[str, WeightArena]:
-    """Allocate memory for the interleaved matrices of a file on each device."""
-    sizes: dict[str, list[int]] = {}
-    for name, entry in file.entries.items():
-        of_device = sizes.setdefault(device_of(name), [])
-        if _is_laid(entry, device_of(name)):
-            of_device.append(interleaved_bytes(entry.type, entry.shape, device_of(name)))
-    return {device: WeightArena(device, own) for device, own in sizes.items()}
-
-
 def _split_of(file: gguf.GGUFFile, wanted: SplitOptions | None, options: Mapping[str, Any]) -> Split | None:
     """The split of a model over the devices of the setting DEVICE; None: it names one."""
     if len(device_list()) == 1:
@@ -678,29 +654,3 @@ def _check_memory(capacity: int, size_bytes: int) -> None:
             f"{free / 2**30:.2f} GiB left. Choose a smaller context (capacity; kernmill run: -c; kernmill bench: "
             "-p and -n), or a cache type of fewer bits (cache_type; kernmill run: --cache-type)."
         )
-
-
-def _loaded(file: gguf.GGUFFile, name: str, arena: WeightArena) -> Weight:
-    """A tensor of a file, copied: matrices in the order in which products read them fastest. A page of the file that is
-    read later may bring 2 MB of it into memory."""
-    is_laid = _is_laid(file.entries[name], get_device().name)
-    found = load_tensor(file, name, copied=not is_laid)
-    laid: Weight = found
-    if is_laid:
-        laid = FloatMatrix.of(found, arena) if isinstance(found, Tensor) else found.interleaved(arena)
-    file.release(name)
-    return laid
-
-
-def _is_laid(entry: gguf.GGUFEntry, device: str) -> bool:
-    """True if a tensor is a matrix whose rows will be interleaved, or a stack of such matrices."""
-    kind = entry.type.dtype
-    if is_plain(entry.name):
-        return False
-    if len(entry.shape) == 3:
-        block = BLOCKS.get(entry.type.name)
-        together = FloatMatrix.interleave if block is None else rows_together(block, device)
-        is_whole_groups = entry.shape[1] % together == 0
-    else:
-        is_whole_groups = len(entry.shape) == 2
-    return is_whole_groups and (kind is None or are_side_by_side(kind, device))

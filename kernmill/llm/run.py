@@ -17,7 +17,8 @@ from kernmill.runtime import device_list, get_device
 from ..formats import gguf
 from .arch.cache import CacheTypes
 from .chat import ChatTemplate
-from .generate import DEFAULT_CAPACITY, Model, arena_for, needing_memory
+from .file_weights import arena_for
+from .generate import DEFAULT_CAPACITY, Model, needing_memory
 from .generation import stop_strings
 from .grammar import Grammar
 from .masks import MaskedSampler
