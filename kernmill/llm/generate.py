@@ -189,7 +189,7 @@ class Model:
     ) -> Model:
         """Load a model from a GGUF file, or the first part of a split one; `options` as for the class and `of`.
 
-        `arena`: the result of an earlier `file_weights.arena_for` for the file. `device`: such as "CL", or several in order
+        `arena`: the result of an earlier `arena_for` for the file. `device`: such as "CL", or several in order
         of preference, over which the layers are split: "CL,LLVM"; default: the setting DEVICE. `wanted`: how to split.
 
         Weights keep their bits. They are copied now, matrices in the layout that products read fastest; no tensor of
