@@ -26,8 +26,8 @@ def follow() -> None:
         assert model is not None
         if call == "close":
             model.close()
-        elif call == "run_block":
-            model.run_block(*given)
+        elif call == "_run_block":
+            model._run_block(*given)
         elif call == "steps":
             steps = Steps(model, *given)
         elif steps is not None:

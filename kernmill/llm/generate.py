@@ -320,12 +320,12 @@ class Model:
                 new.append(slice(len(seen) - start, len(block)))
             counts = [part.stop - part.start for part in new]
             last = [max(0, part.stop - 1) for part in new]
-            result = self.run_block(rows, first, (last, counts), function is self._all)
+            result = self._run_block(rows, first, (last, counts), function is self._all)
             self._seen = then
             self.computed_tokens += sum(part.stop - part.start for part in new)
             yield new[: len(texts)], result
 
-    def run_block(
+    def _run_block(
         self, rows: Sequence[Sequence[int]], first: Sequence[int], new: tuple[Sequence[int], Sequence[int]],
         all_states: bool,
     ) -> Array:  # fmt: skip
@@ -334,7 +334,7 @@ class Model:
         `first`: the position of each block. `new`: in each, the index of the last new token, and how many are new. The
         caller has the lock. Of a model over ranks, rank 0 has the others compute their parts.
         """
-        self.announce("run_block", rows, first, new, all_states)
+        self._announce("_run_block", rows, first, new, all_states)
         function, size, (last, counts) = self._all if all_states else self._last, len(rows[0]), new
         with self._on_device(), no_grad():
             tokens: Tokens = tuple(one.bind(row[0]) for one, row in zip(self._single, rows, strict=True))
@@ -350,7 +350,7 @@ class Model:
                 self.build_ns += time.perf_counter_ns() - start - (launched_ns() - launched)
         return result
 
-    def announce(self, call: str, *given: Any) -> None:
+    def _announce(self, call: str, *given: Any) -> None:
         """Tell the other ranks of a model over ranks what to compute: see `follow`."""
         if self.config.part is not None and self.config.part.rank == 0:
             dist.communicator().announce((call, *given))
@@ -412,7 +412,7 @@ class Model:
         """Release weights, cache and captured graphs. Later calls raise an error; a second `close` does nothing."""
         with self._stepping:
             if _MEMORY[0] in self.__dict__:
-                self.announce("close")
+                self._announce("close")
             for name in _MEMORY:
                 self.__dict__.pop(name, None)
 

@@ -44,7 +44,7 @@ class Steps:
         self.model, self.slots, self.context = model, slots, context
         self.sizes = tuple(size for size in (chunk, chunk // _SMALLER, chunk // _SMALLER**2) if size >= _LEAST)
         with model.turn():
-            model.announce("steps", slots, context, chunk, cache_type)
+            model._announce("steps", slots, context, chunk, cache_type)
             self.cache = Cache.empty(kept_by(model.config), context, slots, cache_type)
         self._kept = KeptStates(self.cache, slots)
         self.apart = int(self._kept.is_needed)  # last tokens of a prompt that are read one by one in any case
@@ -84,7 +84,7 @@ class Steps:
         padded = [*rows, *[rows[0]] * (count - len(rows))]  # twice the same work, and twice the same writes
         ids = [row.token for row in padded]
         with self.model.turn():
-            self.model.announce("next_tokens", rows)
+            self.model._announce("next_tokens", rows)
             tokens = (self._one.bind(ids[0]),) if count == 1 else Tensor(np.array(ids, np.int32).reshape(-1, 1))
             places = self._places([row.number for row in padded], [row.position for row in padded], 1)
             step = self._tokens.setdefault(count, Jit(self._next, runs_first=False))
@@ -97,7 +97,7 @@ class Steps:
         Padding is written behind the tokens, and overwritten before it is visible.
         """
         with self.model.turn():
-            self.model.announce("read", number, position, ids, size)
+            self.model._announce("read", number, position, ids, size)
             tokens = Tensor(np.array([[*ids, *[0] * (size - len(ids))]], np.int32))
             last = Tensor(np.array([len(ids) - 1], np.int32))
             step = self._pieces.setdefault(size, Jit(self._after, runs_first=False))
