@@ -1,4 +1,7 @@
-"""The weights of a model's file in memory: matrices in the layout that products read fastest."""
+"""The weights of a model's file in memory: matrices in the layout that products read fastest.
+
+Tests: tests/kernmill/llm/test_generate.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`follow`: what the ranks other than 0 do for a model over ranks: the steps that rank 0 announces, until it ends."""
+"""`follow`: what the ranks other than 0 do for a model over ranks: the steps that rank 0 announces, until it ends.
+
+Tests: tests/kernmill/llm/test_ranks.py.
+"""
 
 from __future__ import annotations
 
