@@ -28,7 +28,7 @@ from .arch.part import RankPart
 from .model_file import config_in
 from .split import SplitOptions, stages
 
-__all__ = ["RankedFile", "over_ranks"]
+__all__ = ["RankedFile", "link_to_next", "over_ranks"]
 
 _SAMPLES, _SAMPLE_BYTES = 16, 1 << 16  # of a file that are compared over the ranks
 _ONCE = ("attn_output.bias", "ffn_down.bias")  # are added by rank 0: the sum over ranks follows
@@ -132,7 +132,7 @@ def _ranks_table(size_bytes: int) -> DeviceTable:
     spec = next(iter(later.device_rates.device_table((), ()).specs))
     props = get_device().props()
     free = (props.free_bytes or props.total_bytes or 1 << 62) // dist.communicator().local_size
-    found = dist.communicator().all_objects((free, spec.bytes_per_ns, _link(size_bytes)))
+    found = dist.communicator().all_objects((free, spec.bytes_per_ns, link_to_next(size_bytes)))
     names = [f"rank {n}" for n in range(dist.size())]
     specs = [
         spec._replace(name=name, limit_bytes=free, bytes_per_ns=rate)
@@ -142,14 +142,14 @@ def _ranks_table(size_bytes: int) -> DeviceTable:
     return DeviceTable(tuple(specs), {(a, b): slowest for a in names for b in names if a != b})
 
 
-def _link(size_bytes: int) -> Link:
+def link_to_next(size_bytes: int) -> Link:
     """Measure messages from each rank to the next and back: the least time of an empty one, and the rate of 1 MB."""
     ranks = dist.communicator()
     after, before = (ranks.rank + 1) % ranks.size, (ranks.rank - 1) % ranks.size
     times: list[float] = []
     for count in (1, 1 << 20):
         sent, got, least = np.zeros(count, np.uint8), np.empty(count, np.uint8), float("inf")
-        for _ in range(5):
+        for _ in range(40 if count == 1 else 10):
             ranks.barrier()
             start = perf_counter_ns()
             if ranks.rank % 2 == 0:

@@ -1,0 +1,268 @@
+"""What a model costs over n machines, from measured rates and a table of links: where each split stops paying off.
+
+    python -m bench.scale                      # tables for 7B, 70B and gpt-oss, from this machine's rates
+    python -m bench.scale --rates 10 100       # GB/s read by a machine, and GFLOP/s of its products
+    mpirun -n 2 python -m bench.scale --check model.gguf   # predicted and measured time of a token, and counts
+
+A token reads all active weights once. A layer split adds a link at each border; a tensor split divides the reads, and
+adds two sums a layer. A training step computes 6 operations for each weight and token, and sums the gradients.
+Units: nanoseconds, bytes, bytes per nanosecond (GB/s), operations per nanosecond (GFLOP/s).
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kernmill import Context, dist
+from kernmill.formats import gguf
+from kernmill.ir import Link
+from kernmill.llm import Model
+from kernmill.llm.follow import follow
+from kernmill.llm.ranks import link_to_next
+from kernmill.llm.split import SplitOptions
+from kernmill.runtime import later
+
+__all__ = ["LINKS", "SHAPES", "Machine", "Shape", "counts", "layer_ns", "sum_ns", "tensor_ns", "training_ns"]
+
+LINKS = {  # latency of a message between two programs, and rate
+    "1 Gbit/s": Link(50_000, 0.125), "10 Gbit/s": Link(15_000, 1.25), "100 Gbit/s": Link(3_000, 12.5),
+    "400 Gbit/s": Link(2_000, 50.0),
+}  # fmt: skip
+MOST = 1024  # ranks
+PAYS = 1.25  # twice the ranks pay off where they are this much faster
+
+
+class Shape(NamedTuple):
+    """The sizes of a model. `used`: of `experts` by a token. `bits`: of a weight."""
+
+    width: int
+    layers: int
+    feed_forward: int
+    heads: int
+    kv_heads: int
+    head_width: int
+    vocabulary: int
+    experts: int = 0
+    used: int = 0
+    bits: float = 4.5
+
+    @property
+    def attention(self) -> int:
+        """Weights of a layer's attention."""
+        return self.width * self.head_width * 2 * (self.heads + self.kv_heads)
+
+    def weights(self, *, active: bool) -> int:
+        """Weights of all layers and the output; with `active` those that a token reads."""
+        count = (self.used if active else self.experts) if self.experts else 1
+        return (
+            self.layers * (self.attention + 3 * self.width * self.feed_forward * count) + self.width * self.vocabulary
+        )
+
+    @property
+    def token_bytes(self) -> float:
+        """Bytes that a token reads."""
+        return self.weights(active=True) * self.bits / 8
+
+
+SHAPES = {
+    "7B": Shape(4096, 32, 11008, 32, 32, 128, 32000),
+    "70B": Shape(8192, 80, 28672, 64, 8, 128, 32000),
+    "gpt-oss-20b": Shape(2880, 24, 2880, 64, 8, 64, 201088, 32, 4),
+    "gpt-oss-120b": Shape(2880, 36, 2880, 64, 8, 64, 201088, 128, 4),
+}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Measured rates of one rank: bytes read, operations of products, and a launch between two sums."""
+
+    bytes_per_ns: float
+    ops_per_ns: float
+    launch_ns: float = 20_000.0
+
+
+def sum_ns(link: Link, ranks: int, size: float) -> float:
+    """A sum over ranks: by halves where the latency counts, else around a ring."""
+    if ranks == 1:
+        return 0.0
+    rounds = math.ceil(math.log2(ranks))
+    ring = 2 * (ranks - 1) * (link.latency_ns + size / ranks / link.bytes_per_ns)
+    return min(ring, rounds * (link.latency_ns + size / link.bytes_per_ns))
+
+
+def layer_ns(shape: Shape, machine: Machine, link: Link, ranks: int) -> float:
+    """A token of one text, layers by rank: one rank computes at a time. With as many texts as ranks, `ranks` times
+    as many tokens are made."""
+    borders = 0 if ranks == 1 else (ranks - 1) * link.time_ns(4 * shape.width) + link.time_ns(4 * shape.vocabulary)
+    return shape.token_bytes / machine.bytes_per_ns + borders
+
+
+def tensor_ns(shape: Shape, machine: Machine, link: Link, ranks: int) -> float:
+    """A token of one text, every layer divided: by heads, rows and experts."""
+    reads = shape.token_bytes / machine.bytes_per_ns / ranks
+    if ranks == 1:
+        return reads
+    sums = (2 * shape.layers + 1) * (sum_ns(link, ranks, 4 * shape.width) + machine.launch_ns)
+    part = 4 * shape.vocabulary / ranks
+    return reads + sums + (ranks - 1) * (link.latency_ns + part / link.bytes_per_ns)
+
+
+def training_ns(shape: Shape, machine: Machine, link: Link, ranks: int, tokens: int = 4096) -> float:
+    """A step with `tokens` on each rank: gradients of float32 are summed after it."""
+    compute = 6 * shape.weights(active=True) * tokens / machine.ops_per_ns
+    return compute + sum_ns(link, ranks, 4 * shape.weights(active=False))
+
+
+def counts(shape: Shape, ranks: int) -> dict[str, tuple[int, int]]:
+    """Calls of a rank and their bytes for one token of a tensor split."""
+    return {
+        "all_reduce": (2 * shape.layers + 1, (2 * shape.layers + 1) * 4 * shape.width),
+        "all_gather": (1, 4 * -(-shape.vocabulary // ranks)),
+    }
+
+
+def most_that_pay(time_of: Callable[[int], float], most: int = MOST) -> int:
+    """The largest power of two of ranks up to which doubling pays off. `time_of`: for as much work on n ranks."""
+    ranks = 1
+    while 2 * ranks <= most and time_of(ranks) >= PAYS * time_of(2 * ranks):
+        ranks *= 2
+    return ranks
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+def rows(machine: Machine) -> Iterator[str]:
+    """A Markdown table: how many ranks pay off, and the tokens a second then."""
+    yield (
+        "| model | link | one rank: tokens/s | tensor split pays up to | tokens/s | layer split: loss by 8 ranks | "
+        "training pays up to |"
+    )
+    yield "| --- | --- | --: | --: | --: | --: | --: |"
+    for name, shape in SHAPES.items():
+        alone = layer_ns(shape, machine, LINKS["1 Gbit/s"], 1)
+        for speed, link in LINKS.items():
+            divides = [n for n in (2**k for k in range(11)) if shape.kv_heads % n == 0 and n <= MOST]
+            by_tensors = most_that_pay(lambda n, s=shape, k=link: tensor_ns(s, machine, k, n), max(divides))  # type: ignore[misc]
+            tokens = 1e9 / tensor_ns(shape, machine, link, by_tensors)
+            loss = layer_ns(shape, machine, link, 8) / alone - 1
+            trains = most_that_pay(lambda n, s=shape, k=link: training_ns(s, machine, k, n) / n)  # type: ignore[misc]
+            yield (
+                f"| {name} | {speed} | {1e9 / alone:.2f} | {by_tensors} ranks | {tokens:.2f} | {100 * loss:.1f} % | "
+                f"{trains} ranks |"
+            )
+
+
+def measured() -> Machine:
+    """The rates of this machine, which the runtime measures once."""
+    spec = next(iter(later.device_rates.device_table((), ()).specs))
+    return Machine(spec.bytes_per_ns, 2 * spec.products_per_ns)
+
+
+# --- check -----------------------------------------------------------------------------------------------------------
+class _Token(NamedTuple):
+    """A token on this rank: its time, the CPU time outside exchanges, and calls and bytes of these."""
+
+    ns: float
+    cpu_ns: float
+    calls: dict[str, tuple[int, int]]
+
+
+def token_ns(path: Path, wanted: SplitOptions | None, rounds: int) -> _Token:
+    """The least times of a token. On a machine that others use, the CPU time is what can be compared."""
+    with Model.from_gguf(path, capacity=256, wanted=wanted) as model:
+        ids, times, busy, found = [1, 2, 3], list[float](), list[float](), dict[str, tuple[int, int]]()
+        for _ in range(rounds):
+            before = dict(_counted)
+            _waited.clear()
+            start, cpu = time.perf_counter_ns(), time.thread_time_ns()
+            model.next_logits(ids)
+            times.append(time.perf_counter_ns() - start)
+            busy.append(time.thread_time_ns() - cpu - sum(_waited))
+            found = {name: (calls - before.get(name, (0, 0))[0], size - before.get(name, (0, 0))[1])
+                     for name, (calls, size) in _counted.items()}  # fmt: skip
+            ids.append(4)
+    return _Token(min(times[3:]), min(busy[3:]), found)
+
+
+_counted: dict[str, tuple[int, int]] = {}
+_waited: list[int] = []  # CPU time in the exchanges of a token
+
+
+def _count(ranks: Any) -> None:
+    """Count the calls of a communicator, and the bytes that this rank gives."""
+    for name in ("all_reduce", "all_gather", "send", "recv"):
+        inner = getattr(ranks, name)
+
+        def call(*given: Any, inner: Any = inner, name: str = name) -> None:
+            if name in ("all_reduce", "all_gather"):
+                arrays = given[1] if name == "all_reduce" else [given[1]]
+                calls, size = _counted.get(name, (0, 0))
+                _counted[name] = calls + len(arrays), size + sum(array.nbytes for array in arrays)
+            start = time.thread_time_ns()
+            inner(*given)
+            _waited.append(time.thread_time_ns() - start)
+
+        setattr(ranks, name, call)
+
+
+def check(path: Path, rounds: int) -> Iterator[str]:
+    """Compare predictions with this job: rank 0 gives lines."""
+    ranks = dist.communicator()
+    link = link_to_next(1 << 13)
+    ranks.barrier()
+    alone = token_ns(path, None, rounds) if ranks.rank == 0 else _Token(1.0, 1.0, {})
+    ranks.barrier()
+    file = gguf.read(path)
+    get = {key.partition(".")[2]: file.metadata[key] for key in file.metadata if not key.startswith("tokenizer")}
+    embedding = file.entries["token_embd.weight"]
+    layers, width = int(get["block_count"]), int(get["embedding_length"])
+    heads, kv = int(get["attention.head_count"]), int(get["attention.head_count_kv"])
+    shape = Shape(width, layers, int(get["feed_forward_length"]), heads, kv, width // heads, embedding.shape[0])
+    machine = Machine(shape.token_bytes / alone.ns, 1.0)
+    _count(ranks)
+    for mode, predict in (("layer", layer_ns), ("tensor", tensor_ns)):
+        if ranks.rank:
+            follow()
+            continue
+        found = token_ns(path, SplitOptions(mode=mode, over_ranks=True), rounds)
+        ranks.announce(("end",))
+        guess = predict(shape, machine, link, ranks.size)
+        yield (
+            f"{mode}: one rank {alone.ns / 1e6:.2f} ms ({alone.cpu_ns / 1e6:.2f} of CPU), {ranks.size} ranks "
+            f"{found.ns / 1e6:.2f} ms ({found.cpu_ns / 1e6:.2f} of CPU on rank 0 without exchanges), predicted "
+            f"{guess / 1e6:.2f} ms ({100 * (guess / found.ns - 1):+.0f} %)"
+        )
+        if mode == "tensor":
+            expected = counts(shape, ranks.size)
+            verdict = "equal" if found.calls == expected else "DIFFERENT"
+            yield f"counts of a token: {found.calls}, predicted {expected}: {verdict}"
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Print tables, or the check."""
+    parser = argparse.ArgumentParser(prog="python -m bench.scale", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rates", type=float, nargs=2, metavar=("GB/s", "GFLOP/s"), help="default: measured here")
+    parser.add_argument("--check", type=Path, metavar="GGUF", help="compare with runs of this job's ranks")
+    parser.add_argument("--rounds", type=int, default=20)
+    asked = parser.parse_args(given)
+    if asked.check is not None:
+        if dist.size() < 2:
+            parser.error("--check compares ranks: start it with mpirun -n 2")
+        with Context(THREADS=1):
+            for line in check(asked.check, asked.rounds):
+                print(line, flush=True)
+        return 0
+    machine = Machine(*asked.rates) if asked.rates else measured()
+    print(f"A rank reads {machine.bytes_per_ns:.1f} GB/s and computes {machine.ops_per_ns:.0f} GFLOP/s.\n")
+    print("\n".join(rows(machine)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
