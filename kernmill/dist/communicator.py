@@ -29,8 +29,6 @@ REDUCTIONS: dict[str, Callable[[Array, Array], Array]] = {
 class DistError(KernmillError, RuntimeError):
     """Ranks that cannot work together: one is missing, silent, or has something else than the others."""
 
-    is_common = False  # raised on all ranks: the first one speaks for them
-
 
 class Communicator(ABC):
     """The rank of this program among `size`, and what ranks exchange. Ranks are numbered from 0."""

@@ -63,12 +63,10 @@ def agree(what: str, value: Any, ranks: Communicator | None = None) -> None:
     found = (ranks or communicator()).all_objects(value)
     others = [number for number, one in enumerate(found) if one != found[0]]
     if others:
-        error = DistError(
+        raise DistError(
             f"the ranks differ in {what}: rank 0 has {found[0]}, rank {others[0]} has {found[others[0]]}. Start all "
             "with the same."
         )
-        error.is_common = True
-        raise error
 
 
 def end(status: int) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
-from kernmill.ir import np, setting
+from kernmill.ir import KernmillError, np, setting
 
 from .communicator import Array, Communicator, DistError, silence
 
@@ -218,13 +218,19 @@ class _Ending:
     def _leave(self, status: Any = None, /) -> Any:
         """`sys.exit`: nothing tells us later with which status the program ends."""
         self.status = 0 if status is None else status if isinstance(status, int) else 1
+        if isinstance(status, str):
+            self._let_rank_0_speak()
         return self._exit(status)
+
+    def _let_rank_0_speak(self) -> None:
+        """If rank 0 has the same to say, it ends this one meanwhile."""
+        if self._communicator.rank:
+            time.sleep(_ROLL_CALL_S)
 
     def _fail(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """An exception that nobody caught: show it with the rank, and end all."""
-        if isinstance(error, DistError) and error.is_common and self._communicator.rank:
-            time.sleep(_ROLL_CALL_S)  # rank 0 has the same, and shows it
-            self._communicator.abort(1)
+        if isinstance(error, KernmillError):
+            self._let_rank_0_speak()
         lines = "".join(traceback.format_exception(kind, error, trace)).splitlines()
         sys.stderr.write("".join(f"[rank {self._communicator.rank}] {line}\n" for line in lines))
         self._communicator.abort(130 if issubclass(kind, KeyboardInterrupt) else 1)

@@ -210,3 +210,10 @@ def test_a_model_over_ranks_without_mpirun_is_an_error() -> None:
                "run", "no.gguf", "-p", "x", "--split", "tensor")  # fmt: skip
     assert done.returncode == 2
     assert "start it with mpirun -n 2" in done.stderr
+
+
+@pytest.mark.parametrize("end", ["dist.share(range(7))", "sys.exit('share: 7 rows over 2 ranks')"])
+def test_a_batch_that_does_not_divide_is_said_once(end: str) -> None:
+    done = job(f"import sys; from kernmill import dist; dist.rank(); {end}")
+    assert done.returncode == 1
+    assert done.stderr.count("share: 7 rows over 2 ranks") == 1
