@@ -54,8 +54,9 @@ def over_ranks(file: gguf.GGUFFile, wanted: SplitOptions, cache_bytes: Callable[
     """
     dist.agree("the file of the model, or the options of its split", (_digest(file), wanted))
     config = config_in(file)
-    if any(kept.states for kept in kept_by(config)):
-        raise SettingError(f"--split over ranks: {config.name} models have recurrent layers. Run it on one rank.")
+    kind = ARCHITECTURES[config.name]
+    if any(kept.states for kept in kept_by(config)) or kind.layer_inputs is not Architecture.layer_inputs:
+        raise SettingError(f"--split: layers of {config.name} models share more than x. Run the model on one rank.")
     vocabulary = file.entries["token_embd.weight"].shape[0]
     part = RankPart(dist.rank(), dist.size(), 0, config.layers, vocabulary, wanted.mode == "tensor")
     if part.by_tensors:

@@ -154,9 +154,8 @@ class Architecture(LayerTensors):
         else:
             x = part.received((*tokens.shape, self.config.width))
         places = places._replace(inputs=self.layer_inputs(tokens, x))
-        layers = (
-            None if part is not None and part.by_tensors else layers
-        )  # a reduction ends a graph: none is a template
+        if part is not None and part.by_tensors:
+            layers = None  # a reduction ends a graph: none is a template
         for n in self.config.own_layers:
             matrices, vectors = self.matrices[n], self.vectors[n]
             if self.config.homes:
