@@ -55,6 +55,7 @@ TESTED_ELSEWHERE |= {
 }
 
 TOPICS: dict[str, str] = {  # tests of more than one source
+    "kernmill/dist/test_kills.py": "a rank is killed at any moment of training",
     "kernmill/profiling/test_origins.py": "layers, gradients and optimizers name what they compute",
     "kernmill/test_gradients.py": "a row for each public method",
     "kernmill/test_gradient_faults.py": "named regressions of autograd, tensors and captures",
