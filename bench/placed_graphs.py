@@ -142,7 +142,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     known = device_names()
     device.device_names = lambda: {**known, "FAR": "tests.far_device:FarDevice"}  # type: ignore[assignment]
     for name in given.device.split(","):
-        found = predictions(get_device(name).name, chosen, given.rounds)
+        opened = get_device(f"{name}?mib=512" if name == "FAR" else name).name
+        found = predictions(opened, chosen, given.rounds)
         for one in found:
             mark = "" if one.is_right else "  <-"
             times = f"predicted {one.predicted_ns / 1e3:9.1f} us  measured {one.measured_ns / 1e3:9.1f} us"

@@ -6,14 +6,15 @@ Units: nanoseconds, bytes, operations per nanosecond, bytes per nanosecond (= GB
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from .dtype import DType
 from .ops import Op
 
-__all__ = ["DeviceSpec", "DeviceTable", "Link", "Pin", "pin_of", "show_ns"]
+__all__ = ["FUNCTION_COST", "DeviceSpec", "DeviceTable", "Link", "Pin", "pin_of", "show_ns"]
 
 
 def show_ns(time_ns: float) -> str:
@@ -37,6 +38,10 @@ class Link(NamedTuple):
         return self.latency_ns + size_bytes / self.bytes_per_ns
 
 
+FUNCTION_COST = 4
+"""Op.cost of functions: exponentials, roots, quotients. Devices do them at another rate than additions."""
+
+
 class Pin(NamedTuple):
     """A regular expression, searched in source lines and layers, and the device of what they compute."""
 
@@ -58,21 +63,30 @@ class DeviceSpec(NamedTuple):
     launch_ns: float = 1_000.0  # of one kernel that does nothing
     ops_per_ns: float = 1.0  # additions of float32, and what costs as much (Op.cost)
     products_per_ns: float = 1.0  # multiply-adds of a matrix product
-    bytes_per_ns: float = 1.0  # read from memory
+    bytes_per_ns: float = 1.0  # read or written
+    near_bytes: float = float(1 << 62)  # of a kernel: more of them exceed the caches
+    far_bytes_per_ns: float = 1.0  # read or written by such a kernel
+    functions_per_ns: float = 0.0  # exponentials and the like, in additions by Op.cost; 0: as additions
     limit_bytes: int = 1 << 62  # of all buffers together
     max_alloc_bytes: int = 1 << 62  # of one buffer
     computes: bool = True  # False: holds tensors only, since DEVICE does not name it
     refused: Mapping[tuple[Op, tuple[DType, ...]], str] = {}  # ops by dtypes of operands, and why
 
     def with_rates(self, rates: Sequence[float]) -> Self:
-        """The device with other rates, in the order of the fields."""
-        launch_ns, ops, products, size_bytes = rates
-        return self._replace(launch_ns=launch_ns, ops_per_ns=ops, products_per_ns=products, bytes_per_ns=size_bytes)
+        """The device with other rates, in the order of the fields; those behind the fourth may be absent."""
+        given: dict[str, Any] = dict(zip(self._fields[1:8], rates, strict=False))
+        return self._replace(**given)
 
-    def kernel_ns(self, work: float, products: float, size_bytes: float) -> float:
-        """Predicted time of a kernel: the launch, and the longer of computing and reading."""
-        computing = work / self.ops_per_ns + products / self.products_per_ns
-        return self.launch_ns + max(computing, size_bytes / self.bytes_per_ns)
+    def memory_ns(self, size_bytes: float) -> float:
+        """Predicted time of reading or writing so many bytes in a kernel."""
+        return size_bytes / (self.bytes_per_ns if size_bytes <= self.near_bytes else self.far_bytes_per_ns)
+
+    def kernel_ns(self, additions: float, functions: float, *, products: float, size_bytes: float) -> float:
+        """Predicted time of a kernel: the launch, computing, and memory. The latter two overlap in part: of equal
+        times both together take 1.4 of one."""
+        computing = additions / self.ops_per_ns + functions / (self.functions_per_ns or self.ops_per_ns)
+        computing += products / self.products_per_ns
+        return self.launch_ns + math.hypot(computing, self.memory_ns(size_bytes))
 
 
 def _shown(refused: Mapping[tuple[Op, tuple[DType, ...]], str]) -> list[str]:
@@ -98,7 +112,7 @@ class DeviceTable(NamedTuple):
 
     def text(self) -> str:
         """All that a placement depends on but free memory, the same in every process."""
-        rows = [str([*spec[:5], spec.max_alloc_bytes, spec.computes, _shown(spec.refused)]) for spec in self.specs]
+        rows = [str([*spec[:8], spec.max_alloc_bytes, spec.computes, _shown(spec.refused)]) for spec in self.specs]
         return "\n".join([self.method, *rows, *(f"{pair} {link}" for pair, link in sorted(self.links.items()))])
 
     def copy_ns(self, source: str, target: str, size_bytes: int) -> float:

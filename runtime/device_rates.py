@@ -12,9 +12,11 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
 from typing import NamedTuple
 
 from kernmill.ir import (
+    CompileError,
     DeviceError,
     DeviceSpec,
     DeviceTable,
@@ -49,9 +51,12 @@ __all__ = ["Ceilings", "device_table", "measured_ceilings", "measured_device", "
 
 _ENOUGH_NS = 1_000_000  # of a small kernel: longer ones are of a device that is slow
 _FEW = 1 << 10  # elements of a small kernel
-_RUNS, _MANY_RUNS = 5, 20
+_RUNS, _MANY_RUNS, _SHORT_RUNS = 5, 20, 50  # of a long kernel, of one whose best time counts, of a short one
 _SIDE, _STREAM, _SHORT = 512, 1 << 24, 1 << 16  # of the product; elements of the long and the short stream
 _ADDITIONS = 64  # of each element, in the kernel that measures them
+_CHAINS = 4  # polynomials that these are in
+_FUNCTIONS = 8  # exponentials of each element, in the kernel that measures operations
+_NEAR = 0.75  # of the best rate: a longer stream that is slower than this exceeds the caches
 _SMALL, _LARGE = 256, 1 << 20  # bytes of the copies over a link
 
 _tables: dict[tuple[str, ...], DeviceTable] = {}
@@ -145,14 +150,51 @@ def _measure_device(device: Device) -> list[float]:
     room = _room(device) // dtypes.float32.size_bytes
     count, many, side = (_FEW, _FEW, 16) if is_slow else (min(1 << 16, room), min(1 << 20, room), 256)
     side = side if side * side < room else 16
-    adding, streaming = (_time(device, _elementwise(*work)) for work in ((count, _ADDITIONS), (many, 1)))
-    product = _time(device, _product(side))
+    adding, product = (max(1.0, _time(device, work) - launch) for work in (_additions(count), _product(side)))
+    try:
+        functions = max(1.0, _time(device, _functions(count)) - launch)
+    except CompileError:  # it has none
+        functions = adding
+    streams = {n: _stream_rate(device, n, launch) for n in _lengths(many, 1 if is_slow else room)}
+    near = max(n for n, rate in streams.items() if rate >= _NEAR * max(streams.values()))
     return [
         launch,
-        _ADDITIONS * count / max(1.0, adding - launch),
-        side**3 / max(1.0, product - launch),
-        2 * many * dtypes.float32.size_bytes / max(1.0, streaming - launch),
+        _ADDITIONS * count / adding,
+        side**3 / product,
+        streams[many],
+        float(1 << 62 if near == max(streams) else 2 * near * dtypes.float32.size_bytes),
+        streams[max(streams)],
+        _FUNCTIONS * (Ops.EXP.cost + 2) * count / functions,
     ]
+
+
+def _lengths(first: int, most: int) -> list[int]:
+    """Elements of streams: up to several times what caches hold."""
+    found = [first]
+    while 2 * found[-1] <= min(most, _STREAM):
+        found.append(2 * found[-1])
+    return found
+
+
+def _stream_rate(device: Device, count: int, launch_ns: float) -> float:
+    """Bytes per nanosecond of a kernel that reads and writes so many values."""
+    return 2 * count * dtypes.float32.size_bytes / max(1.0, _time(device, _elementwise(count, 1), min) - launch_ns)
+
+
+def _additions(size: int) -> tuple[UOp, list[int]]:
+    """Polynomials, whose sum is taken: some operations wait for each other, and others do not."""
+    x = UOp(Ops.PARAM, dtypes.float32, (), (0, size))
+    chains = [x.alu(Ops.ADD, const(dtypes.float32, n + 0.5)) for n in range(_CHAINS)]
+    for step in range((_ADDITIONS // _CHAINS - 2) // 2):
+        chains = [y.alu(Ops.MUL, x).alu(Ops.ADD, const(dtypes.float32, step + n / 8)) for n, y in enumerate(chains)]
+    return reduce(lambda a, b: a.alu(Ops.ADD, b), chains), [size]
+
+
+def _functions(size: int) -> tuple[UOp, list[int]]:
+    """Exponentials of small numbers: what limits a kernel without products, where memory does not."""
+    x = UOp(Ops.PARAM, dtypes.float32, (), (0, size))
+    terms = [x.alu(Ops.MUL, const(dtypes.float32, 0.3 + 0.1 * n)).alu(Ops.EXP) for n in range(_FUNCTIONS)]
+    return reduce(lambda a, b: a.alu(Ops.ADD, b), terms), [size]
 
 
 def _room(device: Device) -> int:
@@ -208,7 +250,7 @@ def median_ns(
     two: a first run alone may have started threads."""
     run()
     times: list[float] = []
-    while len(times) < runs and sum(times) < 100 * _ENOUGH_NS:
+    while len(times) < (runs if sum(times) > _ENOUGH_NS else _SHORT_RUNS) and sum(times) < 100 * _ENOUGH_NS:
         start = time.perf_counter_ns()
         run()
         times.append(time.perf_counter_ns() - start)

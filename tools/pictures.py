@@ -13,8 +13,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import kernmill.compiler as compiler
-from kernmill.ir import GraphPlan, Kernel, Ops, Stage, Target, elementwise, print_uops
+from kernmill.ir import Copy, GraphPlan, Kernel, Ops, Stage, Target, current_origin, elementwise, print_uops, show_ns
 from kernmill.renderers import LLVM_OPS
+from tests.compiler.graph.test_place_by_passes import TABLE, Decoder
 from tests.compiler.kernels import data, matmul, only, relu, scheduled, softmax, total
 from tests.test_layers import USES
 from tools.paths import capture_paths, matmul_path, replay_path
@@ -256,6 +257,36 @@ def memory() -> str:
     return picture(80 + wide * len(kernels), 100 + high, "A memory plan", parts)
 
 
+def placement() -> str:
+    """A decoder's token over two devices: kernels in order, in the row of their device, and the copies between rows."""
+    current_origin.line = ""  # nodes are shared: the dumps of other pages would get lines
+    roots, devices, _ = Decoder(is_fed=False).closed()
+    current_origin.line = None
+    plan = compiler.plan_graph(compiler.Draft(roots, devices, frozenset(), "HOST", TABLE)).plan
+    rows, wide = {"HOST": 50.0, "ACC": 170.0}, 28
+    kernels = [item for item in plan.items if isinstance(item, Kernel)]
+    where, parts = dict[int, float](), [text(10, y + 24, name, size=12) for name, y in rows.items()]
+    for number, kernel in enumerate(kernels):
+        x, y = 70.0 + wide * number, rows[kernel.device]
+        where |= dict.fromkeys(kernel.outputs, x + wide / 2)
+        parts.append(box(x, y, wide - 3, 40, COLORS["kernmill" if kernel.device == "HOST" else "runtime"]))
+        parts += [text(x + 2, y + 14 + 12 * n, word, size=8) for n, word in enumerate(kernel.name.split("_")[:2])]
+    for item in plan.items:
+        if isinstance(item, Copy):
+            source, target = plan.buffers[item.source], plan.buffers[item.target]
+            first = next(n for n, kernel in enumerate(kernels) if item.target in kernel.buffers)
+            x, y = where.get(item.source, 70.0), rows[source.device]
+            size = int(target.numel) * target.dtype.size_bytes
+            parts.append(arrow(x, y + 40, 70 + wide * first + wide / 2, rows[target.device]))
+            parts.append(text(x + 24, y + 70, f"{size:,} bytes", size=10))
+    found = plan.placement
+    assert found is not None
+    alone = ", ".join(f"all on {name}: {show_ns(ns)}" for name, ns in sorted(found.alternatives.items()))
+    parts.append(text(10, 24, f"One token, layer 1 on HOST, layer 2 on ACC: {show_ns(found.predicted_ns)} predicted"))
+    parts.append(text(10, 240, f"{alone}, with copies of the other layer's weights", size=10))
+    return picture(90 + wide * len(kernels), 256, "One graph over two devices", parts)
+
+
 PICTURES = {
     "layers.svg": layers,
     "pipeline.svg": pipeline,
@@ -263,4 +294,5 @@ PICTURES = {
     "captures.svg": captures,
     "replay.svg": replay_calls,
     "memory.svg": memory,
+    "placement.svg": placement,  # last: nodes are shared, and the dumps above number them as they were made
 }

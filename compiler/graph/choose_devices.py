@@ -47,7 +47,8 @@ class PlacementChoice:
             is_free = unit.pinned is None or unit.pin is not None
             if is_free and spec.refused and any(refusal(spec.refused, node) for node in unit.nodes):
                 continue
-            time = spec.kernel_ns(max(unit.work, 0.0), unit.products, unit.size_bytes)
+            additions, size = max(unit.work, 0.0), unit.size_bytes
+            time = spec.kernel_ns(additions, unit.functions, products=unit.products, size_bytes=size)
             found[spec.name] = time + price.get(spec.name, 0.0) * unit.size_bytes
         return found
 

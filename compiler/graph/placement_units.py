@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kernmill.ir import OpGroup, Ops, Pin, UOp, dtypes, numel, pin_of, static
+from kernmill.ir import FUNCTION_COST, OpGroup, Ops, Pin, UOp, dtypes, numel, pin_of, static
 
 __all__ = ["PlacementUnit", "Value", "base_of", "find_units", "is_view", "size_bytes"]
 
@@ -39,6 +39,7 @@ class PlacementUnit:
     nodes: list[UOp] = field(default_factory=list[UOp])
     inputs: dict[UOp, Value] = field(default_factory=dict[UOp, Value])  # by the source that is read
     work: float = 0.0  # additions, or what takes as long
+    functions: float = 0.0  # exponentials and the like, in additions
     products: float = 0.0  # multiply-adds of matrix products
     read_bytes: int = 0
     pinned: str | None = None
@@ -161,7 +162,11 @@ def _count(unit: PlacementUnit, node: UOp, unit_of: dict[UOp, PlacementUnit], fr
         else:
             unit.work += terms
     elif node.op.is_elementwise:
-        unit.work += float(static((numel(node.shape),))[0]) * node.op.cost
+        cost = float(static((numel(node.shape),))[0]) * node.op.cost
+        if node.op.cost >= FUNCTION_COST:
+            unit.functions += cost
+        else:
+            unit.work += cost
 
 
 def _connect(

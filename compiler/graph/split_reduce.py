@@ -77,7 +77,10 @@ def _split_reduction(node: UOp, new: UOp) -> UOp:
         cut = reshape(flat, (outputs, parts, inner))
     partial = reshape(reduce_axes(cut, op, tuple(range(2, len(cut.shape)))), (outputs, parts))
     stored = UOp(Ops.CONTIGUOUS, partial.dtype, (partial,))
-    return reshape(reduce_axes(stored, op, (1,)), node.shape)
+    made = reshape(reduce_axes(stored, op, (1,)), node.shape)
+    for part in made.toposort(stop=lambda below: below is source):
+        part.origin = part.origin or node.origin  # kernels of both halves have the line, and pins find them
+    return made
 
 
 def _padded_with_neutral(flat: UOp, op: Op, length: int, wanted: int) -> UOp:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from kernmill.ir import Ops, UOp, closed_ranges, memory_of
+from kernmill.ir import FUNCTION_COST, Ops, UOp, closed_ranges, memory_of
 
 from .facts import iterations
 from .linearize import loop_paths
@@ -23,14 +23,15 @@ class Estimate:
     flops: int
     bytes_moved: int
     work_ns: float
-    additions: float = 0.0  # and what takes as long (Op.cost), without those of products
+    additions: float = 0.0  # and what takes as long (Op.cost), without those of products and functions
+    functions: float = 0.0  # exponentials and the like, in additions by Op.cost
     products: float = 0.0  # multiply-adds whose sums are taken
 
 
 def estimate(ast: UOp) -> Estimate:
     """Counts for one launch; symbolic sizes count at their greatest."""
     paths = loop_paths(ast)
-    flops = steps = products = 0
+    flops = steps = products = functions = 0
     touched: dict[UOp, int] = {}
     for node in ast.toposort():
         times = prod(iterations(loop) for loop in max((paths[r] for r in node.ranges), key=len, default=()))
@@ -42,8 +43,10 @@ def estimate(ast: UOp) -> Estimate:
             times *= prod(iterations(loop) for loop in closed_ranges(node))
             flops += times if node.dtype.is_float else 0
             steps += times * node.op.cost
+            functions += times * node.op.cost if node.op.cost >= FUNCTION_COST else 0
             if node.op is Ops.REDUCE and node.arg[0] is Ops.ADD and node.src[0].op is Ops.MUL:
                 products += times
     bytes_moved = sum(count * param.dtype.size_bytes for param, count in touched.items())
-    additions = max(0.0, steps - products * (Ops.REDUCE.cost + Ops.MUL.cost))
-    return Estimate(flops, bytes_moved, max(steps / _OPS_PER_NS, bytes_moved / _BYTES_PER_NS), additions, products)
+    additions = max(0.0, steps - functions - products * (Ops.REDUCE.cost + Ops.MUL.cost))
+    work_ns = max(steps / _OPS_PER_NS, bytes_moved / _BYTES_PER_NS)
+    return Estimate(flops, bytes_moved, work_ns, additions, functions, products)

@@ -206,7 +206,7 @@ def _ranges(
                     continue
                 before = least[begin][1]
                 border = table.copy_ns(before[-1], name, residual) if before else 0.0
-                time = least[begin][0] + border + (bytes_read[end] - bytes_read[begin]) / spec.bytes_per_ns
+                time = least[begin][0] + border + spec.memory_ns(bytes_read[end] - bytes_read[begin])
                 if time < after[end][0]:
                     after[end] = time, [*before, *[name] * (end - begin)]
         least = after

@@ -77,3 +77,12 @@ def test_the_neutral_element_changes_nothing(op: Op, dtype: DType) -> None:
         assert run_graph(x.alu(op, neutral), []) == np.array(x.arg, numpy_name(dtype)), f"{op} {neutral.arg} {value}"
     assert neutral.dtype is dtype
     assert F32.is_float
+
+
+def test_both_halves_have_the_line_of_the_whole() -> None:
+    """Reports named no line, and no pin found them."""
+    whole = total(data(0, 3 << 19), 0)  # nodes are shared: no other test has this one
+    whole.origin = "train.py:7"
+    halves = [node for node in split(whole).toposort() if node.op is Ops.REDUCE]
+    assert len(halves) == 2
+    assert {node.origin for node in halves} == {"train.py:7"}
