@@ -140,8 +140,10 @@ def _measure_ceilings(device: Device) -> list[float]:
 
 
 def _tag(device: Device) -> list[str]:
+    """What the rates of a device depend on. Equal devices have equal rates: else noise would decide between them."""
     threads = f"{setting('THREADS')} of {cpu_sharers()}" if cpu_sharers() > 1 else str(setting("THREADS"))
-    return [device.name, device.cache_tag(), device.description, str(setting("TARGET")), threads]
+    kind, options = device.name.partition(":")[0], json.dumps(sorted(device.options.items()))
+    return [kind, options, device.cache_tag(), device.description, str(setting("TARGET")), threads]
 
 
 def _measure_device(device: Device) -> list[float]:

@@ -62,3 +62,13 @@ def test_a_damaged_entry_is_measured_again(fresh: Path, monkeypatch: pytest.Monk
             key = compile_cache.cache_key("rates", "device", "x", schedules.stamp())
             compile_cache.default_cache("rates").put(key, payload, {})
             assert device_rates._stored(["device", "x"], lambda: [3.0]) == [3.0]
+
+
+def test_equal_devices_have_equal_rates(fresh: Path, far: Any) -> None:
+    """Each was measured: what noise made look faster got the weights of the others."""
+    names = [far(0), far(1), far(2, mib=8)]
+    with Context(DEVICE=",".join(names), CACHE_DIR=str(fresh)):
+        table = device_rates.device_table((), ())
+    assert table.specs[0][1:8] == table.specs[1][1:8]
+    assert table.links[names[0], names[1]] == table.links[names[1], names[0]]
+    assert {pair for pair in table.links} == {(a, b) for a in names for b in names if a != b}
