@@ -71,4 +71,4 @@ def test_equal_devices_have_equal_rates(fresh: Path, far: Any) -> None:
         table = device_rates.device_table((), ())
     assert table.specs[0][1:8] == table.specs[1][1:8]
     assert table.links[names[0], names[1]] == table.links[names[1], names[0]]
-    assert {pair for pair in table.links} == {(a, b) for a in names for b in names if a != b}
+    assert set(table.links) == {(a, b) for a in names for b in names if a != b}
