@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from .attention_rows import ATTENTION_ROWS
 from .block_rows import BLOCK_ROWS
 from .conv_rows import CONV_ROWS
+from .device_pipeline import DEVICE_ROWS
 from .figures import digits, ratios_to, show_bytes, show_seconds, spread
 from .fresh_rows import FRESH_ROWS
 from .hog_rows import HOG_ROWS
@@ -30,7 +31,7 @@ __all__ = ["EXPRESSION_ROWS", "ROWS", "measure_all", "measure_row"]
 EXPRESSION_ROWS: list[Row] = [*MATMUL_ROWS, *ATTENTION_ROWS, *CONV_ROWS, *TENSOR_ROWS, *QUANT_ROWS]
 ROWS: list[Row] = [
     *EXPRESSION_ROWS, *LAUNCH_ROWS, *TRAIN_ROWS, *HOG_ROWS, *FRESH_ROWS,
-    *BLOCK_ROWS,
+    *BLOCK_ROWS, *DEVICE_ROWS,
 ]  # fmt: skip
 
 
