@@ -152,3 +152,10 @@ def test_training_over_three_devices(drawn: random.Random, far: Any) -> None:
         names = ["LLVM", far(0), far(1)]
         for one, other in zip(alone, train(names, [names[seed % 3], names[2], names[1]]), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(0, 2 * SEEDS, 3))
+def test_graphs_over_far_devices(seed: int, drawn: random.Random, far: Any) -> None:
+    """Constants, and leaves that never change, are read on devices that cannot address each other's memory."""
+    drawn.seed(seed)
+    check_graph(seed, ["LLVM", far(0), far(1)])
