@@ -123,6 +123,8 @@ def _run(given: argparse.Namespace) -> int:
 def _given(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the command and its arguments; options shared with llama.cpp are parsed by their tables."""
     rest = list(arguments[1:])
+    if "--list-devices" in rest and arguments[0] in ("run", "serve", "bench"):
+        return argparse.Namespace(command=list_devices)
     if arguments[:1] == ["run"]:
         return argparse.Namespace(command=run_model, **vars(options.read("run", rest, description=_RUN)))
     if arguments[:1] == ["serve"]:
@@ -243,6 +245,13 @@ def show_info(given: argparse.Namespace) -> int:
     print("\nsettings that differ from the default")
     for name, value in changed.items() or {"none": ""}.items():
         print(f"  {name}={value}" if value != "" else f"  {name}")
+    return 0
+
+
+def list_devices(given: argparse.Namespace) -> int:
+    """--list-devices: a line for each device that can be opened."""
+    for name in device_names():
+        print("\n".join(_device_lines(name, default_device())))
     return 0
 
 

@@ -134,6 +134,7 @@ _SPLIT = (
     Option("-ngl --gpu-layers --n-gpu-layers", int, None, "of several devices: how many of the last layers, and the output, leave the CPU; negative = all; default: the fastest split that fits", "N"),
     Option("-ts --tensor-split", _list_of_shares, (), "shares of the layers, one for each device that is not the CPU, or for each rank, such as 3,1", "N,N"),
     Option("-sm --split-mode --split", _one_of("layer", "tensor", "none"), "layer", "layer: layers over all devices, or over the ranks of mpirun; none: on one device (-mg); tensor: heads and rows of each layer over ranks", "MODE"),
+    Option("--list-devices", None, False, "print the devices and exit"),
     Option("-mg --main-gpu", int, 0, "position of the device for -sm none", "N"),
     Option("-ot --override-tensor", _override, None, "tensors whose names match a regular expression go to a device; may be repeated", "REGEX=DEVICE", repeats=True),
     Option("-cmoe --cpu-moe", None, False, "weights of experts stay on the CPU"),

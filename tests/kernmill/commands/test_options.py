@@ -270,3 +270,11 @@ def test_no_name_is_in_two_rows_or_told_to_be_another() -> None:
         others = [name for row, _ in options._OTHERS for name in row.split()]
         assert len(set(others)) == len(others)
     assert not {name for row in options.RUN for name in row.names.split()} & set(others)
+
+
+@pytest.mark.parametrize("command", ["run", "serve", "bench"])
+def test_devices_are_listed(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--list-devices"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("LLVM ") and "(default)" in line for line in lines)
+    assert any(line.startswith("PYTHON ") for line in lines)
