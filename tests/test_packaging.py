@@ -46,6 +46,7 @@ TESTED_ELSEWHERE |= dict.fromkeys(
 )
 TESTED_ELSEWHERE |= {
     "kernmill/commands/generation.py": "tests/kernmill/commands/test_options.py hands over every option",
+    "kernmill/llm/memory_needs.py": "tests/kernmill/llm/test_run.py runs out of memory",
     "kernmill/llm/masks.py": "tests/kernmill/llm/test_grammar.py generates under masks",
     "kernmill/llm/sampling_steps.py": "tests/kernmill/llm/test_sampling.py has a test for each step",
     "kernmill/commands/serving.py": "tests/kernmill/serve/test_running.py runs the command",

@@ -508,6 +508,7 @@ def run_model(given: argparse.Namespace) -> int:
         prompt, given.chat, options.typed_text(given.system, given), given.n_predict, given.ctx_size,
         options.cache_types(given), not given.no_display_prompt, given.single_turn, given.ignore_eos, given.batch_size,
         tuple(options.typed_text(text, given) for text in given.stop or ()), wanted, generation.grammar("run", given),
+        generation.adapters(given),
     )  # fmt: skip
     with Context(THREADS=given.threads or setting("THREADS")):
         return _led(wanted, run(given.model, asked, generation.sampling("run", given).sampler()))

@@ -12,7 +12,7 @@ from kernmill.ir import SettingError
 from ..llm.sampling import SamplingOptions
 from . import options
 
-__all__ = ["file_text", "grammar", "sampling", "template"]
+__all__ = ["adapters", "file_text", "grammar", "sampling", "template"]
 
 _LETTERS = {
     "e": "penalties", "d": "dry", "s": "top_n_sigma", "k": "top_k", "y": "typ_p", "p": "top_p", "m": "min_p",
@@ -63,6 +63,11 @@ def grammar(command: str, given: argparse.Namespace) -> tuple[str, str] | None:
     for name, value in found.items():
         return names[name], file_text(command, value, name) if name.endswith("-file") else value
     return None
+
+
+def adapters(given: argparse.Namespace) -> dict[str, float]:
+    """Return the adapters of a command line by path, with their scales."""
+    return {**dict.fromkeys(given.lora or (), 1.0), **dict(given.lora_scaled or ())}
 
 
 def template(command: str, given: argparse.Namespace) -> str | None:

@@ -11,7 +11,8 @@ from typing import Any
 from kernmill.ir import Context, FormatError, SettingError, setting
 
 from ..formats import gguf
-from ..llm.generate import Model, needing_memory
+from ..llm.generate import Model
+from ..llm.memory_needs import needing_memory
 from ..llm.model_file import naming
 from ..llm.tokenizer import Tokenizer
 from . import options

@@ -115,6 +115,15 @@ def _one_of(*words: str) -> Callable[[str], str]:
     return chosen
 
 
+def _scaled(text: str) -> tuple[str, float]:
+    """Parse a path and a scale, such as lora.gguf:0.5."""
+    path, colon, scale = text.rpartition(":")
+    try:
+        return path, float(scale) if colon and path else float("bad")
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a path, : and a number, such as lora.gguf:0.5") from None
+
+
 def _names_of_steps(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(";") if part.strip())
 
@@ -140,6 +149,10 @@ _SPLIT = (
     Option("-cmoe --cpu-moe", None, False, "weights of experts stay on the CPU"),
     Option("-ncmoe --n-cpu-moe", _TOKENS, None, "those of the first N layers", "N"),
     Option("-nkvo --no-kv-offload", None, False, "keys and values stay on the CPU"),
+)
+_ADAPTERS = (
+    Option("--lora", str, None, "a LoRA adapter, a GGUF file; may be repeated", "FILE", repeats=True),
+    Option("--lora-scaled", _scaled, None, "the same with a scale; may be repeated", "FILE:SCALE", repeats=True),
 )
 _SAMPLING = (
     Option("--temperature --temp", float, 0.8, "sampling temperature, 0 = greedy", "N"),
@@ -187,6 +200,7 @@ RUN = (
     Option("-jf --json-schema-file", str, None, "the same, from a file", "FILE"),
     Option("--ignore-eos", None, False, "never choose the tokens that end a text"),
     Option("-s --seed", int, None, "random seed; -1 = random (default)", "N"),
+    *_ADAPTERS,
     Option("-t --threads", _THREADS, None, "number of threads; 0, -1 = the setting THREADS (default)", "N"),
     *_SHARED,
     *_SPLIT,
@@ -219,6 +233,9 @@ SERVE = (
     Option("--no-slots", None, False, "no /slots"),
     Option("--no-metrics", None, False, "no /metrics"),
     Option("-s --seed", int, None, "random seed of requests without one; -1 = random (default)", "N"),
+    *_ADAPTERS,
+    Option("-md --model-draft", str, None, "a smaller model of the same vocabulary that guesses the next tokens", "FILE"),
+    Option("--spec-type", _one_of("none", "ngram-simple"), None, "ngram-simple: guess the next tokens by what followed the last ones before", "KIND"),
     Option("-v --verbose", None, False, "print a line for each request, without its text"),
     Option("-t --threads", _THREADS, None, "number of threads; 0, -1 = the setting THREADS (default)", "N"),
     *_SAMPLING,
@@ -276,7 +293,8 @@ _OTHERS = (  # names of llama.cpp (also with a -suffix) that would change the re
     ("-sysf --system-prompt-file", 'Write -sys "$(cat FILE)".'),
     ("-bf --binary-file", "Give a text with -f FILE."),
     ("-hf -hfr --hf-repo --hf -hff --hf-file -mu --model-url -dr --docker-repo", "Download the GGUF file, and give its path: -m FILE."),
-    ("-md --model-draft --draft --lora --control-vector -mm --mmproj --image --audio -ctkd -ctvd", "Only the model of the file runs, on text, without additions."),
+    ("-md --model-draft --draft --spec-type", "kernmill serve checks guesses of a draft model. Remove it here."),
+    ("--control-vector -mm --mmproj --image --audio -ctkd -ctvd", "Only the model of the file runs, on text, without additions."),
     ("--rope --yarn -gan --grp-attn -gaw --override-kv", "The file says how the model computes. Change the file."),
     ("--context-shift", "A text ends where the context is full, and a conversation continues without its oldest exchanges."),
     ("-pg -d --n-depth -embd --embeddings", "Prompt lengths are -p N,N, generated lengths -n N,N; each test begins with an empty context."),

@@ -19,7 +19,8 @@ from kernmill.runtime import get_device, host, wait_for_large_pages
 from ..formats import gguf
 from ..quant.mixes import MIXES
 from .arch.cache import CACHE_TYPES, CacheTypes, pair_of
-from .generate import Model, needing_memory
+from .generate import Model
+from .memory_needs import needing_memory
 
 __all__ = ["OUTPUTS", "Test", "Wanted", "measure", "run"]
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import Any
@@ -34,8 +34,11 @@ from .generate import Model
 from .generation import stop_strings
 from .sampling import SamplingOptions
 from .sequences import (
+    DraftSource,
     Generation,
     GenerationRequest,
+    ModelDraft,
+    NgramDraft,
     Piece,
     QueueFull,
     Slot,
@@ -46,13 +49,16 @@ from .sequences import (
     Usage,
 )
 from .sequences.slots import common_length
-from .sequences.steps import Row
+from .sequences.steps import CHECKED, Row
 
 __all__ = [
+    "DraftSource",
     "Engine",
     "EngineFigures",
     "Generation",
     "GenerationRequest",
+    "ModelDraft",
+    "NgramDraft",
     "Piece",
     "QueueFull",
     "SamplingOptions",
@@ -63,6 +69,7 @@ __all__ = [
 
 
 Array = np.ndarray[Any, Any]
+_COUNTED = ("tokens", "prompt_tokens", "cached_tokens", "requests", "ended", "guessed", "accepted", "steps")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,7 @@ class EngineFigures:
     tokens         new tokens of all answers.
     prompt_tokens  of all prompts that were begun; cached_tokens: those of them that were in a cache.
     requests       all that were submitted; `ended`: those that are done.
+    guessed, accepted  tokens of a draft that were checked, and those of them that were right.
     steps          of the model: one token for some slots, or a piece of a prompt.
     busy_ns        time in steps.
     """
@@ -81,6 +89,8 @@ class EngineFigures:
     cached_tokens: int
     requests: int
     ended: int
+    guessed: int
+    accepted: int
     steps: int
     busy_ns: int
     queue_length: int
@@ -95,8 +105,8 @@ class Engine:
     context     positions of each slot; default: the model's capacity.
     queue       most requests that wait for a slot.
     chunk       most tokens of a prompt that are read between two tokens of the others.
+    draft       guesses of next tokens, of which several are checked in one step: NgramDraft(), or ModelDraft(model).
     cache_type  of keys and values, as for Model; default: the type of the model's own cache.
-    warm_up     build the graphs of all steps now; else each is built when first needed, while all texts wait.
 
     Raises:
         SettingError: a value outside its range, or an encoder; SettingError is a ValueError.
@@ -111,7 +121,7 @@ class Engine:
         queue: int = 64,
         chunk: int = 256,
         cache_type: CacheTypes | None = None,
-        warm_up: bool = False,
+        draft: DraftSource | None = None,
     ) -> None:
         if not model.architecture.is_causal:
             raise SettingError(
@@ -130,15 +140,21 @@ class Engine:
         self.model, self.context, self.queue_limit = model, context, queue
         self._steps = Steps(model, slots, context, min(chunk, context), cache_type or model.cache_type)
         self._slots = [Slot(number) for number in range(slots)]
+        self._draft = draft
+        if draft is not None:
+            if self._steps.has_states:
+                raise SettingError(
+                    f"Engine: {model.config.name} has a state for each text, which cannot go back behind a wrong "
+                    "guess. Leave out the draft."
+                )
+            draft.open(model, slots, context)
         self._waiting: deque[Task] = deque()
         self._changed = threading.Condition()
         self._is_closing = False
         self._error: BaseException | None = None
         self._turn = 0  # of prompts: the slot after the one that read last
-        self._counts = dict.fromkeys(("tokens", "prompt_tokens", "cached_tokens", "requests", "ended", "steps"), 0)
+        self._counts = dict.fromkeys(_COUNTED, 0)
         self._busy_ns = 0
-        if warm_up:
-            self._steps.warm_up()
         self._thread = threading.Thread(target=self._work, name="kernmill engine", daemon=True)
         self._thread.start()
 
@@ -172,6 +188,10 @@ class Engine:
             self._waiting.append(task)
             self._changed.notify_all()
         return generation
+
+    def warm_up(self) -> None:
+        """Build the graphs of all steps now; else each is built when first needed, while all texts wait."""
+        self._steps.warm_up()
 
     def slots(self) -> list[SlotState]:
         """Return the state of each slot."""
@@ -282,18 +302,30 @@ class Engine:
                     self._counts["ended"] += 1
                     task.generation.end("length")
                     continue
+                self._forget_changed(free)
                 slot = max(free, key=lambda slot: (common_length(slot.seen, task.ids), -slot.used))
                 # the last token is computed again: its logits are needed
                 same = min(common_length(slot.seen, task.ids), len(task.ids) - 1)
                 same = self._steps.rewound(slot.number, len(slot.seen), same)
                 slot.seen, slot.task, slot.used = slot.seen[:same], task, self._counts["steps"]
+                if self._draft is not None:
+                    self._draft.begin(slot.number)
                 task.generation.usage = Usage(task.prompt_tokens, same)
                 self._counts["prompt_tokens"] += task.prompt_tokens
                 self._counts["cached_tokens"] += same
 
+    def _forget_changed(self, free: Sequence[Slot]) -> None:
+        """Forget what slots hold from before the scales of adapters changed."""
+        for slot in free:
+            if slot.change != self.model.changes:
+                slot.seen, slot.change = [], self.model.changes
+                self._steps.forget(slot.number)
+
     def _make_tokens(self) -> None:
         """Compute one token for every slot that is not in the middle of a long prompt."""
-        slots = [slot for slot in self._slots if slot.left and self._piece_size(slot) == 1]
+        slots = [
+            slot for slot in self._slots if slot.left and self._piece_size(slot) == 1 and not self._check_guess(slot)
+        ]
         if not slots:
             return
         rows = []
@@ -308,6 +340,28 @@ class Engine:
         for slot, row, scores in zip(slots, rows, logits, strict=True):
             slot.seen.append(row.token)
             self._advance(slot, scores)
+
+    def _check_guess(self, slot: Slot) -> bool:
+        """Compute the next token of a slot together with guesses at those after it. False: there is no guess."""
+        task, first = slot.task, len(slot.seen)
+        if self._draft is None or task is None or slot.left > 1 or self.context - first < CHECKED:
+            return False
+        most = min(CHECKED - 1, task.limit - task.made - 1)
+        guess = self._draft.guess(slot.number, task.ids, most) if most > 0 else ()
+        if not guess:
+            return False
+        ids = [task.ids[first], *guess]
+        start = time.perf_counter_ns()
+        logits = self._steps.check(slot.number, first, ids)
+        self._stepped(start)
+        self._counts["guessed"] += len(guess)
+        for place, token in enumerate(ids):
+            slot.seen.append(token)
+            self._advance(slot, logits[place])
+            if slot.task is None or place == len(guess) or task.ids[-1] != guess[place]:
+                break
+            self._counts["accepted"] += 1
+        return True
 
     def _read_piece(self) -> None:
         """Compute a piece of the prompt of the slot whose turn it is."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 import time
@@ -26,7 +25,7 @@ from kernmill import (
     no_grad,
     stack,
 )
-from kernmill.ir import KernmillError, OutOfMemoryError, Progress, process_lock, setting
+from kernmill.ir import KernmillError, Progress, process_lock, setting
 from kernmill.runtime import (
     WeightArena,
     canonical_devices,
@@ -43,6 +42,7 @@ from ..captures import Jit
 from ..formats import gguf
 from ..formats.quoting import quoted
 from ..quant import MANY_ROWS, float_unit
+from .adapters import Adapter, Given, adapters_of
 from .arch import ARCHITECTURES, Architecture, Cache, Config, Places, Weight, kept_by
 from .arch.cache import CacheTypes
 from .arch.part import Absent
@@ -58,7 +58,7 @@ from .sampling import Chooser, Sampler
 from .split import Split, SplitOptions, choose_split
 from .tokenizer import WITHOUT, Tokenizer
 
-__all__ = ["Model", "ModelMemory", "needing_memory"]
+__all__ = ["Model", "ModelMemory"]
 
 Weights = Callable[[str], Weight | None]
 Array = np.ndarray[Any, Any]
@@ -123,6 +123,8 @@ class Model:
         self.cache_type = cache_type
         self.metadata: Mapping[str, Any] = {}
         self.split: Split | None = None
+        self.adapters: tuple[Adapter, ...] = ()
+        self.changes = 0  # of the scales of adapters: keys and values before one are not those after it
         self.block, self.large_block = (min(size, capacity) for size in sizes)
         if not config.homes:
             _check_memory(capacity, Cache.nbytes(kept_by(config), capacity, sequences, cache_type))
@@ -185,12 +187,14 @@ class Model:
         arena: WeightArena | None = None,
         device: str | None = None,
         wanted: SplitOptions | None = None,
+        adapters: Given = (),
         **options: Any,
     ) -> Model:
         """Load a model from a GGUF file, or the first part of a split one; `options` as for the class and `of`.
 
         `arena`: the result of an earlier `arena_for` for the file. `device`: such as "CL", or several in order
         of preference, over which the layers are split: "CL,LLVM"; default: the setting DEVICE. `wanted`: how to split.
+        `adapters`: paths of LoRA files, or a dict of paths and scales.
 
         Weights keep their bits. They are copied now, matrices in the layout that products read fastest; no tensor of
         the file is read again.
@@ -200,15 +204,21 @@ class Model:
         """
         if device is not None:
             with Context(DEVICE=canonical_devices(device)):
-                return cls.from_gguf(source, arena=arena, wanted=wanted, **options)
+                return cls.from_gguf(source, arena=arena, wanted=wanted, adapters=adapters, **options)
         try:
             file = source if isinstance(source, gguf.GGUFFile) else gguf.read(source)
         except DTypeError as error:
             name_call(error, "Model.from_gguf")
             raise
         used, split, own, config = set[str](), None, file, None
+        opened: list[Adapter] = []
         with naming(file):
             if wanted is not None and wanted.over_ranks:
+                if adapters:
+                    raise KernmillError(
+                        "Model.from_gguf: a model over ranks takes no adapters: the other ranks do not have them. "
+                        "Run it on one rank."
+                    )
                 own, config = _ranked(file, wanted, options)
             else:
                 split = _split_of(file, wanted, options)
@@ -225,15 +235,23 @@ class Model:
                 return Absent(file.entries[name].shape, device_of(name))
             bar.advance(text=name)
             with Context(DEVICE=device_of(name)):
-                return loaded(own, name, arenas[device_of(name)])
+                found = loaded(own, name, arenas[device_of(name)])
+                for adapter in opened:
+                    found = adapter.adapted(name, found)
+                return found
 
         beside = 2 * min(1, int(setting("COMPILER_PROCESS")))  # many kernels will be compiled, a few at a time
         with naming(file), Context(COMPILER_PROCESS=beside), Progress("loading", len(own.entries), "tensor") as bar:
-            model = cls.of(file.metadata, weight, split=split, config=config or config_in(file), **options)
+            config = config or config_in(file)
+            opened += adapters_of(adapters, config.name)
+            model = cls.of(file.metadata, weight, split=split, config=config, **options)
             for each in arenas.values():
                 each.close()
             check_all_used(file, used | (file.entries.keys() - own.entries.keys()), model.config)
-            return model
+        for adapter in opened:
+            adapter.check_all_used()
+        model.adapters = tuple(opened)
+        return model
 
     def __reduce__(self) -> NoReturn:
         raise KernmillError(
@@ -396,6 +414,20 @@ class Model:
         with self._stepping:
             self._seen = [[] for _ in self._seen]
             self._kept.forget()
+
+    def rescale(self, scales: Sequence[float]) -> None:
+        """Change the scales of the adapters, in their order. Earlier tokens are computed again.
+
+        Raises:
+            SettingError: another number of scales, or one that is not a finite number.
+        """
+        if len(scales) != len(self.adapters):
+            raise SettingError(f"rescale: {len(scales)} scales, and the model has {len(self.adapters)} adapters.")
+        with self._stepping, self._on_device():
+            for adapter, scale in zip(self.adapters, scales, strict=True):
+                adapter.rescale(scale)
+            self.changes += 1
+        self.reset()
 
     @contextmanager
     def turn(self) -> Generator[None]:
@@ -616,33 +648,6 @@ def _ranked(file: gguf.GGUFFile, wanted: SplitOptions, options: dict[str, Any]) 
     if dist.rank() == 0:
         print(text, file=sys.stderr)
     return own, config
-
-
-@contextmanager
-def needing_memory(
-    path: str | os.PathLike[str], capacity: int | None = None, cache_type: CacheTypes = "f32"
-) -> Generator[None]:
-    """Replace out-of-memory errors by a message with the memory that the model needs."""
-    try:
-        yield
-    except (FormatError, MemoryError) as error:
-        if isinstance(error, FormatError) and getattr(error.__context__, "errno", None) != errno.ENOMEM:
-            raise
-        size, context = os.path.getsize(path) / 2**20, _context_size(path, capacity, cache_type)
-        raise OutOfMemoryError(
-            f"{os.fspath(path)}: out of memory: this model does not fit. Its weights take about as much as the "
-            f"file, {size:.0f} MiB, and its context {context}. Choose a file of fewer bits, or a smaller context: "
-            "-c N, --cache-type q8_0."
-        ) from error
-
-
-def _context_size(path: str | os.PathLike[str], capacity: int | None, cache_type: CacheTypes) -> str:
-    try:
-        config = config_of(gguf.read(path).metadata)
-    except KernmillError:  # not even its head can be read
-        return "takes additional memory"
-    capacity = capacity or min(config.context, DEFAULT_CAPACITY)
-    return f"of {capacity} tokens {Cache.nbytes(kept_by(config), capacity, 1, cache_type) / 2**20:.0f} MiB"
 
 
 def _check_memory(capacity: int, size_bytes: int) -> None:

@@ -15,6 +15,7 @@ from kernmill.ir import Ops, UOp, dtypes, substitute
 
 from ..captures.ownership import stored
 from ..quant import FloatMatrix, QuantizedTensor
+from .adapters import AdaptedMatrix
 from .arch import Weight
 
 __all__ = ["LayerTemplates"]
@@ -48,7 +49,8 @@ class LayerTemplates:
         Layers of one `kind` call the same functions; this function checks that their tensors are alike.
         """
         key, memory = _look([*weights, *changed])
-        key = None if x.requires_grad else key and (kind, x.uop.shape, x.dtype, key)
+        counts = tuple(len(weight.parts) for weight in weights if isinstance(weight, AdaptedMatrix))
+        key = None if x.requires_grad else key and (kind, counts, x.uop.shape, x.dtype, key)
         given = [x.uop, *memory]
         first = self._first.get(key)
         if key is None or first is None:
@@ -66,11 +68,19 @@ def _sink(tensors: Sequence[Tensor]) -> UOp:
     return UOp(Ops.SINK, dtypes.void, tuple(tensor.uop for tensor in tensors))
 
 
+def _parts_of(weights: Sequence[Weight]) -> list[Weight]:
+    """Return weights, of adapted ones all matrices in them."""
+    found: list[Weight] = []
+    for weight in weights:
+        found += weight.parts if isinstance(weight, AdaptedMatrix) else [weight]
+    return found
+
+
 def _look(weights: Sequence[Weight]) -> tuple[Hashable, list[UOp]]:
     """Return the properties that tensors must share, and the memory of each; None if one has no row-major memory."""
     looks: list[Hashable] = []
     memory: list[UOp] = []
-    for weight in weights:
+    for weight in _parts_of(weights):
         form: Hashable = None
         tensor = weight
         if isinstance(weight, QuantizedTensor):

@@ -6,9 +6,9 @@ import math
 import os
 import sys
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from kernmill import SettingError
@@ -18,10 +18,11 @@ from ..formats import gguf
 from .arch.cache import CacheTypes
 from .chat import ChatTemplate
 from .file_weights import arena_for
-from .generate import DEFAULT_CAPACITY, Model, needing_memory
+from .generate import DEFAULT_CAPACITY, Model
 from .generation import stop_strings
 from .grammar import Grammar
 from .masks import MaskedSampler
+from .memory_needs import needing_memory
 from .model_file import config_in, naming
 from .sampling import Chooser, Sampler
 from .split import SplitOptions
@@ -38,7 +39,7 @@ MAX_CHARACTERS = 8_000_000  # of a prompt: a million tokens of English have 4 to
 class Options:
     """The options of the command line. `tokens` None: until the text ends. `capacity` None: as needed, 0: the
     trained context. `block`: prompt tokens per batch. `stop`: strings that end the text. `grammar`: the kind of a
-    grammar that the text follows, and its source."""
+    grammar that the text follows, and its source. `adapters`: scales by path."""
 
     prompt: str | None
     chat: bool = False
@@ -53,6 +54,7 @@ class Options:
     stop: tuple[str, ...] = ()
     split: SplitOptions | None = None
     grammar: tuple[str, str] | None = None
+    adapters: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 class Timings:
@@ -296,6 +298,7 @@ class _Chat:
             self.model = Model.from_gguf(
                 self.file, arena=self.arena, tokenizer=self.tokenizer, capacity=capacity,
                 cache_type=self.options.cache_type, block=self.options.block, wanted=self.options.split,
+                adapters=self.options.adapters,
             )  # fmt: skip
             self.timings.load = time.perf_counter_ns() - self.timings.start
             if self.model.split is not None:

@@ -67,10 +67,12 @@ def make_app(paths: Mapping[str, str], options: ServerOptions, load: Loader) -> 
 def load_model(path: str, options: ServerOptions) -> LLM:
     """Open a model as the options say."""
     context: dict[str, Any] = {"n_ctx": 0} if options.context == 0 else {"capacity": options.context}
-    model = Model.from_gguf(path, cache_type=options.cache_type, wanted=options.split, **context)
+    model = Model.from_gguf(
+        path, cache_type=options.cache_type, wanted=options.split, adapters=options.adapters, **context
+    )
     return LLM(
         model, template=options.template, sampling=options.sampling, slots=options.slots, queue=options.queue,
-        chunk=options.chunk,
+        chunk=options.chunk, draft=options.draft,
     )  # fmt: skip
 
 
@@ -408,6 +410,8 @@ def _figures(llm: LLM) -> dict[str, tuple[str, float]]:
         "slots_busy": ("slots that hold a running request", figures.busy_slots),
         "requests_waiting": ("requests that wait for a slot", figures.queue_length),
         "steps": ("steps of the models", figures.steps),
+        "guessed_tokens": ("tokens of drafts that were checked", figures.guessed),
+        "accepted_tokens": ("tokens of drafts that were right", figures.accepted),
         "busy_seconds": ("time in steps", figures.busy_ns / 1e9),
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 
@@ -24,6 +25,8 @@ class ServerOptions:
     ping_s        time between comments in a stream without text.
     drain_s       time that running answers have after SIGTERM.
     slots, queue  texts at once, and texts that wait, for each model.
+    adapters      scales of LoRA adapters by path, of every model.
+    draft         guesses of next tokens: "ngram", or the path of a smaller model.
     context       tokens of a text; None: as trained, at most 4096; 0: as trained
     """
 
@@ -45,6 +48,8 @@ class ServerOptions:
     split: SplitOptions | None = None
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
     template: str | None = None
+    adapters: Mapping[str, float] = field(default_factory=dict[str, float])
+    draft: str | None = None
     has_page: bool = True
     shows_slots: bool = True
     shows_metrics: bool = True

@@ -102,12 +102,14 @@ class Task:
 
 @dataclass
 class Slot:
-    """A sequence of the cache. `seen`: the tokens in it; `used`: the step at which it was last needed."""
+    """A sequence of the cache. `seen`: the tokens in it; `used`: the step at which it was last needed; `change`:
+    the model's `changes` when its text began."""
 
     number: int
     seen: list[int] = field(default_factory=list[int])
     task: Task | None = None
     used: int = 0
+    change: int = 0
 
     @property
     def left(self) -> int:

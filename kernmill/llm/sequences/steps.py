@@ -21,11 +21,12 @@ from ..generate import Model
 from ..kept_states import KeptStates
 from ..layer_templates import LayerTemplates
 
-__all__ = ["Row", "Steps"]
+__all__ = ["CHECKED", "Row", "Steps"]
 
 Array = np.ndarray[Any, Any]
 _SMALLER = 4  # a piece of a prompt has the chunk's size, or that divided by 4 or 16: padding is at most 3 of 4 rows
 _LEAST = 16  # tokens of the smallest piece; fewer are read one by one
+CHECKED = 8  # tokens of a step that checks guesses
 _FILLED = 0.6  # a piece of the next larger size is used when this much of it would be
 
 
@@ -51,6 +52,7 @@ class Steps:
         self._one = Variable("token", 0, model.architecture.vocabulary - 1)
         self._tokens: dict[int, Jit[..., Tensor]] = {}
         self._pieces: dict[int, Jit[..., Tensor]] = {}
+        self._checks = Jit(self._each, runs_first=False)
 
     # --- captured functions
     def _next(self, tokens: Tensor | tuple[Any], places: Places) -> Tensor:
@@ -62,6 +64,10 @@ class Steps:
         """The logits after token `last` of a piece. Shapes: (1, vocabulary)."""
         hidden = self._hidden(tokens, places).take_along_dim(last.reshape(1, 1, 1), 1)
         return self._logits(hidden.squeeze(1))
+
+    def _each(self, tokens: Tensor, places: Places) -> Tensor:
+        """The logits after each token of a piece. Shapes: (tokens, vocabulary)."""
+        return self._logits(self._hidden(tokens, places).squeeze(0))
 
     def _hidden(self, tokens: Tensor, places: Places) -> Tensor:
         return self.model.architecture.forward(tokens, places, self.cache, LayerTemplates().layer)
@@ -119,6 +125,22 @@ class Steps:
         if self._kept.is_needed:
             with self.model.turn():
                 self._kept.keep(number, length)
+
+    def forget(self, number: int) -> None:
+        """Keep no state of a sequence."""
+        self._kept.rewound(number, 1, 0)
+
+    @property
+    def has_states(self) -> bool:
+        """True if a sequence has a state, which cannot go back by some tokens."""
+        return self._kept.is_needed
+
+    def check(self, number: int, position: int, ids: Sequence[int]) -> Array:
+        """Compute up to CHECKED tokens of one sequence. Shapes: (tokens, vocabulary): the logits after each."""
+        with self.model.turn():
+            tokens = Tensor(np.array([[*ids, *[0] * (CHECKED - len(ids))]], np.int32))
+            logits: Array = self._checks(tokens, self._places([number], [position], CHECKED)).numpy()
+        return logits[: len(ids)]
 
     def _places(self, numbers: Sequence[int], first: Sequence[int], count: int) -> Places:
         return Places.of_rows(numbers, first, count, (self.slots, self.context))

@@ -11,7 +11,7 @@ import numpy as np
 
 from kernmill.ir import SettingError
 
-from ..engine import Engine, GenerationRequest
+from ..engine import DraftSource, Engine, GenerationRequest, ModelDraft, NgramDraft
 from ..generate import Model
 from ..sampling import SamplingOptions
 from .pieces import Feed
@@ -29,7 +29,8 @@ class LLM:
     """A language model for several texts at once.
 
     `model` is a `Model`, or the path of a GGUF file. `template`: Jinja source that replaces that of the file. The other
-    options are those of `Engine` for its model: `slots` texts at once, `context` tokens each.
+    options are those of `Engine` for its model: `slots` texts at once, `context` tokens each. `draft` guesses next
+    tokens: "ngram" looks them up in the text, a path is a smaller model of the same vocabulary.
 
     Calls may come from several threads. `with LLM(path) as llm:` closes the model at the end.
 
@@ -43,6 +44,7 @@ class LLM:
         *,
         template: str | None = None,
         sampling: SamplingOptions | None = None,
+        draft: DraftSource | str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> None:
         self._owns = not isinstance(model, Model)
@@ -52,7 +54,14 @@ class LLM:
         self.tokenizer = self.model.tokenizer
         self.sampling = SamplingOptions() if sampling is None else sampling
         is_causal = self.model.architecture.is_causal
-        self._engine = Engine(self.model, **options) if is_causal else None  # an encoder gives vectors only
+        self._small: Model | None = None  # a draft model that was opened here
+        if draft == "ngram":
+            draft = NgramDraft()
+        elif isinstance(draft, (str, os.PathLike)):
+            self._small = Model.from_gguf(draft, capacity=self.model.capacity)
+            draft = ModelDraft(self._small)
+        # an encoder gives vectors only
+        self._engine = Engine(self.model, draft=draft, **options) if is_causal else None
         self.context = self.model.capacity if self._engine is None else self._engine.context
         self.prompts = Prompts(self.model, self.tokenizer, self.context, template)
 
@@ -171,6 +180,8 @@ class LLM:
         """End all texts, after at most `wait_s` seconds, and release the model if a path was given."""
         if self._engine is not None:
             self._engine.close(wait_s)
+        if self._small is not None:
+            self._small.close()
         if self._owns:
             self.model.close()
 

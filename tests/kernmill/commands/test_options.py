@@ -130,7 +130,7 @@ def test_options_without_effect_are_named_and_ignored(
     assert capsys.readouterr().err == f"kernmill: run: {name} is ignored: {why}.\n"
 
 
-@pytest.mark.parametrize("words", ["-gan 2", "-d 512", "--lora x", "-d"])
+@pytest.mark.parametrize("words", ["-gan 2", "-d 512", "-md x", "-d"])
 def test_options_that_are_on_are_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "x.gguf", "-p", "a", *words.split()]) == 2
     assert "is ignored" not in capsys.readouterr().err
@@ -278,3 +278,12 @@ def test_devices_are_listed(command: str, capsys: pytest.CaptureFixture[str]) ->
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("LLVM ") and "(default)" in line for line in lines)
     assert any(line.startswith("PYTHON ") for line in lines)
+
+
+def test_adapters_of_the_command_line(asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--lora", "a", "--lora-scaled", "b:0.5", "--lora-scaled", "c:d:-2"]
+    assert main(["run", "x.gguf", "-p", "a", *words]) == 0
+    assert asked[0][1].adapters == {"a": 1.0, "b": 0.5, "c:d": -2.0}
+    with pytest.raises(SystemExit):
+        main(["run", "x.gguf", "-p", "a", "--lora-scaled", "b"])
+    assert "'b': must be a path, : and a number, such as lora.gguf:0.5" in capsys.readouterr().err

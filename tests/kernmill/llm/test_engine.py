@@ -188,12 +188,22 @@ def test_a_full_queue_refuses(stories: Model) -> None:
 
 def test_the_end_of_an_engine(stories: Model) -> None:
     engine = Engine(stories, slots=1, chunk=32)
-    running = engine.submit(GenerationRequest(ids(stories, PROMPTS[0]), max_tokens=20))
+    begun, gate = threading.Event(), threading.Event()
+
+    def on_piece(piece: Piece | None) -> None:
+        begun.set()
+        gate.wait(60)
+
+    running = engine.submit(GenerationRequest(ids(stories, PROMPTS[0]), max_tokens=20), on_piece)
+    assert begun.wait(60)
     waiting = engine.submit(GenerationRequest(ids(stories, PROMPTS[1]), max_tokens=20))
-    next(running)
-    engine.close(wait_s=60)
-    running.text()
-    assert (running.finish_reason, waiting.finish_reason) == ("length", "cancelled")
+    closing = threading.Thread(target=engine.close, args=(60,))
+    closing.start()
+    waiting.text()  # it ends at once
+    assert (running.finish_reason, waiting.finish_reason) == (None, "cancelled")
+    gate.set()
+    closing.join()
+    assert (running.finish_reason, running.usage.completion_tokens) == ("length", 20)
     with pytest.raises(KernmillError, match=r"^Engine: it is closed\. Make another Engine for the model\.$"):
         engine.submit(GenerationRequest(ids(stories, PROMPTS[0])))
     engine.close()

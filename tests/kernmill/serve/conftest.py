@@ -113,7 +113,7 @@ def loaded(path: str, options: ServerOptions) -> LLM:
     """The model of a file, with short texts."""
     return LLM(
         Model.from_gguf(path, capacity=options.context or 256), slots=options.slots, queue=options.queue, chunk=32,
-        template=options.template, sampling=options.sampling,
+        template=options.template, sampling=options.sampling, draft=options.draft,
     )  # fmt: skip
 
 

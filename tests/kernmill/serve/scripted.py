@@ -36,7 +36,7 @@ class ScriptedEngine:
         return []
 
     def figures(self) -> EngineFigures:
-        return EngineFigures(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+        return EngineFigures(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
     def close(self, wait_s: float = 0) -> None:
         pass

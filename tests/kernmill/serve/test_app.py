@@ -183,6 +183,16 @@ def test_vectors(server: Running, stories: str) -> None:
     assert plain["usage"]["prompt_tokens"] == plain["usage"]["total_tokens"] > 0
 
 
+def test_a_draft_changes_no_text(stories: str, expected: str) -> None:
+    for draft in ("ngram", stories):
+        with running({"stories": stories}, ServerOptions(slots=2, draft=draft), loaded) as server:
+            given = {"prompt": "Once upon a time", **GREEDY}
+            assert server.ask("/v1/completions", given).json["choices"][0]["text"] == expected
+            figures = server.ask("/metrics").body.decode()
+            accepted = float(re.findall(r"^kernmill_accepted_tokens\S* (\S+)$", figures, re.MULTILINE)[0])
+            assert accepted > 0 if draft == stories else accepted >= 0
+
+
 def test_many_vectors_in_one_request(server: Running) -> None:
     texts = [f"{n} cats and a dog" for n in range(70)]
     data = server.ask("/v1/embeddings", {"input": texts}).json["data"]

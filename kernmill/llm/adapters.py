@@ -1,0 +1,186 @@
+"""Adapters (LoRA): small matrices in a GGUF file that change a model while it runs, without a copy of its weights.
+
+Of a matrix W with a pair A, B the product is W x + scale * B (A x). Several adapters add up. Scales are tensors:
+one graph serves all of them.
+"""
+
+from __future__ import annotations
+
+import numbers
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kernmill import FormatError, SettingError, Tensor
+
+from ..formats import gguf
+from ..formats.quoting import escaped, quoted
+from ..quant import load_tensor
+from .arch import Weight
+from .arch.weight import linear, nbytes, rows
+from .model_file import naming
+
+__all__ = ["AdaptedMatrix", "Adapter", "Given", "adapters_of"]
+
+_FIRST, _SECOND = ".lora_a", ".lora_b"
+_EMBEDDING = "token_embd.weight"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The two matrices of an adapter for a weight, and the adapter's scale. Shapes: first (rank, in), second (out,
+    rank), of an embedding first (in, rank) and second (out, rank) with tokens as `in`; factor ()."""
+
+    first: Tensor
+    second: Tensor
+    factor: Tensor
+
+
+@dataclass(frozen=True)
+class AdaptedMatrix:
+    """A matrix with the pairs of adapters: a `Matrix` of an architecture. Shapes: (out, in)."""
+
+    weight: Weight
+    pairs: tuple[Pair, ...]
+    is_embedding: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the values."""
+        return tuple(self.weight.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the matrix and its pairs."""
+        return nbytes(self.weight) + sum(nbytes(pair.first) + nbytes(pair.second) for pair in self.pairs)
+
+    @property
+    def device(self) -> str:
+        """The device of the bytes."""
+        return self.weight.device
+
+    @property
+    def parts(self) -> list[Weight]:
+        """All matrices in it."""
+        return [self.weight, *(part for pair in self.pairs for part in (pair.first, pair.second))]
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Shapes: (..) -> (.., in). Dtypes: ints to floats."""
+        found = rows(self.weight, ids)
+        for pair in self.pairs:
+            found = found + linear(rows(pair.first, ids), pair.second) * pair.factor
+        return found
+
+    def linear(self, x: Tensor) -> Tensor:
+        """x @ self.T. Shapes: (.., in) -> (.., out)."""
+        found = linear(x, self.weight)
+        for pair in self.pairs:
+            if self.is_embedding:  # the output of a model that ties it: the pair the other way round
+                found = found + x.matmul(pair.second.float()).matmul(pair.first.float().mT) * pair.factor
+                continue
+            small = linear(x, pair.first)
+            found = found + linear(small, pair.second) * pair.factor
+        return found
+
+
+class Adapter:
+    """An adapter of a model, and its scale, which can be changed between two texts.
+
+    Raises:
+        FormatError: the file cannot be read, has no adapter, or one for another architecture.
+        SettingError: a scale that is not a finite number.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], scale: float, architecture: str) -> None:
+        self.path, self.scale = os.fspath(path), _checked_scale(scale)
+        self._file = gguf.read(path)
+        self._factors: dict[int, Tensor] = {}  # by rank
+        with naming(self._file):
+            metadata = self._file.metadata
+            kind, type_ = metadata.get("general.type"), metadata.get("adapter.type")
+            if kind != "adapter" or type_ != "lora":
+                raise FormatError(f"it is no LoRA adapter: general.type {quoted(kind)}, adapter.type {quoted(type_)}.")
+            if metadata.get("general.architecture") != architecture:
+                of = quoted(metadata.get("general.architecture"))
+                raise FormatError(f"the adapter is for a model of architecture {of}, and this one is {architecture}.")
+            if metadata.get("adapter.alora.invocation_tokens") is not None:
+                raise FormatError("adapters that begin at certain tokens (adapter.alora) are not supported.")
+            alpha = metadata.get("adapter.lora.alpha", 0.0)
+            if not isinstance(alpha, numbers.Real) or not np.isfinite(float(alpha)):
+                raise FormatError(f"adapter.lora.alpha is {quoted(alpha)}: must be a number.")
+            self._alpha = float(alpha)
+            self._left = {name.removesuffix(_FIRST).removesuffix(_SECOND) for name in self._file.entries}
+
+    def adapted(self, name: str, weight: Weight) -> Weight:
+        """Return a weight with the adapter's pair for it; without one the weight.
+
+        Raises:
+            FormatError: the pair does not fit.
+        """
+        if name not in self._left:
+            return weight
+        self._left.discard(name)
+        with naming(self._file):
+            first, second = (self._half(name + end) for end in (_FIRST, _SECOND))
+            shape, is_embedding = tuple(weight.shape), name == _EMBEDDING
+            if len(shape) != 2:
+                raise FormatError(f"{escaped(name)} is not a matrix, and only matrices can be adapted.")
+            rank = first.shape[-1] if is_embedding else first.shape[0]
+            wanted = ((shape[0], rank), (shape[1], rank)) if is_embedding else ((rank, shape[1]), (shape[0], rank))
+            if (tuple(first.shape), tuple(second.shape)) != wanted:
+                raise FormatError(
+                    f"the pair of {escaped(name)} has shapes {tuple(first.shape)} and {tuple(second.shape)}, and the "
+                    f"model's matrix {shape} needs {wanted[0]} and {wanted[1]}: the adapter is for another model."
+                )
+        known = weight if isinstance(weight, AdaptedMatrix) else AdaptedMatrix(weight, (), is_embedding)
+        return AdaptedMatrix(known.weight, (*known.pairs, Pair(first, second, self._factor(rank))), is_embedding)
+
+    def check_all_used(self) -> None:
+        """Check that the model has every weight that the adapter changes.
+
+        Raises:
+            FormatError: it has not.
+        """
+        if self._left:
+            name = escaped(min(self._left))
+            raise FormatError(f"{self.path}: the model has no weight {name}: the adapter is for another model.")
+
+    def rescale(self, scale: float) -> None:
+        """Change the scale."""
+        self.scale = _checked_scale(scale)
+        for rank, factor in self._factors.items():
+            factor.assign(Tensor(self._factor_value(rank), device=factor.device)).realize()
+
+    def _half(self, name: str) -> Tensor:
+        if name not in self._file.entries:
+            raise FormatError(f"it has no tensor {escaped(name)}: each adapted weight needs {_FIRST} and {_SECOND}.")
+        found = load_tensor(self._file, name, copied=True)
+        if not isinstance(found, Tensor) or not found.dtype.is_float or found.ndim != 2:
+            raise FormatError(f"{escaped(name)}: must be a matrix of floats.")
+        return found
+
+    def _factor(self, rank: int) -> Tensor:
+        if rank not in self._factors:
+            self._factors[rank] = Tensor(self._factor_value(rank)).realize()
+        return self._factors[rank]
+
+    def _factor_value(self, rank: int) -> np.ndarray[Any, Any]:
+        return np.array(self.scale * self._alpha / rank if self._alpha else self.scale, np.float32)
+
+
+Given = Mapping[str, float] | Sequence[str]  # paths, with a scale each or without
+
+
+def adapters_of(given: Given, architecture: str) -> list[Adapter]:
+    """Open adapters for a model of an architecture: paths with a scale each, or without (1)."""
+    scales = given if isinstance(given, Mapping) else dict.fromkeys(given, 1.0)
+    return [Adapter(path, scale, architecture) for path, scale in scales.items()]
+
+
+def _checked_scale(scale: object) -> float:
+    if not isinstance(scale, numbers.Real) or isinstance(scale, bool) or not np.isfinite(float(scale)):
+        raise SettingError(f"adapter: scale={scale!r}: must be a finite number.")
+    return float(scale)
