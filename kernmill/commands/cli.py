@@ -501,14 +501,19 @@ def run_model(given: argparse.Namespace) -> int:
     prompt = options.written_prompt(given)
     if prompt is None and not given.chat:
         raise SettingError("run: no prompt. Give one with -p TEXT, or start a conversation with --chat.")
+    if given.system_prompt_file is not None:
+        if given.system:
+            raise SettingError("run: --system and --system-prompt-file are both a system message. Give one.")
+        given.system = generation.file_text("run", given.system_prompt_file, "--system-prompt-file")
     if not given.chat and (given.system or given.single_turn):
         name, what = ("--system", "its first message") if given.system else ("--single-turn", "its length")
         raise SettingError(f"run: {name} is for a conversation: {what}. Add --chat.")
     asked = Options(
         prompt, given.chat, options.typed_text(given.system, given), given.n_predict, given.ctx_size,
         options.cache_types(given), not given.no_display_prompt, given.single_turn, given.ignore_eos, given.batch_size,
-        tuple(options.typed_text(text, given) for text in given.stop or ()), wanted, generation.grammar("run", given),
-        generation.adapters(given),
+        tuple(options.typed_text(text, given) for text in given.stop or ()), wanted,
+        generation.grammar("run", given), generation.adapters(given), generation.template("run", given),
+        given.chat_template_kwargs or {},
     )  # fmt: skip
     with Context(THREADS=given.threads or setting("THREADS")):
         return _led(wanted, run(given.model, asked, generation.sampling("run", given).sampler()))

@@ -6,6 +6,7 @@ other options; and the prompt text."""
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import re
 import sys
@@ -124,6 +125,17 @@ def _scaled(text: str) -> tuple[str, float]:
         raise argparse.ArgumentTypeError(f"{text!r}: must be a path, : and a number, such as lora.gguf:0.5") from None
 
 
+def _values(text: str) -> dict[str, Any]:
+    """Parse a JSON object."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise argparse.ArgumentTypeError(f'{text!r}: must be a JSON object, such as {{"enable_thinking": false}}')
+    return found
+
+
 def _names_of_steps(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(";") if part.strip())
 
@@ -149,6 +161,11 @@ _SPLIT = (
     Option("-cmoe --cpu-moe", None, False, "weights of experts stay on the CPU"),
     Option("-ncmoe --n-cpu-moe", _TOKENS, None, "those of the first N layers", "N"),
     Option("-nkvo --no-kv-offload", None, False, "keys and values stay on the CPU"),
+)
+_TEMPLATE = (
+    Option("--chat-template", str, None, "Jinja source that replaces the template of the file", "TEXT"),
+    Option("--chat-template-file", str, None, "the same, from a file", "FILE"),
+    Option("--chat-template-kwargs", _values, None, "variables of the template, such as {\"enable_thinking\": false}", "JSON"),
 )
 _ADAPTERS = (
     Option("--lora", str, None, "a LoRA adapter, a GGUF file; may be repeated", "FILE", repeats=True),
@@ -188,8 +205,10 @@ RUN = (
     Option("--no-escape", None, False, r"\n, \t, \\, \" and \x41 in -p and --system are not escape sequences"),
     Option("-n --n-predict --predict", whole_number("number of tokens", 0, none=(-1, -2)), None, "most tokens to generate; -1, -2: until the text ends or the context is full (default)", "N"),
     Option("-c --ctx-size", _TOKENS, None, "tokens of context; 0: what the model was trained on. Default: just enough for -p and -n, else what the model was trained on, at most 4096", "N"),
-    Option("--chat --conversation -cnv", None, False, "hold a conversation with the chat template of the file (ChatML if it has none); each line of stdin is a message"),
+    Option("--chat --conversation -cnv -i --interactive -if --interactive-first", None, False, "hold a conversation with the chat template of the file (ChatML if it has none); each line of stdin is a message; one that ends with \\ goes on in the next line; /clear forgets the conversation, /exit ends it"),
     Option("--system --system-prompt -sys", str, "", "system message (with --chat)", "TEXT"),
+    Option("--system-prompt-file -sysf", str, None, "the same, from a file", "FILE"),
+    *_TEMPLATE,
     Option("--single-turn -st", None, False, "end after one message and its answer (with --chat)"),
     Option("--no-display-prompt", None, False, "print only the generated text"),
     *_SAMPLING,
@@ -227,8 +246,7 @@ SERVE = (
     Option("--stall-timeout", _COUNT, 60, "seconds that a client may leave text unread", "N"),
     Option("--sse-ping-interval", _COUNT, 15, "seconds between comments in a stream without text", "N"),
     Option("--drain", whole_number("number of seconds", 0), 30, "seconds that running answers have after SIGTERM", "N"),
-    Option("--chat-template", str, None, "Jinja source that replaces the template of the file", "TEXT"),
-    Option("--chat-template-file", str, None, "the same, from a file", "FILE"),
+    *_TEMPLATE,
     Option("--no-webui --no-ui", None, False, "no page at /"),
     Option("--no-slots", None, False, "no /slots"),
     Option("--no-metrics", None, False, "no /metrics"),
@@ -236,6 +254,7 @@ SERVE = (
     *_ADAPTERS,
     Option("-md --model-draft", str, None, "a smaller model of the same vocabulary that guesses the next tokens", "FILE"),
     Option("--spec-type", _one_of("none", "ngram-simple"), None, "ngram-simple: guess the next tokens by what followed the last ones before", "KIND"),
+    Option("--no-warmup", None, False, "begin at once; each kernel is built when first needed, while all texts wait"),
     Option("-v --verbose", None, False, "print a line for each request, without its text"),
     Option("-t --threads", _THREADS, None, "number of threads; 0, -1 = the setting THREADS (default)", "N"),
     *_SAMPLING,
@@ -267,11 +286,12 @@ _HARMLESS = (  # names of llama.cpp's options, the values that change nothing he
     ("-kvo --kv-offload --op-offload --no-op-offload -nopo -fit --fit", None, "a split fits the free memory of its devices"),
     ("--numa", _ANY, "weights are copied once"),
     ("--mmap --no-mmap -mmp --mlock -dio --direct-io -ndio --no-direct-io --repack --no-repack -nr --no-host --check-tensors", None, "weights are copied once"),
-    ("-dt --defrag-thold", _ANY, "the kernels are made for the model"),
-    ("-fa --flash-attn --swa-full -kvu --kv-unified -no-kvu --no-kv-unified --warmup --no-warmup", None, "the kernels are made for the model"),
+    ("-lm --load-mode", _ANY, "weights are copied once"),
+    ("-dt --defrag-thold -ncffn --n-cpu-ffn", _ANY, "the kernels are made for the model"),
+    ("-fa --flash-attn --swa-full -kvu --kv-unified -no-kvu --no-kv-unified --warmup --no-warmup -bs --backend-sampling", None, "the kernels are made for the model"),
     ("-tb --threads-batch -C --cpu-mask -Cr --cpu-range --cpu-strict --prio --poll -Cb --cpu-mask-batch -Crb --cpu-range-batch --cpu-strict-batch --prio-batch --poll-batch --delay", _ANY, "-t N is for prompts and for tokens"),
-    ("-no-cnv --no-conversation -e --escape --jinja --display-prompt --no-context-shift -cb --cont-batching -no-cb --no-cont-batching --no-mmproj --offline --prompt-cache-all --prompt-cache-ro", None, "this is the default"),
-    ("--keep -np --parallel --prompt-cache -cram --cache-ram --ctx-checkpoints", _ANY, "one text has the whole context"),
+    ("-no-cnv --no-conversation -e --escape --jinja --display-prompt --no-context-shift -cb --cont-batching -no-cb --no-cont-batching --no-mmproj --offline --prompt-cache-all --prompt-cache-ro --no-cache-prompt --verbose-prompt", None, "this is the default"),
+    ("--keep -np --parallel --prompt-cache -cram --cache-ram -ctxcp --ctx-checkpoints", _ANY, "one text has the whole context"),
     ("--log-file -lv --verbosity --log-verbosity", _ANY, "text goes to stdout, everything else to stderr"),
     ("--color -co --colors --log-colors --log-disable --log-prefix --log-timestamps -v --verbose --log-verbose --simple-io --perf --no-perf --show-timings --no-show-timings --progress", None, "text goes to stdout, everything else to stderr"),
     ("-gan --grp-attn-n", _1, "this value disables it"),
@@ -280,17 +300,22 @@ _HARMLESS = (  # names of llama.cpp's options, the values that change nothing he
 _HARMLESS_SERVE = (
     ("-b --batch-size -ub --ubatch-size --threads-http --slot-prompt-similarity -sps", _ANY, "the server chooses it"),
     ("--cache-reuse", _0, "this value disables it"),
-    ("--metrics --props --slots --embedding --embeddings --rerank --reranking --webui --ui --cache-prompt", None, "this is the default"),
+    ("--metrics --props --slots --embedding --embeddings --rerank --reranking --webui --ui --cache-prompt -e --escape", None, "this is the default"),
     ("--reasoning-format", re.compile("auto|deepseek"), "this is the default"),
-    ("-e --escape -n --n-predict --predict", re.compile("-1"), "this is the default"),
+    ("-n --n-predict --predict", re.compile("-1"), "this is the default"),
+    ("--embd-normalize", re.compile("2"), "this is the default"),
 )
 _OTHERS = (  # names of llama.cpp (also with a -suffix) that would change the result, and the remedy
     ("--adaptive", "Choose by --temp, --top-k, --top-p, --min-p and penalties; in Python, by your own sampler."),
-    ("-i --interactive -if -ins --instruct -cml --chatml -mli --multiline-input", "A conversation is --chat; each line is a message."),
+    ("-ins --instruct -cml --chatml -mli --multiline-input", "A conversation is --chat; a line that ends with \\ goes on in the next one."),
+    ("--pooling", "The file says how vectors are pooled: kernmill show."),
+    ("--embd-normalize --embd-output-format", "Vectors are kernmill embed's."),
+    ("--ssl", "Use a proxy for TLS."),
+    ("--path --slot-save-path", "The server reads and writes no other files."),
+    ("--rerank --reranking", "Scores are kernmill rerank's."),
     ("--in-prefix --in-suffix", "Put it into the prompt."),
     ("-sp --special", "Special tokens are not printed."),
-    ("--no-jinja --chat-template --reasoning", "--chat uses the template of the file."),
-    ("-sysf --system-prompt-file", 'Write -sys "$(cat FILE)".'),
+    ("--no-jinja --reasoning -rea", "The template decides: --chat-template-kwargs '{\"enable_thinking\": false}'."),
     ("-bf --binary-file", "Give a text with -f FILE."),
     ("-hf -hfr --hf-repo --hf -hff --hf-file -mu --model-url -dr --docker-repo", "Download the GGUF file, and give its path: -m FILE."),
     ("-md --model-draft --draft --spec-type", "kernmill serve checks guesses of a draft model. Remove it here."),

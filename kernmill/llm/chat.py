@@ -78,6 +78,10 @@ class ChatTemplate:
             raise FormatError(f"{key} is {quoted(source)}, not a string. Convert the file again.")
         return cls(source, bos=bos, eos=eos)
 
+    def with_source(self, source: str) -> ChatTemplate:
+        """Return another template for the same tokens."""
+        return ChatTemplate(source, bos=self._tokens["bos_token"], eos=self._tokens["eos_token"])
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],

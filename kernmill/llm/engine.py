@@ -190,8 +190,11 @@ class Engine:
         return generation
 
     def warm_up(self) -> None:
-        """Build the graphs of all steps now; else each is built when first needed, while all texts wait."""
+        """Build the graphs of all steps, before the first request; else each is built when first needed, while all
+        texts wait."""
         self._steps.warm_up()
+        if self._draft is not None and self.context >= CHECKED:
+            self._steps.check(0, self.context - CHECKED, [0])
 
     def slots(self) -> list[SlotState]:
         """Return the state of each slot."""

@@ -32,6 +32,7 @@ __all__ = ["Options", "Timings", "run"]
 
 LEAST_CAPACITY = 256  # tokens: sizes are this times a power of two, so that few graphs serve all prompts
 ENDS = ("/exit", "/quit")  # lines that end a conversation, as Ctrl-D does
+FORGET = "/clear"  # a line after which a conversation begins again
 MAX_CHARACTERS = 8_000_000  # of a prompt: a million tokens of English have 4 to 5 million
 
 
@@ -39,7 +40,8 @@ MAX_CHARACTERS = 8_000_000  # of a prompt: a million tokens of English have 4 to
 class Options:
     """The options of the command line. `tokens` None: until the text ends. `capacity` None: as needed, 0: the
     trained context. `block`: prompt tokens per batch. `stop`: strings that end the text. `grammar`: the kind of a
-    grammar that the text follows, and its source. `adapters`: scales by path."""
+    grammar that the text follows, and its source. `adapters`: scales by path. `template`: Jinja source instead of
+    the file's. `template_values`: its variables."""
 
     prompt: str | None
     chat: bool = False
@@ -55,6 +57,8 @@ class Options:
     split: SplitOptions | None = None
     grammar: tuple[str, str] | None = None
     adapters: Mapping[str, float] = field(default_factory=dict[str, float])
+    template: str | None = None
+    template_values: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 class Timings:
@@ -191,11 +195,17 @@ class _Chat:
     def converse(self) -> None:
         """Hold a conversation: the prompt first if there is one, then lines of stdin until it ends."""
         template = ChatTemplate.of(self.file.metadata, self.tokenizer)
-        if "tokenizer.chat_template" not in self.file.metadata:
+        if self.options.template is not None:
+            template = template.with_source(self.options.template)
+        elif "tokenizer.chat_template" not in self.file.metadata:
             _tell("The file has no chat template; ChatML is used.")
         system = _checked(self.options.system, "the message of --system")
         messages = [{"role": "system", "content": system}] if system else []
+        first = list(messages)
         for said in self.messages():
+            if said.strip() == FORGET:
+                messages = list(first)
+                continue
             asked = [*messages, {"role": "user", "content": said}]
             with _another_chance():
                 text = self.reply(template, asked)
@@ -230,7 +240,7 @@ class _Chat:
 
     def encoded(self, template: ChatTemplate, messages: list[dict[str, str]]) -> list[int]:
         """The tokens of messages."""
-        text = template.render(messages)
+        text = template.render(messages, **self.options.template_values)
         self.check_length(text)
         return template.tokens(self.tokenizer, text)
 
@@ -339,7 +349,11 @@ def _checked(text: str, what: str) -> str:
 def _typed() -> str:
     """Return the user's next line."""
     try:
-        return _checked(input("\n> " if sys.stdin.isatty() else ""), "a line of stdin")
+        lines = [input("\n> " if sys.stdin.isatty() else "")]
+        while lines[-1].endswith("\\"):
+            lines[-1] = lines[-1][:-1]
+            lines.append(input())
+        return _checked("\n".join(lines), "a line of stdin")
     except UnicodeDecodeError:
         raise _not_utf8("a line of stdin") from None
 

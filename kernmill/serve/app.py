@@ -70,10 +70,13 @@ def load_model(path: str, options: ServerOptions) -> LLM:
     model = Model.from_gguf(
         path, cache_type=options.cache_type, wanted=options.split, adapters=options.adapters, **context
     )
-    return LLM(
+    llm = LLM(
         model, template=options.template, sampling=options.sampling, slots=options.slots, queue=options.queue,
         chunk=options.chunk, draft=options.draft,
     )  # fmt: skip
+    if options.warms_up and llm.is_causal:
+        llm.engine.warm_up()
+    return llm
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
@@ -244,7 +247,7 @@ class _Server:
         self._check_choices(body)
         entry = await self._store.ready(body.model)
         with entry.used() as llm:
-            values = {**(body.chat_template_kwargs or {})}
+            values = {**self._options.template_values, **(body.chat_template_kwargs or {})}
             if body.reasoning_effort is not None:
                 values["reasoning_effort"] = body.reasoning_effort
             prompt = await _computed(
@@ -311,7 +314,9 @@ class _Server:
             prompt = await _computed(
                 llm.prompts.conversation, messages, tools=tools, tool_choice=body.tool_choice,
                 response_format=form or body.form(),
-                template_values={} if effort is None else {"reasoning_effort": effort},
+                template_values={
+                    **self._options.template_values, **({} if effort is None else {"reasoning_effort": effort}),
+                },
             )  # fmt: skip
             shape = ResponsesShape(entry.name, body)
             return await self._answer(request, entry, [prompt], _options(llm, body, None), shape, body)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
+from typing import Any
 
 from ..llm.sampling import SamplingOptions
 from ..llm.split import SplitOptions
@@ -25,8 +26,10 @@ class ServerOptions:
     ping_s        time between comments in a stream without text.
     drain_s       time that running answers have after SIGTERM.
     slots, queue  texts at once, and texts that wait, for each model.
+    template_values  variables of the chat template, where a request gives none.
     adapters      scales of LoRA adapters by path, of every model.
     draft         guesses of next tokens: "ngram", or the path of a smaller model.
+    warms_up      build all graphs before the first request; else each is built when first needed.
     context       tokens of a text; None: as trained, at most 4096; 0: as trained
     """
 
@@ -48,8 +51,10 @@ class ServerOptions:
     split: SplitOptions | None = None
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
     template: str | None = None
+    template_values: Mapping[str, Any] = field(default_factory=dict[str, Any])
     adapters: Mapping[str, float] = field(default_factory=dict[str, float])
     draft: str | None = None
+    warms_up: bool = True
     has_page: bool = True
     shows_slots: bool = True
     shows_metrics: bool = True

@@ -52,7 +52,7 @@ class Steps:
         self._one = Variable("token", 0, model.architecture.vocabulary - 1)
         self._tokens: dict[int, Jit[..., Tensor]] = {}
         self._pieces: dict[int, Jit[..., Tensor]] = {}
-        self._checks = Jit(self._each, runs_first=False)
+        self._checks = Jit(self._after_each, runs_first=False)
 
     # --- captured functions
     def _next(self, tokens: Tensor | tuple[Any], places: Places) -> Tensor:
@@ -65,7 +65,7 @@ class Steps:
         hidden = self._hidden(tokens, places).take_along_dim(last.reshape(1, 1, 1), 1)
         return self._logits(hidden.squeeze(1))
 
-    def _each(self, tokens: Tensor, places: Places) -> Tensor:
+    def _after_each(self, tokens: Tensor, places: Places) -> Tensor:
         """The logits after each token of a piece. Shapes: (tokens, vocabulary)."""
         return self._logits(self._hidden(tokens, places).squeeze(0))
 

@@ -31,11 +31,9 @@ class Prompts:
     def __init__(self, model: Model, tokenizer: Tokenizer, context: int, template: str | None = None) -> None:
         self.tokenizer, self.context = tokenizer, context
         self._guard = PromptGuard(tokenizer)
-        bos, eos = ("" if i is None else tokenizer.tokens[i] for i in (tokenizer.bos_id, tokenizer.eos_id))
-        if template is None:
-            self.template = ChatTemplate.of(model.metadata, tokenizer)
-        else:
-            self.template = ChatTemplate(template, bos=bos, eos=eos)
+        self.template = ChatTemplate.of(model.metadata, tokenizer)
+        if template is not None:
+            self.template = self.template.with_source(template)
         self._is_harmony = ReplyFormat.of(self.template.source).is_harmony
 
     def encode(self, prompt: str | Sequence[int]) -> list[int]:

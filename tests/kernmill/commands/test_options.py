@@ -287,3 +287,22 @@ def test_adapters_of_the_command_line(asked: list[Any], capsys: pytest.CaptureFi
     with pytest.raises(SystemExit):
         main(["run", "x.gguf", "-p", "a", "--lora-scaled", "b"])
     assert "'b': must be a path, : and a number, such as lora.gguf:0.5" in capsys.readouterr().err
+
+
+def test_templates_of_the_command_line(asked: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "t").write_text("{{ x }}")
+    (tmp_path / "s").write_text("Be brief.\n")
+    words = ["-i", "--chat-template-file", str(tmp_path / "t"), "--chat-template-kwargs", '{"x": 1}']
+    assert main(["run", "x.gguf", *words, "-sysf", str(tmp_path / "s")]) == 0
+    given = asked[0][1]
+    assert (given.chat, given.template, given.template_values, given.system) == (
+        True,
+        "{{ x }}",
+        {"x": 1},
+        "Be brief.\n",
+    )
+    assert main(["run", "x.gguf", "-cnv", "-sys", "a", "-sysf", str(tmp_path / "s")]) == 2
+    assert "--system and --system-prompt-file are both a system message" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["run", "x.gguf", "-cnv", "--chat-template-kwargs", "[]"])
+    assert "'[]': must be a JSON object" in capsys.readouterr().err

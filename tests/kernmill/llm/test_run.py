@@ -451,6 +451,25 @@ def test_bytes_that_are_no_text(
     )
 
 
+def test_a_conversation_with_another_template_long_lines_and_a_new_beginning(
+    made: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("jinja2")
+    prompts: list[str] = []
+    encode = ChatTemplate.tokens
+
+    def tokens(tokenizer: Any, text: str) -> list[int]:
+        prompts.append(text)
+        return encode(tokenizer, text)
+
+    monkeypatch.setattr(ChatTemplate, "tokens", staticmethod(tokens))
+    monkeypatch.setattr("sys.stdin", io.StringIO("a\\\nb\n/clear\nab\n"))
+    template = "{{ x }}{% for m in messages %}<{{ m.content }}>{% endfor %}"
+    options = Options(None, chat=True, tokens=2, template=template, template_values={"x": "b"})
+    assert run(made(), options, GREEDY) == 0
+    assert prompts == ["b<a\nb>", "b<ab>"]
+
+
 def test_text_under_a_grammar(made: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("llguidance")
     words = ["run", str(made()), "-p", "ab", "-n", "60", "--no-display-prompt", "--temperature", "1.5"]
