@@ -276,7 +276,7 @@ class Ops:
     LANES    = Op(OpGroup.VECTOR, "the scalars as the lanes of one vector")
     LANE     = Op(OpGroup.VECTOR, "lane arg of the vector", 1)
     SHUFFLE  = Op(OpGroup.VECTOR, "src=(a, b): lanes arg of a followed by b", 2)
-    TABLE    = Op(OpGroup.VECTOR, "in each lane an entry of a table. src=(indices below 16,): table of the 16 bytes arg; src=(indices, a, b): table of a followed by b, indices modulo their lanes")
+    TABLE    = Op(OpGroup.VECTOR, "in each lane an entry of a table. src=(indices below 16,): table of the 16 bytes arg; src=(indices, *parts): table of 2 or 4 parts, one after another, indices modulo their lanes")
     FOLD     = Op(OpGroup.VECTOR, "horizontal reduction: all lanes combined with op arg to a scalar, halves first", 1)
     DOT      = Op(OpGroup.VECTOR, "src=(a, b, c): c + sums of adjacent products. Of 4, a and b of bytes, c of int32: exact, but for the int32 sum, which wraps. Of 2, a and b of bfloat16, c of float32: each addition is rounded, in any order, subnormal ones may count as 0", 3)
     MMA      = Op(OpGroup.VECTOR, "arg=(m, n, k, g), src=(a, b, c): c + a@b on a matrix unit; a has m rows of k, c m rows of n, and b k/g rows of n groups of g values, consecutive in k; ints wrap; floats are added in any order, subnormal ones may count as 0", 3, _mma)

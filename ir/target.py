@@ -12,6 +12,7 @@ __all__ = ["DOT_SUMS", "LINE_BYTES", "Target", "Unit"]
 
 LINE_BYTES: Final = 64  # of a cache: they come together
 _STREAMED = 2  # times L2
+_REGISTERS_OF_A_STREAM = 8
 # dtypes of DOT's accumulator by factor dtypes: a lane of the accumulator has room for that many products.
 DOT_SUMS: Final = {dtypes.int8: dtypes.int32, dtypes.uint8: dtypes.int32, dtypes.bfloat16: dtypes.float32}
 
@@ -40,14 +41,17 @@ class Target:
     vector_bytes: int = 0  # widest vector register; 0: scalars only
     most_lanes: int = 64  # of a vector in the language
     vector_registers: int = 16
+    instructions: str = ""  # the file of `renderers/intrinsics` with the instructions that only this machine has
+    scalar_dtypes: frozenset[DType] = frozenset()  # without vectors of them
     ops: frozenset[Op] = frozenset()  # that the renderer prints, FOLD of sums of ints included; others are decomposed
     storage_dtypes: frozenset[DType] = frozenset(dtypes.data)  # what may be converted; float16 else by its bits
     compute_dtypes: frozenset[DType] = frozenset(dtypes.data)  # for arithmetic; other dtypes are converted to float32
     dots: frozenset[tuple[DType, DType]] = frozenset()  # types of a and b that DOT takes, up to vector_bytes
     dot_most: int = 255  # largest unsigned byte that DOT takes in one instruction
     table_lanes: int = 0  # lanes of the widest byte vector that TABLE can look up; 0: none
-    table_bytes: int = 0  # bytes of a two-register table for TABLE; 0: none
+    table_bytes: int = 0  # bytes of a table in 2 or 4 registers for TABLE; 0: none
     units: tuple[Unit, ...] = ()  # shapes of MMA
+    emulates_units: bool = False  # by functions
     has_threads: bool = False  # the outermost loop may be divided into chunks
     # most work-items of a work-group; 0: no work-items, else outer loops are distributed over them
     group_items: int = 0
@@ -66,6 +70,17 @@ class Target:
         """True if the data exceed all caches, so that they are best read once and sequentially."""
         return size_bytes > _STREAMED * self.l2_bytes
 
+    @property
+    def accumulators(self) -> int:
+        """The most accumulators of a register tile that leave registers for its operands."""
+        return self.vector_registers * 3 // 4
+
+    @property
+    def read_streams(self) -> int:
+        """The slices of a matrix that one loop reads side by side: each has its accumulators and its addresses."""
+        return max(1, self.vector_registers // _REGISTERS_OF_A_STREAM)
+
     def lanes(self, dtype: DType) -> int:
         """Return the number of values of the dtype in a vector register; 1 without vectors."""
-        return min(self.most_lanes, max(1, self.vector_bytes // dtype.scalar.size_bytes))
+        is_scalar = dtype.scalar in self.scalar_dtypes
+        return 1 if is_scalar else min(self.most_lanes, max(1, self.vector_bytes // dtype.scalar.size_bytes))

@@ -327,7 +327,11 @@ def _vector(node: UOp, stage: Stage) -> Complaint:
             is_legal = len(picked) == node.dtype.lanes and all(0 <= lane < sum(lanes) for lane in picked)
         case Ops.TABLE:
             is_legal = node.src[0].dtype is dtypes.uint8.vec(node.dtype.lanes) and node.dtype.scalar in _BYTES
-            is_legal &= len(node.arg) == 16 if node.arg else [s.dtype for s in node.src[1:]] == [node.dtype] * 2
+            is_legal &= (
+                len(node.arg) == 16
+                if node.arg
+                else [s.dtype for s in node.src[1:]] in ([node.dtype] * 2, [node.dtype] * 4)
+            )
         case Ops.DOT:
             return _dot(node)
         case Ops.MMA:

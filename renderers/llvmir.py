@@ -3,27 +3,24 @@
 A kernel is `void name(ptr args, i64 begin, i64 end)`: args points to 8-byte slots (buffer addresses, then variables),
 begin and end bound its THREAD loop. Accumulators are phis, written while the structured list is walked. No fast-math
 flag is used: what the IR says is what NumPy does, nan and inf included; sums are reordered by the optimizer's
-explicit lanes and groups only.
+explicit lanes and groups only. What LLVM IR has no instruction for is in intrinsics/, a file for each architecture.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
-from kernmill.ir import AxisKind, DType, InternalError, Op, Ops, Target, UOp, bits_of, dtypes, is_in_order, memory_of
+from kernmill.ir import AxisKind, DType, InternalError, Op, Ops, Target, UOp, dtypes, is_in_order
 
-from .amx import AMX_CONFIG, amx_functions, amx_instruction, tile_numbers
 from .base import Renderer, multiple_of, signature
+from .intrinsics.aarch64 import AArch64
+from .intrinsics.base import Intrinsics
+from .intrinsics.hexagon import Hexagon
+from .intrinsics.x86 import X86
+from .llvm_text import LINE, Writer, constant, llvm_type, mangled
 
 __all__ = ["LLVM_OPS", "LLVMRenderer"]
 
-_FLOATS = {"float16": "half", "bfloat16": "i16", "float32": "float", "float64": "double"}
-_TABLES = {16: "ssse3.pshuf.b.128", 32: "avx2.pshuf.b", 64: "avx512.pshuf.b.512", 128: "avx512.vpermi2var.qi.512"}
-_LINE = 64  # bytes, alignment of kernel-local buffers
-_HALF_BYTE = 127  # times a byte, twice, is a number of 16 bits
-_PAIRS_OF_BYTES = ("ssse3.pmadd.ub.sw.128", "avx2.pmadd.ub.sw", "avx512.pmaddubs.w.512")  # by size, as the next ones
-_PAIRS_OF_WORDS = ("sse2.pmadd.wd", "avx2.pmadd.wd", "avx512.pmaddw.d.512")
 _ON_STACK = 64 << 10  # bytes of one array; Python threads may have 512 KB in all
 _STEPS = 2  # of shuffles that LLVM may put together; with more it tries all chains of them
 _BINARY: dict[Op, tuple[str, str, str]] = {  # float, signed, unsigned
@@ -48,41 +45,8 @@ _COMPARE = {
 }
 _INTRINSICS = {Ops.SQRT: "sqrt", Ops.TRUNC: "trunc", Ops.FLOOR: "floor", Ops.CEIL: "ceil", Ops.ROUND: "roundeven",
                Ops.ABS: "fabs", Ops.FMA: "fma"}  # fmt: skip
+_ARCHITECTURES: dict[str, type[Intrinsics]] = {"": Intrinsics, "x86": X86, "aarch64": AArch64, "hexagon": Hexagon}
 LLVM_OPS = frozenset({*_BINARY, *_COMPARE, *_INTRINSICS, Ops.NEG, Ops.WHERE, Ops.CAST, Ops.BITCAST, Ops.FOLD})
-
-
-def llvm_type(dtype: DType, memory: bool = False) -> str:
-    """Return the LLVM type of a value, or of its storage in memory: a bool is i1 there and a byte here."""
-    boolean = "i8" if memory else "i1"
-    base = boolean if dtype.is_bool else _FLOATS.get(dtype.scalar.name, f"i{dtype.bits}")
-    return base if dtype.lanes == 1 else f"<{dtype.lanes} x {base}>"
-
-
-def _mangled(dtype: DType, memory: bool = False) -> str:
-    kind = llvm_type(dtype.scalar, memory)
-    base = {"half": "f16", "float": "f32", "double": "f64"}.get(kind, kind)
-    return base if dtype.lanes == 1 else f"v{dtype.lanes}{base}"
-
-
-def _literal(dtype: DType, value: float) -> str:
-    if dtype.is_bool:
-        return "true" if value else "false"
-    if dtype.scalar is dtypes.bfloat16:
-        return str(bits_of(dtype.scalar, value))
-    if dtype.scalar is dtypes.float16:
-        return f"0xH{bits_of(dtype, value):04X}"
-    if dtype.is_float:
-        return f"0x{bits_of(dtypes.float64, math.nan if value != value else value):016X}"
-    return str(int(value))
-
-
-def _constant(dtype: DType, arg: object) -> str:
-    if isinstance(arg, tuple):
-        scalar = llvm_type(dtype.scalar)
-        return "<" + ", ".join(f"{scalar} {_literal(dtype, item)}" for item in arg) + ">"
-    assert isinstance(arg, bool | int | float)
-    text = _literal(dtype, arg)
-    return text if dtype.lanes == 1 else f"splat ({llvm_type(dtype.scalar)} {text})"
 
 
 def _numbers(lanes: Sequence[int]) -> str:
@@ -100,18 +64,13 @@ def _opcode(op: Op, dtype: DType) -> str:
 class LLVMRenderer(Renderer):
     """Text for llvmlite's parser (LLVM 20 or later: opaque pointers, `splat`)."""
 
-    def __init__(self, target: Target, *, has_tiles: bool = True, has_vnni: bool = True) -> None:
-        super().__init__(target)
-        self.has_tiles = has_tiles  # otherwise functions emulate the matrix unit
-        self.has_vnni = has_vnni  # else dot products of bytes take several instructions
-
     def render(self, name: str, uops: Sequence[UOp]) -> str:
         """Source text of the kernel `name`."""
-        return _Function(name, uops, self.has_tiles, self.has_vnni).text()
+        return _Function(name, uops, self.target).text()
 
     def render_mapped(self, name: str, uops: Sequence[UOp]) -> tuple[str, list[tuple[int, int]]]:
         """The text, and the first line of each UOp's."""
-        function = _Function(name, uops, self.has_tiles, self.has_vnni)
+        function = _Function(name, uops, self.target)
         text = function.text()
         above = text[: text.index("\nentry:\n", text.rindex("\ndefine ") if function.heap_bytes else 0)].count("\n") + 2
         above += len(function.allocas)
@@ -154,25 +113,18 @@ class _Loop:
         self.is_guarded = False
 
 
-class _Function:
+class _Function(Writer):
     """The text of one kernel under construction."""
 
-    def __init__(self, name: str, uops: Sequence[UOp], has_tiles: bool, has_vnni: bool) -> None:
+    def __init__(self, name: str, uops: Sequence[UOp], target: Target) -> None:
+        super().__init__(uops)
         self.name = name
-        self.has_tiles, self.has_vnni = has_tiles, has_vnni
-        self.tiles = tile_numbers(uops)
-        self.functions: dict[str, None] = {}  # of a matrix unit that is not there
-        self.uops = uops
+        self.machine = _ARCHITECTURES[target.instructions](target, self)
         self.signature = signature(uops)
-        self.lines: list[str] = []
         self.starts: list[int] = []  # of each UOp: how many lines precede its own
-        self.values: dict[UOp, str] = {}
-        self.allocas: list[str] = []
         self.heap_bytes = 0
-        self.declarations: dict[str, None] = {}
         self.loops: list[_Loop] = []
         self.block = "entry"
-        self.count = 0
         self.has_streams = False
         self.steps: dict[UOp, int] = {}  # of a network of shuffles
         self.changed = self._changed_registers()
@@ -182,86 +134,55 @@ class _Function:
             Ops.REG: self._after, Ops.CARRY: self._after, Ops.SET: self._set, Ops.AFTER: self._after,
             Ops.CAST: self._cast, Ops.BITCAST: self._bitcast, Ops.WHERE: self._where, Ops.NEG: self._neg,
             Ops.BROADCAST: self._broadcast, Ops.FOLD: self._fold, Ops.LANE: self._lane, Ops.LANES: self._lanes,
-            Ops.SHUFFLE: self._shuffle, Ops.TABLE: self._table, Ops.DOT: self._dot, Ops.SCALE: self._scale,
+            Ops.SHUFFLE: self._shuffle, Ops.TABLE: self._special, Ops.DOT: self._special, Ops.SCALE: self._special,
             Ops.PREFETCH: lambda u: self._prefetch(self.values[u.src[0]], u.arg),
         }  # fmt: skip
 
     def text(self) -> str:
-        if self.has_tiles and self.tiles:  # others in the thread may rely on the unit as they left it
-            self.allocas.append(f"  %config = alloca [{len(AMX_CONFIG)} x i8], align {_LINE}")
-            self._unit("sttilecfg", "ptr %config")
-            self._unit("ldtilecfg", "ptr @tile_config")
-        elif self.tiles:
-            self.allocas += [f"  %tile{n} = alloca [1024 x i8], align {_LINE}" for n in sorted({*self.tiles.values()})]
+        held = self.machine.unit_values
+        self.machine.enter()
         for u in self.uops:
             self.starts.append(len(self.lines))
-            if u in self.tiles or (u.op is Ops.STORE and u.src[1] in self.tiles):
-                self._tile(u)
+            if u in held or (u.op is Ops.STORE and u.src[1] in held):
+                self.machine.mma(u)
             elif u.op is Ops.CONST:
-                self.values[u] = _constant(u.dtype, u.arg)
+                self.values[u] = constant(u.dtype, u.arg)
             elif u.op in self.handlers:
                 self.handlers[u.op](u)
             else:
                 self._elementwise(u)
         if self.has_streams:
-            self._emit(self._call("void", "llvm.x86.sse.sfence"))
-        if self.tiles and self.has_tiles:
-            self._unit("ldtilecfg", "ptr %config")
+            self.machine.end_streams()
+        self.machine.leave()
         body = "\n".join(["entry:", *self.allocas, *self.lines, "  ret void"])
         parameters = "(ptr noundef %args, i64 noundef %begin, i64 noundef %end"
         head = f"define void @{self.name}{parameters}) #0 {{"
         if self.heap_bytes:
-            head = _WITH_HEAP.format(head=head, name=self.name, bytes=self.heap_bytes + _LINE, mask=-_LINE, line=_LINE)
-            head += f"define internal void @{self.name}.inner{parameters}, ptr noalias align {_LINE} %heap) #0 {{"
+            head = _WITH_HEAP.format(head=head, name=self.name, bytes=self.heap_bytes + LINE, mask=-LINE, line=LINE)
+            head += f"define internal void @{self.name}.inner{parameters}, ptr noalias align {LINE} %heap) #0 {{"
         tail = ['attributes #0 = { nounwind "prefer-vector-width"="512" "no-trapping-math"="true" }', "!0 = !{i32 1}"]
-        if self.tiles and self.has_tiles:
-            kind = f"[{len(AMX_CONFIG)} x i8]"
-            config = "".join(f"\\{byte:02X}" for byte in AMX_CONFIG)
-            tail.append(f'@tile_config = private unnamed_addr constant {kind} c"{config}", align {_LINE}')
-        elif self.tiles:
-            tail.append(amx_functions(self.functions))
+        tail += self.machine.definitions()
         return "\n".join([head, body, "}", *(f"declare {d}" for d in self.declarations), *tail]) + "\n"
-
-    # --- small tools
-    def _fresh(self) -> str:
-        self.count += 1
-        return f"%v{self.count}"
-
-    def _emit(self, text: str) -> None:
-        self.lines.append(f"  {text}")
-
-    def _define(self, text: str) -> str:
-        name = self._fresh()
-        self._emit(f"{name} = {text}")
-        return name
-
-    def _call(self, kind: str, name: str, *operands: tuple[str, object]) -> str:
-        """A call of something outside, which is declared; `operands` are types and values."""
-        self.declarations[f"{kind} @{name}({', '.join(of for of, _ in operands)})"] = None
-        return f"call {kind} @{name}({', '.join(f'{of} {value}' for of, value in operands)})"
 
     def _label(self, name: str) -> None:
         self.lines.append(f"{name}:")
         self.block = name
 
-    def _typed(self, u: UOp) -> str:
-        return f"{llvm_type(u.dtype)} {self.values[u]}"
-
     # --- arguments and memory
     def _argument(self, u: UOp) -> None:
         """PARAM or VARIABLE: variables come after the buffers."""
         slot = (*self.signature.params, *self.signature.variables).index(u)
-        at = self._define(f"getelementptr i8, ptr %args, i64 {slot * 8}")
-        self.values[u] = self._define(f"load {'ptr' if u.op is Ops.PARAM else 'i64'}, ptr {at}, align 8")
+        at = self.define(f"getelementptr i8, ptr %args, i64 {slot * 8}")
+        self.values[u] = self.define(f"load {'ptr' if u.op is Ops.PARAM else 'i64'}, ptr {at}, align 8")
 
     def _local(self, u: UOp) -> None:
         """LOCAL: on the stack, or from the C library's heap where a thread's stack may be too small."""
-        name, size_bytes = self._fresh(), u.arg[1] * max(1, u.dtype.bits // 8)
+        name, size_bytes = self.fresh(), u.arg[1] * max(1, u.dtype.bits // 8)
         if size_bytes <= _ON_STACK:
-            self.allocas.append(f"  {name} = alloca [{u.arg[1]} x {llvm_type(u.dtype, True)}], align {_LINE}")
+            self.allocas.append(f"  {name} = alloca [{u.arg[1]} x {llvm_type(u.dtype, True)}], align {LINE}")
         else:
             self.allocas.append(f"  {name} = getelementptr i8, ptr %heap, i64 {self.heap_bytes}")
-            self.heap_bytes += -(-size_bytes // _LINE) * _LINE
+            self.heap_bytes += -(-size_bytes // LINE) * LINE
         self.values[u] = name
 
     def _place(self, u: UOp) -> None:
@@ -270,11 +191,11 @@ class _Function:
         memory, index = self.values[u.src[0]], u.src[1]
         value = self.values[index]
         if u.gate is not None and u.gate.dtype.lanes == 1:
-            value = self._define(f"select i1 {self.values[u.gate]}, i64 {value}, i64 0")
+            value = self.define(f"select i1 {self.values[u.gate]}, i64 {value}, i64 0")
         kind = f"i64 {value}" if index.dtype.lanes == 1 else f"<{index.dtype.lanes} x i64> {value}"
         element = llvm_type(u.dtype.scalar, True)
         inside = "" if u.gate is not None and u.gate.dtype.lanes > 1 else "inbounds "  # masked lanes may be anywhere
-        self.values[u] = self._define(f"getelementptr {inside}{element}, ptr {memory}, {kind}")
+        self.values[u] = self.define(f"getelementptr {inside}{element}, ptr {memory}, {kind}")
 
     def _masked(self, verbs: tuple[str, str], place: UOp, dtype: DType) -> tuple[str, tuple[tuple[str, object], ...]]:
         """Return the function for contiguous lanes with a mask, or for lanes with separate addresses; and the
@@ -282,7 +203,7 @@ class _Function:
         gate, lanes, is_apart = place.gate, dtype.lanes, place.src[1].dtype.lanes > 1
         mask = f"<{lanes} x i1>", "splat (i1 true)" if gate is None else self.values[gate]
         where = f"<{lanes} x ptr>" if is_apart else "ptr", self.values[place]
-        name = f"llvm.masked.{verbs[is_apart]}.{_mangled(dtype, True)}.{f'v{lanes}p0' if is_apart else 'p0'}"
+        name = f"llvm.masked.{verbs[is_apart]}.{mangled(dtype, True)}.{f'v{lanes}p0' if is_apart else 'p0'}"
         return name, (where, ("i32", dtype.scalar.size_bytes), mask)
 
     def _load(self, u: UOp) -> None:
@@ -292,53 +213,53 @@ class _Function:
         lanes = u.dtype.lanes
         if place.src[1].dtype.lanes > 1 or (gate is not None and gate.dtype.lanes > 1):
             name, where = self._masked(("load", "gather"), place, u.dtype)
-            value = self._define(self._call(kind, name, *where, (kind, "zeroinitializer")))
+            value = self.define(self.call(kind, name, *where, (kind, "zeroinitializer")))
         else:
             how = "load volatile" if is_in_order(u) else "load"  # LLVM would reorder them by their uses
-            value = self._define(f"{how} {kind}, ptr {address}, align {align}")
+            value = self.define(f"{how} {kind}, ptr {address}, align {align}")
             if type(u.arg) is tuple and lanes > 1:
                 self._prefetch(address, *u.arg)
             if gate is not None:
                 zero = "0" if not u.dtype.is_float or u.dtype.scalar is dtypes.bfloat16 else "0.0"
                 zero = zero if lanes == 1 else "zeroinitializer"
-                value = self._define(f"select i1 {self.values[gate]}, {kind} {value}, {kind} {zero}")
+                value = self.define(f"select i1 {self.values[gate]}, {kind} {value}, {kind} {zero}")
         if u.dtype.is_bool:
             none = "0" if lanes == 1 else "zeroinitializer"
-            value = self._define(f"icmp ne {kind} {value}, {none}")
+            value = self.define(f"icmp ne {kind} {value}, {none}")
         self.values[u] = value
 
     def _prefetch(self, address: str, ahead: int | None, cache: int = 2) -> None:
-        place = self._define(f"getelementptr i8, ptr {address}, i64 {ahead}") if ahead else address
+        place = self.define(f"getelementptr i8, ptr {address}, i64 {ahead}") if ahead else address
         kind = (1, 3) if ahead is None else (0, 4 - cache)  # 3: into L1
-        self._emit(self._call("void", "llvm.prefetch.p0", ("ptr", place), *(("i32", n) for n in (*kind, 1))))
+        self.emit(self.call("void", "llvm.prefetch.p0", ("ptr", place), *(("i32", n) for n in (*kind, 1))))
 
     def _store(self, u: UOp) -> None:
         place, stored = u.src
         kind, value = llvm_type(stored.dtype, True), self.values[stored]
         if stored.dtype.is_bool:
-            value = self._define(f"zext {llvm_type(stored.dtype)} {value} to {kind}")
+            value = self.define(f"zext {llvm_type(stored.dtype)} {value} to {kind}")
         address, align = self.values[place], stored.dtype.scalar.size_bytes
         gate, is_apart = place.gate, place.src[1].dtype.lanes > 1
         is_one = gate is not None and gate.op is Ops.CONST and isinstance(gate.arg, tuple) and sum(gate.arg) == 1
         if gate is not None and is_one and not is_apart:
             # LLVM 22 stores one lane behind a constant mask in the size that it had before it was narrowed
             lane, one = gate.arg.index(True), llvm_type(stored.dtype.scalar, True)
-            value = self._define(f"extractelement {kind} {value}, i32 {lane}")
-            address = self._define(f"getelementptr {one}, ptr {address}, i64 {lane}")
-            self._emit(f"store {one} {value}, ptr {address}, align {align}")
+            value = self.define(f"extractelement {kind} {value}, i32 {lane}")
+            address = self.define(f"getelementptr {one}, ptr {address}, i64 {lane}")
+            self.emit(f"store {one} {value}, ptr {address}, align {align}")
         elif is_apart or (gate is not None and gate.dtype.lanes > 1):
             name, where = self._masked(("store", "scatter"), place, stored.dtype)
-            self._emit(self._call("void", name, (kind, value), *where))
+            self.emit(self.call("void", name, (kind, value), *where))
         elif gate is not None:
             self.count += 1
             inside, after = f"store{self.count}", f"stored{self.count}"
-            self._emit(f"br i1 {self.values[gate]}, label %{inside}, label %{after}")
+            self.emit(f"br i1 {self.values[gate]}, label %{inside}, label %{after}")
             self._label(inside)
-            self._emit(f"store {kind} {value}, ptr {address}, align {align}")
-            self._emit(f"br label %{after}")
+            self.emit(f"store {kind} {value}, ptr {address}, align {align}")
+            self.emit(f"br label %{after}")
             self._label(after)
         else:
-            self._emit(f"store {kind} {value}, ptr {address}, {self._store_flags(u, place, stored.dtype, align)}")
+            self.emit(f"store {kind} {value}, ptr {address}, {self._store_flags(u, place, stored.dtype, align)}")
 
     def _store_flags(self, u: UOp, place: UOp, dtype: DType, align: int) -> str:
         """Streaming stores need whole aligned vectors; buffers start on 64 bytes."""
@@ -362,7 +283,7 @@ class _Function:
                 open_loops.pop()
             elif u.op is Ops.REG:
                 made_at[u] = len(open_loops)
-            elif u.op is Ops.SET and u.src[1] not in self.tiles:
+            elif u.op is Ops.SET and u.src[1] not in self.machine.unit_values:
                 for loop in open_loops[made_at[u.src[0]] :]:
                     if u.src[0] not in changed[loop]:
                         changed[loop].append(u.src[0])
@@ -381,17 +302,17 @@ class _Function:
         first, limit = ("%begin", "%end") if is_thread else ("0", self.values[u.src[0]])
         begin = u.first_iteration
         if is_thread and begin:
-            first, limit = (self._define(f"sub i64 {at}, {begin}") for at in (first, limit))
-            first = self._define(self._call("i64", "llvm.smax.i64", ("i64", first), ("i64", "0")))
+            first, limit = (self.define(f"sub i64 {at}, {begin}") for at in (first, limit))
+            first = self.define(self.call("i64", "llvm.smax.i64", ("i64", first), ("i64", "0")))
         if is_thread and (begin is not None or u.src[0].op is not Ops.CONST):  # of all slices, or the greatest
-            limit = self._define(self._call("i64", "llvm.smin.i64", ("i64", limit), ("i64", self.values[u.src[0]])))
-        self._emit(f"br label %{loop.body}")
+            limit = self.define(self.call("i64", "llvm.smin.i64", ("i64", limit), ("i64", self.values[u.src[0]])))
+        self.emit(f"br label %{loop.body}")
         self._label(loop.body)
-        self.values[u] = loop.counter = self._fresh()
+        self.values[u] = loop.counter = self.fresh()
         loop.phis[u] = len(self.lines)
         self.lines.append(f"  {loop.counter} = phi i64 [ {first}, %{loop.before} ]")
         for register in loop.registers:
-            name = self._fresh()
+            name = self.fresh()
             loop.phis[register] = len(self.lines)
             self.lines.append(f"  {name} = phi {llvm_type(register.dtype)} [ {self.values[register]}, %{loop.before} ]")
             self.values[register] = name
@@ -402,25 +323,25 @@ class _Function:
     def _guard(self, loop: _Loop, limit: str) -> None:
         """A loop that may run zero times tests before its body."""
         loop.is_guarded = True
-        more = self._define(f"icmp slt i64 {loop.counter}, {limit}")
+        more = self.define(f"icmp slt i64 {loop.counter}, {limit}")
         inside = f"{loop.body}.in"
-        self._emit(f"br i1 {more}, label %{inside}, label %{loop.exit}")
+        self.emit(f"br i1 {more}, label %{inside}, label %{loop.exit}")
         self._label(inside)
 
     def _close(self, u: UOp) -> None:
         loop, head = self.loops.pop(), u.src[0]
-        following = self._define(f"add nuw nsw i64 {loop.counter}, 1")
+        following = self.define(f"add nuw nsw i64 {loop.counter}, 1")
         inner = {register: self.values[register] for register in loop.registers}
         for node, line in loop.phis.items():
             value = following if node is head else inner[node]
             self.lines[line] += f", [ {value}, %{self.block} ]"
         if loop.is_guarded:
-            self._emit(f"br label %{loop.body}")
+            self.emit(f"br label %{loop.body}")
             for register in loop.registers:
                 self.values[register] = self.lines[loop.phis[register]].split("=")[0].strip()
         else:
-            more = self._define(f"icmp ult i64 {following}, {self.values[head.src[0]]}")
-            self._emit(f"br i1 {more}, label %{loop.body}, label %{loop.exit}")
+            more = self.define(f"icmp ult i64 {following}, {self.values[head.src[0]]}")
+            self.emit(f"br i1 {more}, label %{loop.body}, label %{loop.exit}")
         self._label(loop.exit)
 
     # --- values
@@ -428,22 +349,22 @@ class _Function:
         kind = llvm_type(u.src[0].dtype) if u.src else ""
         operands = [self.values[s] for s in u.src]
         if u.op in _INTRINSICS and u.src[0].dtype.is_float:
-            name = f"llvm.{_INTRINSICS[u.op]}.{_mangled(u.dtype)}"
-            self.values[u] = self._define(self._call(kind, name, *((kind, o) for o in operands)))
+            name = f"llvm.{_INTRINSICS[u.op]}.{mangled(u.dtype)}"
+            self.values[u] = self.define(self.call(kind, name, *((kind, o) for o in operands)))
         elif u.op in _INTRINSICS and u.op is not Ops.FMA:
             self.values[u] = operands[0]  # rounding an int
         elif u.op in _COMPARE or u.op in _BINARY:
-            self.values[u] = self._define(f"{_opcode(u.op, u.src[0].dtype)} {kind} {operands[0]}, {operands[1]}")
+            self.values[u] = self.define(f"{_opcode(u.op, u.src[0].dtype)} {kind} {operands[0]}, {operands[1]}")
         else:
             raise InternalError(f"llvmir: {u!r} has no instruction; it should have been decomposed")
 
     def _neg(self, u: UOp) -> None:
         kind, x = llvm_type(u.dtype), self.values[u.src[0]]
-        self.values[u] = self._define(f"fneg {kind} {x}" if u.dtype.is_float else f"sub {kind} zeroinitializer, {x}")
+        self.values[u] = self.define(f"fneg {kind} {x}" if u.dtype.is_float else f"sub {kind} zeroinitializer, {x}")
 
     def _where(self, u: UOp) -> None:
         condition, yes, no = u.src
-        self.values[u] = self._define(f"select {self._typed(condition)}, {self._typed(yes)}, {self._typed(no)}")
+        self.values[u] = self.define(self.machine.select(condition, self.typed(yes), self.typed(no)))
 
     def _cast(self, u: UOp) -> None:
         (x,) = u.src
@@ -461,124 +382,47 @@ class _Function:
             verb = "sitofp" if signed else "uitofp"
         else:
             verb = "trunc" if b.bits < a.bits else "sext" if signed else "zext"
-        self.values[u] = self._define(f"{verb} {source} {value} to {kind}")
+        self.values[u] = self.define(f"{verb} {source} {value} to {kind}")
 
     def _bitcast(self, u: UOp) -> None:
         source, kind = llvm_type(u.src[0].dtype), llvm_type(u.dtype)
         same = source == kind
-        self.values[u] = self.values[u.src[0]] if same else self._define(f"bitcast {self._typed(u.src[0])} to {kind}")
+        self.values[u] = self.values[u.src[0]] if same else self.define(f"bitcast {self.typed(u.src[0])} to {kind}")
 
     # --- vectors
     def _broadcast(self, u: UOp) -> None:
         kind, lanes = llvm_type(u.dtype), u.dtype.lanes
-        first = self._define(f"insertelement {kind} poison, {self._typed(u.src[0])}, i64 0")
+        first = self.define(f"insertelement {kind} poison, {self.typed(u.src[0])}, i64 0")
         mask = f"<{lanes} x i32> zeroinitializer"
-        self.values[u] = self._define(f"shufflevector {kind} {first}, {kind} poison, {mask}")
+        self.values[u] = self.define(f"shufflevector {kind} {first}, {kind} poison, {mask}")
 
     def _lane(self, u: UOp) -> None:
-        self.values[u] = self._define(f"extractelement {self._typed(u.src[0])}, i64 {u.arg}")
+        self.values[u] = self.define(f"extractelement {self.typed(u.src[0])}, i64 {u.arg}")
 
     def _lanes(self, u: UOp) -> None:
         value, kind = "poison", llvm_type(u.dtype)
         for number, s in enumerate(u.src):
-            value = self._define(f"insertelement {kind} {value}, {self._typed(s)}, i64 {number}")
+            value = self.define(f"insertelement {kind} {value}, {self.typed(s)}, i64 {number}")
         self.values[u] = value
 
     def _shuffle(self, u: UOp) -> None:
         """Emit a shuffle. After two steps of a network of shuffles (a transpose) LLVM is kept from looking through it.
         It would try all chains of shuffles, a third of its time for such a kernel, and find nothing shorter."""
         a, b = u.src
-        self.values[u] = self._define(f"shufflevector {self._typed(a)}, {self._typed(b)}, {_numbers(u.arg)}")
+        self.values[u] = self.define(f"shufflevector {self.typed(a)}, {self.typed(b)}, {_numbers(u.arg)}")
         steps = self.steps.get(a, 0)
         self.steps[u] = steps + 1 if a is not b and steps == self.steps.get(b, 0) else 1
         if self.steps[u] == _STEPS and u.dtype.scalar in (dtypes.float32, dtypes.float64):
             kind = llvm_type(u.dtype)
-            fence = f"llvm.arithmetic.fence.{_mangled(u.dtype)}"
-            self.values[u], self.steps[u] = self._define(self._call(kind, fence, (kind, self.values[u]))), 0
+            fence = f"llvm.arithmetic.fence.{mangled(u.dtype)}"
+            self.values[u], self.steps[u] = self.define(self.call(kind, fence, (kind, self.values[u]))), 0
 
-    def _table(self, u: UOp) -> None:
-        """Emit a table lookup. x86 (SSSE3, AVX2, AVX512BW): indices within each 16 bytes; AVX512VBMI: within 128
-        bytes."""
-        kind, lanes = llvm_type(u.dtype), u.dtype.lanes
-        index, *tables = ((kind, self.values[s]) for s in u.src)
-        table = ", ".join(f"i8 {byte}" for byte in (u.arg or ()) * (lanes // 16))
-        operands = (tables[0], index, tables[1]) if tables else ((kind, f"<{table}>"), index)
-        self.values[u] = self._define(self._call(kind, f"llvm.x86.{_TABLES[lanes << len(tables) // 2]}", *operands))
-
-    def _scale(self, u: UOp) -> None:
-        """x86 (AVX512F), a whole register. Lanes whose 2**b is taken for 0 are masked: underflow takes an assist."""
-        kind, is_short, lanes = llvm_type(u.dtype), u.dtype.bits == 32, u.dtype.lanes
-        a, b = ((kind, self.values[s]) for s in u.src)
-        some = self._define(f"fcmp une {kind} {b[1]}, {_constant(u.dtype, -254.0 if is_short else -2046.0)}")
-        mask = self._define(f"bitcast <{lanes} x i1> {some} to i{lanes}")
-        name = f"llvm.x86.avx512.mask.scalef.p{'s' if is_short else 'd'}.512"
-        more = (kind, "zeroinitializer"), (f"i{lanes}", mask), ("i32", 4)
-        self.values[u] = self._define(self._call(kind, name, a, b, *more))
-
-    def _dot(self, u: UOp) -> None:
-        """x86: unsigned by signed bytes, given as words of four (AVX512-VNNI, AVX-VNNI), or bfloat16 (AVX512-BF16)."""
-        if not (self.has_vnni or u.dtype.is_float):
-            self.values[u] = self._dot_in_steps(u)
-            return
-        kind, is_float, size = llvm_type(u.dtype), u.dtype.is_float, u.dtype.bits * u.dtype.lanes
-        name = f"llvm.x86.{'avx512bf16.dpbf16ps' if is_float else 'avx512.vpdpbusd'}.{size}"
-        given = f"<{u.src[0].dtype.lanes} x bfloat>" if is_float else kind
-        words = [self._define(f"bitcast {self._typed(s)} to {given}") for s in u.src[:2]]
-        operands = ((kind, self.values[u.src[2]]), *((given, word) for word in words))
-        self.values[u] = self._define(self._call(kind, name, *operands))
-
-    def _most(self, u: UOp) -> float:
-        """Return the maximum of a value; for a load from a kernel-local buffer the maximum of what is stored there."""
-        if u.op is not Ops.LOAD or (memory := memory_of(u.src[0])).op is not Ops.LOCAL:
-            return u.bounds[1]
-        stored = [s.src[1] for s in self.uops if s.op is Ops.STORE and memory_of(s.src[0]) is memory]
-        return max((value.bounds[1] for value in stored), default=0)
-
-    def _dot_in_steps(self, u: UOp) -> str:
-        """Emit byte products for x86 before VNNI. Sums of two products have 16 bits if one byte is below 128; others
-        use every second byte as a number of 16 bits."""
-        kind, lanes, bits = llvm_type(u.dtype), u.dtype.lanes, u.dtype.bits * u.dtype.lanes
-        pair, level = f"<{2 * lanes} x i16>", {128: 0, 256: 1, 512: 2}[bits]
-        if self._most(u.src[0]) <= _HALF_BYTE:
-            given = [(llvm_type(s.dtype), self.values[s]) for s in u.src[:2]]
-            twos = self._define(self._call(pair, f"llvm.x86.{_PAIRS_OF_BYTES[level]}", *given))
-            products = [(twos, "splat (i16 1)")]
-        else:
-            a, b = (self._define(f"bitcast {self._typed(s)} to {pair}") for s in u.src[:2])
-            left = self._define(f"shl {pair} {b}, splat (i16 8)")
-            steps = [("and", a, 255), ("ashr", left, 8), ("lshr", a, 8), ("ashr", b, 8)]
-            even, even_b, odd, odd_b = (self._define(f"{op} {pair} {v}, splat (i16 {n})") for op, v, n in steps)
-            products = [(even, even_b), (odd, odd_b)]
-        total = self.values[u.src[2]]
-        for two in products:
-            sums = self._call(kind, f"llvm.x86.{_PAIRS_OF_WORDS[level]}", *((pair, value) for value in two))
-            total = self._define(f"add {kind} {total}, {self._define(sums)}")
-        return total
-
-    def _tile(self, u: UOp) -> None:
-        """Emit a value that is a tile of a matrix unit (amx.py assigns it): a sum stays in its tile."""
-        self.values[u] = ""
-        if u.op is Ops.REG or (u.op is Ops.MMA and u.src[2].is_const):
-            self._unit("tilezero", self.tiles[u])
-        if u.op is Ops.MMA:
-            self._unit(amx_instruction(u), *(self.tiles[s] for s in (u, *u.src[:2])))
-        elif u.op is Ops.LOAD:
-            self._unit("tileloadd64", self.tiles[u], f"ptr {self.values[u.src[0]]}", f"i64 {_LINE}")
-        elif u.op is Ops.STORE:
-            self._unit("tilestored64", self.tiles[u.src[1]], f"ptr {self.values[u.src[0]]}", f"i64 {_LINE}")
-
-    def _unit(self, name: str, *operands: int | str) -> None:
-        """An instruction of the matrix unit; a number among its operands is a tile's."""
-        tile = "i8 {}" if self.has_tiles else "ptr %tile{}"
-        texts = [o if isinstance(o, str) else tile.format(o) for o in operands]
-        if self.has_tiles:
-            self._emit(self._call("void", f"llvm.x86.{name}", *((of, value) for of, value in map(str.split, texts))))
-        else:
-            self.functions[name] = None
-            self._emit(f"call void @{name}({', '.join(texts)})")
+    def _special(self, u: UOp) -> None:
+        how = {Ops.TABLE: self.machine.table, Ops.DOT: self.machine.dot, Ops.SCALE: self.machine.scale}
+        self.values[u] = how[u.op](u)
 
     def _fold(self, u: UOp) -> None:
         """Emit a sum of ints; other horizontal reductions are decomposed."""
         kind, vector = llvm_type(u.dtype), u.src[0]
         operand = llvm_type(vector.dtype), self.values[vector]
-        self.values[u] = self._define(self._call(kind, f"llvm.vector.reduce.add.{_mangled(vector.dtype)}", operand))
+        self.values[u] = self.define(self.call(kind, f"llvm.vector.reduce.add.{mangled(vector.dtype)}", operand))

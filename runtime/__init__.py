@@ -49,6 +49,8 @@ if TYPE_CHECKING:  # loaded by name when first used; announced here for type che
     from . import ops_python as ops_python
     from . import placement_report as placement_report
     from . import profile as profile
+    from .cpu import arm as arm
+    from .cpu import cpu_target as cpu_target
     from .cpu import llvm_process as llvm_process
     from .opencl import cl_driver as cl_driver
     from .opencl import cl_memory as cl_memory
@@ -66,7 +68,7 @@ __getattr__, __dir__ = lazy_exports(
     __name__, "pages", "programs.compiling", "plans.planning", "profile", "programs.reproduce",
     "programs.tune",
     by_name=(
-        "opencl.cl_driver", "opencl.cl_memory", "opencl.cl_program", "programs.kernel_text", "cpu.llvm_process",
-        "programs.tune_worker",
+        "opencl.cl_driver", "opencl.cl_memory", "opencl.cl_program", "programs.kernel_text", "cpu.arm",
+        "cpu.cpu_target", "cpu.llvm_process", "programs.tune_worker",
     ),
 )  # fmt: skip

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
-from kernmill.ir import DType, Ops, OutOfMemoryError, Target, Unit, dtypes, np, process_lock
-from kernmill.renderers import LLVM_OPS, LLVMRenderer, Renderer
+from kernmill.ir import OutOfMemoryError, np, process_lock
+from kernmill.renderers import LLVMRenderer, Renderer
 
 from .chains import find_chains
 from .cpu.amx_trial import matrix_unit
-from .cpu.host import Host, this_host
+from .cpu.cpu_target import host_target
+from .cpu.host import this_host
 from .cpu.llvm_codegen import assembly, compile_ir, compile_ir_later, compiler_process, llvm_version
 from .cpu.loader import load_object
 from .cpu.pool import ENTRY_WORDS, Launch, LaunchTable, copy_function, default_pool, expect_pool
@@ -45,8 +46,7 @@ class LlvmDevice(Device):
         """LLVM IR for the host's vector registers and its matrix unit."""
         with _lock:  # a cached property's, in Python 3.11, outlives a fork
             if self._renderer is None:
-                target = host_target(self.host, matrix_unit(self.host)[0])
-                self._renderer = LLVMRenderer(target, has_tiles=self.host.has("amx-tile"), has_vnni=has_vnni(self.host))
+                self._renderer = LLVMRenderer(host_target(self.host, matrix_unit(self.host)[0]))
             return self._renderer
 
     def details(self) -> list[str]:
@@ -180,55 +180,3 @@ class _JoinedBatch(_LaunchBatch):
 _refused: list[int] = []  # bytes, by kernels that computed nothing; it only grows
 _tell: Any = ctypes.CFUNCTYPE(None, ctypes.c_int64)(_refused.append)
 _EXTERNS = {"km_no_memory": ctypes.cast(_tell, ctypes.c_void_p).value or 0}
-
-
-def compute_dtypes(has_half: bool) -> frozenset[DType]:
-    """Return the dtypes with native arithmetic: never bfloat16, float16 if there are instructions for it."""
-    return frozenset(dtypes.data) - ({dtypes.bfloat16} if has_half else {dtypes.bfloat16, dtypes.float16})
-
-
-def has_vnni(host: Host) -> bool:
-    """True if one instruction computes dot products of bytes: AVX512-VNNI, AVX-VNNI."""
-    return host.has("avx512vnni") and host.has("avx512vl") if host.has("avx512f") else host.has("avxvnni")
-
-
-def dot_types(host: Host) -> frozenset[tuple[DType, DType]]:
-    """Return the operands of dot products: unsigned by signed bytes, in one instruction or in a few. With AVX512-BF16
-    also pairs of bfloat16, on AMD's CPUs: they do twice as many as of float32, Intel's half as many."""
-    wide = host.has("avx512f")
-    has_bytes = has_vnni(host) or host.has("avx512bw" if wide else "ssse3")
-    has_pairs = wide and host.has("avx512bf16") and host.has("avx512vl") and host.cpu == "znver4"
-    found = {(dtypes.uint8, dtypes.int8): has_bytes, (dtypes.bfloat16, dtypes.bfloat16): has_pairs}
-    return frozenset(pair for pair, is_there in found.items() if is_there)
-
-
-def host_target(host: Host, units: tuple[Unit, ...] = ()) -> Target:
-    """Return the features for generated code on this CPU, with these matrix units."""
-    wide, is_amd = host.has("avx512f"), host.has("sse4a")  # which AMD's CPUs alone have
-    vector = 64 if wide else 32 if host.has("avx2") or host.has("avx") else 16
-    ops = LLVM_OPS | ({Ops.SCALE} if wide else set())
-    ops = ops if host.arch != "x86_64" or host.has("fma") else ops - {Ops.FMA}
-    if host.arch == "x86_64" and not (host.has("sse4.1") or host.has("avx")):
-        ops = ops - {Ops.FLOOR, Ops.CEIL, Ops.TRUNC, Ops.ROUND}
-    return Target(
-        name=f"llvm-{host.arch}-{vector * 8}{'-amx' if units else ''}",
-        vector_bytes=vector,
-        vector_registers=32 if wide or host.arch == "aarch64" else 16,
-        ops=ops,
-        storage_dtypes=frozenset(dtypes.data)
-        - (set() if host.arch != "x86_64" or host.has("f16c") else {dtypes.float16}),
-        compute_dtypes=compute_dtypes(host.has("avx512fp16")),
-        dots=dot_types(host),
-        dot_most=255 if has_vnni(host) else 127,
-        table_lanes=64 if host.has("avx512bw") else 32 if host.has("avx2") else 16 if host.has("ssse3") else 0,
-        table_bytes=128 if host.has("avx512vbmi") else 0,
-        units=units,
-        has_threads=True,
-        has_gathers=host.has("avx512fp16"),  # CPUs made with the mend against Downfall, not mended by microcode
-        has_masks=wide or host.has("avx2"),
-        min_mask_lane_bytes=1 if host.has("avx512bw") else 4,
-        has_fast_nontemporal_stores=host.cpu == "sapphirerapids" or is_amd,
-        has_hardware_prefetch=is_amd,
-        l1_bytes=host.l1,
-        l2_bytes=host.l2,
-    )

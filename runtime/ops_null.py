@@ -34,8 +34,8 @@ class NullDevice(Device):
     def renderer(self) -> Renderer:
         """LLVM IR for 512-bit vectors, whatever this machine has."""
         computed = frozenset(dtypes.data) - {dtypes.bfloat16, dtypes.float16}
-        target = Target("null", vector_bytes=64, vector_registers=32, ops=LLVM_OPS, compute_dtypes=computed,
-                        has_threads=True, has_masks=True)  # fmt: skip
+        target = Target("null", vector_bytes=64, vector_registers=32, instructions="x86", ops=LLVM_OPS,
+                        compute_dtypes=computed, has_threads=True, has_masks=True)  # fmt: skip
         return LLVMRenderer(target)
 
     def compile(self, name: str, source: str) -> bytes:

@@ -82,17 +82,27 @@ def _dot(values: Sequence[UOp], group: int, node: UOp, target: Target) -> tuple[
         return values, ()  # interleaved bytes alone cost nothing
     if a.dtype.is_float and not _is_near(a, b, products, target):
         return values, ()
-    zero, is_signed = const(node.dtype, 0), a.dtype.scalar is dtypes.int8
+    zero = const(node.dtype, 0)
+    if (pair := _in_order(a, b, target)) is not None:
+        return (UOp(Ops.DOT, node.dtype, (*pair, zero)),), ()
+    for x, y in ((a, b), (b, a)) if a.dtype.scalar in BYTES else ():
+        other = moved(x)
+        by = const(other.dtype, 128 if x.dtype.scalar is dtypes.int8 else -128)
+        first, second = _in_order(other, y, target), _in_order(by, y, target)
+        if first is not None and second is not None:
+            return (UOp(Ops.DOT, node.dtype, (*first, zero)),), (UOp(Ops.DOT, node.dtype, (*second, zero)),)
+    return values, ()
+
+
+def _in_order(a: UOp, b: UOp, target: Target) -> tuple[UOp, UOp] | None:
+    """Return the factors in the order in which DOT takes them; None if it does not. Of 0 to 127 the sign is open."""
     for x, y in ((a, b), (b, a)):
         if (x.dtype.scalar, y.dtype.scalar) in target.dots:
-            return (UOp(Ops.DOT, node.dtype, (x, y, zero)),), ()
-    is_of_one_sign = a.dtype.scalar is b.dtype.scalar and a.dtype.scalar in BYTES
-    if not is_of_one_sign or (dtypes.uint8, dtypes.int8) not in target.dots:
-        return values, ()
-    other = moved(a)
-    by = const(other.dtype, 128 if is_signed else -128)
-    first, second = ((other, b), (by, b)) if is_signed else ((b, other), (b, by))
-    return (UOp(Ops.DOT, node.dtype, (*first, zero)),), (UOp(Ops.DOT, node.dtype, (*second, zero)),)
+            return x, y
+    for x, y in ((a, b), (b, a)) if (dtypes.int8, dtypes.int8) in target.dots else ():
+        if x.dtype.scalar is dtypes.uint8 and y.dtype.scalar is dtypes.int8 and x.bounds[1] < _HIGHEST[dtypes.uint8]:
+            return x.bitcast(dtypes.int8), y
+    return None
 
 
 def moved(u: UOp) -> UOp:

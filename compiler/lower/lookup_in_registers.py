@@ -22,7 +22,7 @@ _STEPS = 4  # from which on a lookup is fewer instructions
 
 def lookup_in_registers(ast: UOp, target: Target) -> UOp:
     """Return the kernel with TABLE instead of selections between numbers, and of byte gathers from a few registers."""
-    ast = rebuilt(ast, lambda _, u: _held(u, target.table_bytes))
+    ast = rebuilt(ast, lambda _, u: _held(u, target))
     sources = _sources(ast.toposort(), target.table_lanes)
     inside = {s for node in sources for s in node.src if sources.get(s) is sources[node]}
     tables: dict[UOp, UOp] = {}
@@ -34,18 +34,20 @@ def lookup_in_registers(ast: UOp, target: Target) -> UOp:
     return substitute(ast, tables)
 
 
-def _held(load: UOp, part: int) -> UOp:
-    """Return a byte gather as a lookup in two registers, or in four, of which the highest bit of an index selects
-    two."""
-    found, kind = entry(load) if part == 2 * load.dtype.lanes else None, load.dtype
+def _held(load: UOp, target: Target) -> UOp:
+    """Return a byte gather as a lookup in a table of registers, or in two tables, of which the highest bit of an index
+    selects one."""
+    kind = load.dtype
+    part, registers = target.table_bytes, target.table_bytes // kind.lanes
+    found = entry(load) if part and kind.lanes == target.vector_bytes else None
     if found is None or found[1].op is not Ops.PARAM:
         return load
     (places, memory, first), size = found, found[1].arg[1]
     starts = range(first, first + (int(places.bounds[1]) // part + 1) * part, kind.lanes)
-    if first < 0 or not isinstance(size, int) or starts.stop > size or len(starts) > 4:
+    if first < 0 or not isinstance(size, int) or starts.stop > size or len(starts) > 2 * registers:
         return load
     held = [UOp(Ops.LOAD, kind, (UOp(Ops.INDEX, kind, (memory, const(dtypes.index, n))),)) for n in starts]
-    low, *high = (UOp(Ops.TABLE, kind, (places, *held[n : n + 2])) for n in range(0, len(held), 2))
+    low, *high = (UOp(Ops.TABLE, kind, (places, *held[n : n + registers])) for n in range(0, len(held), registers))
     return (places & part).ne(0).where(high[0], low) if high else low
 
 

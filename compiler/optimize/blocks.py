@@ -18,6 +18,7 @@ from ..lower.find_dots import is_multiplied
 from .analysis import Access, Facts, analyze, even_part
 from .schedule import Schedule
 from .staging import unpacked
+from .tiles import MANY_ACCUMULATORS
 
 __all__ = ["block_schedule", "is_nested"]
 
@@ -28,7 +29,6 @@ _TILE = 8  # rows of a register tile
 _HIGH = 4  # rows of a tile of many, each of which has an address
 _WIDE = 3  # most vectors of such a tile: registers contain its sums twice
 _LEAST_TILES = 4  # reading the quants again, from which on they are unpacked once
-_STREAMS = 4  # access streams of memory: slices of the matrix at a large distance
 _PREFETCH_BYTES = 2048  # bytes
 
 
@@ -69,7 +69,13 @@ def _tiled(schedule: Schedule, facts: Facts, matrices: list[UOp], columns: tuple
     beside = [name for name in left if any(name in names_of(m.ranges) for m in matrices)]
     rows = [name for name in left if name not in beside]
     copied = dict.fromkeys(name for total in short for name in names_of(closed_ranges(total)))
-    if len(matrices) == 1 and beside and rows and sizes[rows[-1]] > _TILE and facts.target.vector_registers >= 32:
+    if (
+        len(matrices) == 1
+        and beside
+        and rows
+        and sizes[rows[-1]] > _TILE
+        and facts.target.accumulators >= MANY_ACCUMULATORS
+    ):
         _many_rows(schedule, facts, matrices[0], (beside, rows, [*copied]), lanes)
         return
     body = max(facts.iterations(names_of(closed_ranges(total))) for total in short) // _WORD
@@ -90,15 +96,15 @@ def _tiled(schedule: Schedule, facts: Facts, matrices: list[UOp], columns: tuple
     if rows:
         schedule.cut("unroll", rows[-1], even_part(sizes[rows[-1]], _TILE))
         schedule.order((*beside, *rows))
-    has_room = not rows or facts.target.vector_registers >= 32  # values loaded early occupy a register
+    has_room = not rows or facts.target.accumulators >= MANY_ACCUMULATORS  # values loaded early occupy a register
     walked = [name for name in around if name not in copied]
-    if walked and not rows and body * 2 <= _DOTS and facts.target.vector_registers >= 32:
+    if walked and not rows and body * 2 <= _DOTS and facts.target.accumulators >= MANY_ACCUMULATORS:
         schedule.cut("rfactor", walked[-1], gcd(sizes[walked[-1]], _PARTS))
     _walk_by_turns(schedule, nested, words)
     if facts.target.has_hardware_prefetch and has_room and _are_runs(words, walked):
         schedule.add("inorder")  # it ignores small buffers, like prefetches
     elif not rows:
-        most = (_STREAMS if facts.target.vector_registers >= 32 else _STREAMS // 2) // len(matrices) // vectors
+        most = facts.target.read_streams // len(matrices) // vectors
         for name in sorted(beside, key=lambda n: sizes[n])[-1:] if most else ():
             count = sizes[name] // (vectors if name == column else 1)
             schedule.cut("interleave", name, gcd(count, most if count != most else most // 2))  # for 2 threads

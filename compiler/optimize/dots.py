@@ -8,6 +8,8 @@ tests/compiler/optimize/test_dots.py.
 
 from __future__ import annotations
 
+from math import prod
+
 from kernmill.ir import DOT_SUMS, Target
 
 from ..lower.find_dots import is_multiplied, terms_of_a_dot
@@ -17,7 +19,7 @@ from .schedule import Schedule
 
 __all__ = ["dot_schedule"]
 
-_BLOCK = (4, 6)  # vectors and rows of a register tile; with 16 registers:
+_BLOCK = (4, 6)  # vectors and rows of a register tile; with fewer registers:
 _SMALL_BLOCK = (2, 4)
 _TURNED_ROWS = 4  # of a tile where rows are packed: lanes of the copy
 _LEAST_BLOCKS = 4  # of panels, which threads share
@@ -97,7 +99,7 @@ def _along(schedule: Schedule, facts: Facts, product: Product) -> None:
 
 def _register_tile(facts: Facts, product: Product) -> tuple[int, int]:
     """Vectors and rows of a register tile, as far as there are."""
-    vectors, most = _BLOCK if facts.target.vector_registers >= 32 else _SMALL_BLOCK
+    vectors, most = _BLOCK if facts.target.accumulators >= prod(_BLOCK) else _SMALL_BLOCK
     return vectors, even_part(facts.sizes.get(product.rows, 1), most)
 
 
@@ -115,7 +117,8 @@ def _tiled(schedule: Schedule, facts: Facts, product: Product, block: tuple[int,
     vectors, tile = min(block[0], -(-sizes[columns] // lanes)), block[1]
     wide, panel, side = lanes * vectors, columns, list[str]()
     panels = -(-sizes[columns] // wide)
-    if is_packed and left.dtype is right.dtype and left.dtype.is_int:
+    is_direct = (left.dtype, right.dtype) in facts.target.dots
+    if is_packed and left.dtype is right.dtype and left.dtype.is_int and not is_direct:
         alone = schedule.add("bias", right.slot, rows)[inner]  # moved while copied: else it would cost a fifth
         schedule.cut("unroll", alone, terms)
         schedule.cut("vectorize", alone, lanes)

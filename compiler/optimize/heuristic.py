@@ -20,7 +20,7 @@ from .packing import SMALL_REDUCE, ask_by_tiles, pack
 from .rows import ask_for_next_row, passes_along_rows
 from .schedule import Schedule
 from .staging import CACHE_ALIAS_BYTES
-from .tiles import accumulators, best_block, tile_of
+from .tiles import MANY_ACCUMULATORS, accumulators, best_block, tile_of
 from .windows import along_windows, overlapping
 
 __all__ = ["few_rows_schedule", "loops_schedule", "running_schedule", "scatter_schedule"]
@@ -33,7 +33,6 @@ _BLOCKS_ACROSS = 4  # adjacent blocks of a transpose
 _MOST_ACROSS = 24  # most rows that are transposed together
 _WOVEN = 4  # elements: vectors with at most this stride are loaded whole and their lanes selected
 _PREFETCH_BYTES = 2048  # prefetch distance in bytes
-_STREAMS = 4  # that memory is read in
 _WASTE = 1.5  # of a product's vector of which no lane is used, in units of a fourth of a gather
 _FOLD_COST = 40.0  # of folding a vector, in units of a fourth of a gather
 _IN_REGISTERS = 8  # rows whose accumulators are one tile
@@ -352,7 +351,7 @@ def _streams(facts: Facts, main: ReductionGroup, lane_loop: str | None) -> dict[
     if not name or not is_alone or not _is_read_once(facts, main, {}):
         return {}
     read = {a.memory for a in main.loads if name in a.steps}
-    count = (_STREAMS if facts.target.vector_registers >= 32 else _STREAMS // 2) // len(read)
+    count = facts.target.read_streams // len(read)
     if facts.iterations(facts.outputs) == facts.sizes[name] and name not in reused:
         count = min(count, -(-facts.sizes[name] // 2))  # two threads find something
     return {name: tile_of(facts.sizes[name], count) if count > 1 else 1}
@@ -436,7 +435,7 @@ def _stage_few(schedule: Schedule, main: ReductionGroup, lane_loop: str, rows: l
 
 def _register_tile(facts: Facts, main: ReductionGroup, lane_loop: str | None, width: int) -> dict[str, int]:
     """Choose output loops to unroll so that each load serves several accumulators."""
-    many = facts.target.vector_registers >= 32
+    many = facts.target.accumulators >= MANY_ACCUMULATORS
     reusing = [
         name for name in reversed(facts.outputs)
         if name != lane_loop and name in main.around and facts.sizes[name] > 1

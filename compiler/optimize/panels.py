@@ -12,12 +12,10 @@ from math import prod
 from .actions import Action, fits
 from .analysis import Access, Facts, ReductionGroup, analyze
 from .schedule import Schedule
-from .tiles import accumulators, best_block, tile_of
+from .tiles import MANY_ACCUMULATORS, accumulators, best_block, tile_of
 
 __all__ = ["panels_schedule"]
 
-_STREAMS = 4  # that memory is read in; with 16 registers:
-_FEW_STREAMS = 2
 _WIDEST = 2  # vectors of a panel; a wider one is a separate matrix
 _LEAST_TILES = 4  # of rows, from which on converting a panel once pays where it takes registers
 _SUM_BYTES = 4  # of a value in the accumulator; narrower ones are converted
@@ -56,9 +54,9 @@ def _tiled(
 ) -> None:
     """`loops`: over the rows of a panel, and over panels."""
     (lanes, panels), (terms, *near), sizes = loops, main.loops, facts.sizes
-    vectors, has_room = sizes[lanes] // facts.lanes, facts.target.vector_registers >= 32
+    vectors, has_room = sizes[lanes] // facts.lanes, facts.target.accumulators >= MANY_ACCUMULATORS
     rows = [name for name in facts.outputs if name not in loops and sizes[name] > 1]
-    across, high = _STREAMS if has_room else _FEW_STREAMS, 1
+    across, high = facts.target.read_streams, 1
     if rows:
         across, high = best_block(sizes[panels] * vectors, sizes[rows[-1]], has_room)
     beside = tile_of(sizes[panels], max(1, across // (vectors * len(matrices))))

@@ -6,11 +6,13 @@ Why: docs/topics/matrix-products.md. Tests: tests/compiler/optimize/test_tiles.p
 from __future__ import annotations
 
 from math import prod
+from typing import Final
 
-__all__ = ["accumulators", "best_block", "tile_of"]
+__all__ = ["MANY_ACCUMULATORS", "accumulators", "best_block", "tile_of"]
 
-_BLOCKS = ((4, 6), (3, 8), (2, 8), (1, 8))  # vectors and rows of a tile that 32 registers hold
-_SMALL_BLOCKS = ((2, 4), (1, 4))  # and 16
+MANY_ACCUMULATORS: Final = 24  # of a register tile, from which on these blocks have room: vectors and rows
+_BLOCKS = ((4, 6), (3, 8), (2, 8), (1, 8))
+_SMALL_BLOCKS = ((2, 4), (1, 4))  # with fewer
 _LOAD_COST = 0.3  # of a vector or a broadcast value, in multiplications that might have been done
 _TILE_COST = 2.0  # loop overhead per iteration of the reduce loop
 

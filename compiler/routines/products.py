@@ -10,7 +10,7 @@ __all__ = ["multiply"]
 
 Entry = Callable[[Number, Number], Number]
 Write = Callable[[Number, Number, Number], None]
-_WIDE = 32  # vector registers, from which on a tile has 8 rows of 2 vectors; else 4 of 2
+_TILE_ROWS = (8, 4)  # of 2 vectors; the first tile with enough registers is used
 
 
 def multiply(
@@ -26,7 +26,7 @@ def multiply(
     b must read adjacent columns. `first_column` of the first row of a tile: columns before it are not wanted.
     """
     rows, columns, terms = (k.as_index(size) for size in sizes)
-    tall = 8 if k.target.vector_registers >= _WIDE else 4
+    tall = next((n for n in _TILE_ROWS if 2 * n <= k.target.accumulators), _TILE_ROWS[-1])
     whole = rows >> (tall.bit_length() - 1)
     for tile in k.between(0, whole):
         first = tile * tall

@@ -78,7 +78,7 @@ def _outcome(trials: Sequence[Callable[[], bool]]) -> str:
 def trial(unit: Unit, host: Host, *, has_tiles: bool) -> Callable[[], bool]:
     """Return a self-test: a small kernel whose sums must be right; without `has_tiles` functions emulate the unit."""
     uops, memory, right = matrix_unit_trial(unit)
-    text = LLVMRenderer(Target("check"), has_tiles=has_tiles).render("check", uops)
+    text = LLVMRenderer(Target("check", instructions="x86", emulates_units=not has_tiles)).render("check", uops)
     module = load_object(compile_ir(text, host), ["check"])
 
     def is_right() -> bool:

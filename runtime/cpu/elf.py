@@ -1,10 +1,10 @@
-"""Loader for relocatable ELF64 x86-64 objects, as LLVM emits them: bytes in, callable addresses out.
+"""Loader for relocatable ELF64 objects of x86-64 and AArch64, as LLVM emits them: bytes in, addresses out.
 
 A kernel has code and constants only, so it takes one mapping: written while it is private to us, then switched to
 read + execute. No page is ever writable and executable at once. Every offset is checked: a damaged file is a
 `FormatError`, never a crash (tests/runtime/cpu/test_elf.py mutates objects byte by byte).
 
-Source: System V ABI, AMD64 supplement, tables 4.9 and following.
+What differs between machines is a table: elf_machines.py.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import mmap
 import platform
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from kernmill.ir import FormatError, OutOfMemoryError, keep_until_death, taken
 
 from ..memory.allocator import round_up
+from .elf_machines import ELF_MACHINES, ElfMachine, Relocation, flush_function
 
 __all__ = ["ElfModule", "is_elf_host", "libc", "load_elf", "unmap_unused"]
 
@@ -32,25 +33,13 @@ _RELA = struct.Struct("<QQq")
 _PROGBITS, _SYMTAB, _RELA_TYPE, _NOBITS = 1, 2, 4, 8
 _WRITE, _ALLOC = 1, 2
 _UNDEF, _ABS = 0, 0xFFF1
-_STUB = b"\xff\x25\x02\x00\x00\x00\xcc\xcc"  # jmp *(rip + 2), then the 8-byte address: a stub and a GOT slot in one
+_SLOT_BYTES = 16  # a stub, then the address: a jump and a slot of the global offset table in one
 _READ_EXECUTE = 1 | 4
-# relocation type -> (field format, PC-relative, through the address slot)
-_RELOCATIONS: dict[int, tuple[struct.Struct, bool, bool]] = {
-    1: (struct.Struct("<Q"), False, False),  # R_X86_64_64
-    2: (struct.Struct("<i"), True, False),  # R_X86_64_PC32
-    4: (struct.Struct("<i"), True, False),  # R_X86_64_PLT32
-    9: (struct.Struct("<i"), True, True),  # R_X86_64_GOTPCREL
-    10: (struct.Struct("<I"), False, False),  # R_X86_64_32
-    11: (struct.Struct("<i"), False, False),  # R_X86_64_32S
-    24: (struct.Struct("<q"), True, False),  # R_X86_64_PC64
-    41: (struct.Struct("<i"), True, True),  # R_X86_64_GOTPCRELX
-    42: (struct.Struct("<i"), True, True),  # R_X86_64_REX_GOTPCRELX
-}
 
 
 def is_elf_host() -> bool:
-    """True if this loader can be used here: Linux on x86-64."""
-    return sys.platform == "linux" and platform.machine() == "x86_64"
+    """True if this loader can be used here: Linux on x86-64 or AArch64."""
+    return sys.platform == "linux" and platform.machine() in ELF_MACHINES
 
 
 class ElfModule:
@@ -105,7 +94,28 @@ def load_elf(data: bytes, externs: Mapping[str, int] | None = None) -> ElfModule
         FormatError: the bytes are not such an object, are damaged, or call something unknown.
     """
     unmap_unused()
-    return _Object(data, {**libc_externs(), **(externs or {})}).load()
+    return _Object(data, {**libc_externs(), **(externs or {})}, ELF_MACHINES[platform.machine()]).load()
+
+
+@functools.cache
+def _flush() -> Callable[[int, int], None]:
+    """The machine's function that makes written code visible, in memory of its own: a new page that becomes
+    executable is made visible by the system."""
+    code = ELF_MACHINES[platform.machine()].flush
+    base = _map(_PAGE)
+    ctypes.memmove(base, code, len(code))
+    libc().mprotect(base, _PAGE, _READ_EXECUTE)
+    return flush_function(base)
+
+
+def _map(size_bytes: int) -> int:
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    base = libc().mmap(None, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE, private, -1, 0)
+    if base in (None, 2**64 - 1):
+        raise OutOfMemoryError(
+            f"load_elf: out of memory: {size_bytes} bytes of code cannot be mapped. Free some tensors."
+        )
+    return int(base)
 
 
 def _damaged(what: str) -> FormatError:
@@ -115,9 +125,11 @@ def _damaged(what: str) -> FormatError:
 class _Object:
     """An object file during layout: its tables, the address of each section, and the slots for distant addresses."""
 
-    def __init__(self, data: bytes, externs: Mapping[str, int]) -> None:
-        if len(data) < 64 or data[:7] != b"\x7fELF\x02\x01\x01" or struct.unpack_from("<HH", data, 16) != (1, 62):
-            raise _damaged("the bytes are not a relocatable x86-64 ELF object")
+    def __init__(self, data: bytes, externs: Mapping[str, int], machine: ElfMachine) -> None:
+        wanted = (1, machine.number)
+        if len(data) < 64 or data[:7] != b"\x7fELF\x02\x01\x01" or struct.unpack_from("<HH", data, 16) != wanted:
+            raise _damaged(f"the bytes are not a relocatable {machine.name} ELF object")
+        self.machine = machine
         (offset,), (row_bytes, count) = struct.unpack_from("<Q", data, 40), struct.unpack_from("<HH", data, 58)
         if row_bytes != _SECTION.size or offset + count * row_bytes > len(data):
             raise _damaged("its section table is out of bounds")
@@ -156,12 +168,7 @@ class _Object:
     def load(self) -> ElfModule:
         relocations = {s[7]: self.table(i, _RELA) for i, s in enumerate(self.sections) if s[1] == _RELA_TYPE}
         fixed_bytes, total_bytes = self.lay_out(relocations)
-        private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        base = libc().mmap(None, total_bytes, mmap.PROT_READ | mmap.PROT_WRITE, private, -1, 0)
-        if base in (None, 2**64 - 1):
-            raise OutOfMemoryError(
-                f"load_elf: out of memory: {total_bytes} bytes of code cannot be mapped. Free some tensors."
-            )
+        base = _map(total_bytes)
         module = ElfModule({}, (base, total_bytes))  # from here on an error unmaps
         self.base = base
         image = bytearray(total_bytes)
@@ -170,13 +177,15 @@ class _Object:
                 raw = self.bytes_of(index)
                 image[start : start + len(raw)] = raw
         for symbol, slot in self.slots.items():
-            image[slot : slot + 16] = _STUB + (self.address(symbol) % 2**64).to_bytes(8, "little")
+            image[slot : slot + _SLOT_BYTES] = self.machine.stub + (self.address(symbol) % 2**64).to_bytes(8, "little")
         for section, rows in relocations.items():
             if section in self.place:
                 self.relocate(section, rows, image)
         ctypes.memmove(base, bytes(image), total_bytes)
         if libc().mprotect(base, fixed_bytes, _READ_EXECUTE):
             raise OutOfMemoryError("load_elf: the system denies executable memory to this process (mprotect failed).")
+        if self.machine.flush:
+            _flush()(base, base + fixed_bytes)
         for index, (name, info, _, section, _, _) in enumerate(self.symbols):
             if info >> 4 in (1, 2) and section not in (_UNDEF, _ABS):  # global or weak, and defined
                 module.symbols[self.name(name)] = self.address(index)
@@ -204,10 +213,11 @@ class _Object:
                     symbol, kind = info >> 32, info & 0xFFFFFFFF
                     if symbol >= len(self.symbols):
                         raise _damaged(f"a relocation names symbol {symbol} of {len(self.symbols)}")
-                    through_slot = kind in _RELOCATIONS and _RELOCATIONS[kind][2]
+                    row = self.machine.relocations.get(kind)
+                    through_slot = row is not None and row.through_slot
                     if symbol not in self.slots and (self.symbols[symbol][3] == _UNDEF or through_slot):
                         self.slots[symbol] = end
-                        end += 16
+                        end += _SLOT_BYTES
         return end
 
     def address(self, index: int) -> int:
@@ -227,19 +237,23 @@ class _Object:
         start, size = self.place[section], self.sections[section][5]
         for offset, info, addend in rows:
             index, kind = info >> 32, info & 0xFFFFFFFF
-            if kind not in _RELOCATIONS:
+            row = self.machine.relocations.get(kind)
+            if row is None:
                 raise FormatError(f"load_elf: relocation type {kind} is not supported. Compile with reloc='pic'.")
-            form, relative, through_slot = _RELOCATIONS[kind]
-            if offset + form.size > size:
+            if offset + row.form.size > size:
                 raise _damaged(f"a relocation at {offset} is outside section {section} of {size} bytes")
-            if through_slot:
-                value = self.base + self.slots[index] + 8
-            elif relative and index in self.slots:
-                value = self.base + self.slots[index]  # a stub: the C library may be further away than 2 GB
-            else:
-                value = self.address(index)
+            at = start + offset
             try:
-                form.pack_into(image, start + offset, value + addend - (self.base + start + offset if relative else 0))
+                (field,) = row.form.unpack_from(image, at)
+                row.form.pack_into(image, at, row.encode(field, self.target(index, row) + addend, self.base + at))
             except struct.error:
                 what = f"load_elf: the value of a relocation of type {kind} does not fit its field."
                 raise FormatError(f"{what} Compile with reloc='pic'.") from None
+
+    def target(self, index: int, row: Relocation) -> int:
+        """The address that a relocation refers to: of the symbol, of a stub, or of the slot with the address."""
+        if row.through_slot:
+            return self.base + self.slots[index] + _SLOT_BYTES // 2
+        if row.is_relative and index in self.slots:
+            return self.base + self.slots[index]  # the C library may be out of reach
+        return self.address(index)

@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 
 from kernmill.ir import SettingError, setting
 
+from .arm import ARM_CORES, arm_from_cpuinfo, arm_from_macos, feature_list
 from .elf import libc
 
-__all__ = ["Host", "amx_refusal", "cpu_quota", "request_amx", "this_host"]
+__all__ = ["Host", "amx_refusal", "cpu_quota", "named_host", "request_amx", "this_host"]
 
 # /proc/cpuinfo flag -> LLVM feature. Absent features are disabled by name, since a CPU name implies more than a virtual
 # machine may have.
@@ -63,6 +64,7 @@ class Host(NamedTuple):
     l1: int
     l2: int
     l3: int
+    triple: str = ""  # of another machine, for which code is compiled and not run
 
     def has(self, feature: str) -> bool:
         """True if an LLVM feature (`"avx512f"`) may be used."""
@@ -89,9 +91,39 @@ def _host(target: str) -> Host:
     if target == "small":
         return _host("")._replace(l1=1 << 10, l2=4 << 10, l3=64 << 10)
     arch = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
-    is_read = arch == "x86_64" and sys.platform == "linux"
-    cpu, features = _linux_x86(target) if is_read else _ask_llvm(arch, target)
+    if arch == "aarch64":
+        cpu, features = _arm(target)
+    elif arch == "x86_64" and sys.platform == "linux":
+        cpu, features = _linux_x86(target)
+    else:
+        cpu, features = _ask_llvm(arch, target)
     return Host(arch, cpu, features, *_caches())
+
+
+def named_host(cpu: str) -> Host:
+    """Return an AArch64 CPU by LLVM's name, for code that is compiled here and not run.
+
+    Raises:
+        SettingError: the name is unknown.
+    """
+    if cpu not in ARM_CORES:
+        raise SettingError(f"named_host({cpu!r}): must be one of {', '.join(ARM_CORES)}.")
+    found, caches = ARM_CORES[cpu]
+    triple = "arm64-apple-macosx" if cpu.startswith("apple") else "aarch64-unknown-linux-gnu"
+    return Host("aarch64", cpu, feature_list(found), *caches, triple)
+
+
+def _arm(target: str) -> tuple[str, tuple[str, ...]]:
+    if target:
+        raise SettingError(f"TARGET={target}: that is an x86-64 level and this CPU is aarch64. Leave TARGET empty.")
+    if sys.platform == "darwin":
+        return arm_from_macos()
+    if sys.platform != "linux":
+        return _ask_llvm("aarch64", target)
+    try:
+        return arm_from_cpuinfo(_read("/proc/cpuinfo"))
+    except OSError:
+        return arm_from_cpuinfo("")
 
 
 def _linux_x86(target: str) -> tuple[str, tuple[str, ...]]:

@@ -151,7 +151,7 @@ def _apart(work: Callable[[], Any]) -> Any:
 def _made(text: str, host: Host, how: str) -> Any:
     with before_forks(is_long=True), _lock:
         try:
-            machine, module = _emitter().parse(text, host.cpu, ",".join(host.features))
+            machine, module = _emitter().parse(text, host.cpu, ",".join(host.features), triple=host.triple)
         except RuntimeError as error:
             raise CompileError(_explain(str(error), text)) from None
         with module:  # released while no fork can happen

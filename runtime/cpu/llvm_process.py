@@ -32,17 +32,21 @@ class Emitter:
         self.binding: Any = importlib.import_module("llvmlite.binding")  # it carries no types
         self.binding.initialize_native_target()
         self.binding.initialize_native_asmprinter()
-        self.machines: dict[tuple[str, str, int], Any] = {}
+        self.machines: dict[tuple[str, str, int, str], Any] = {}
         if self.binding.get_process_triple().startswith("x86_64"):  # there it takes any values for shuffles, and aborts
             self.binding.set_option("kernmill", "--lower-interleaved-accesses=false")
 
-    def parse(self, text: str, cpu: str, features: str, level: int = _LEVEL) -> tuple[Any, Any]:
-        """The target machine and the module. Raises RuntimeError with LLVM's message."""
-        machine = self.machines.get((cpu, features, level))
+    def parse(self, text: str, cpu: str, features: str, level: int = _LEVEL, triple: str = "") -> tuple[Any, Any]:
+        """The target machine and the module; without a triple for this machine. Raises RuntimeError with LLVM's
+        message."""
+        machine = self.machines.get((cpu, features, level, triple))
         if machine is None:
-            target = self.binding.Target.from_triple(self.binding.get_process_triple())
+            if triple:
+                self.binding.initialize_all_targets()
+                self.binding.initialize_all_asmprinters()
+            target = self.binding.Target.from_triple(triple or self.binding.get_process_triple())
             machine = target.create_target_machine(cpu, features, level, "pic", "default")
-            self.machines[cpu, features, level] = machine
+            self.machines[cpu, features, level, triple] = machine
         if self.binding.llvm_version_info >= _FOLDS_MASKED_LOADS:
             is_off = str("llvm.masked.load" in text).lower()
             self.binding.set_option("kernmill", f"--disable-peephole={is_off}")

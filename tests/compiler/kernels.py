@@ -40,6 +40,7 @@ VECTORS = Target(
     "vectors",
     vector_bytes=64,
     vector_registers=32,
+    instructions="x86",
     ops=LLVM_OPS,
     compute_dtypes=frozenset(dtypes.data) - {dtypes.bfloat16, dtypes.float16},
     has_threads=True,

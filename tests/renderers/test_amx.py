@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ def test_a_real_unit_gets_its_instructions(pair: tuple[object, object]) -> None:
 
 def test_functions_stand_for_it() -> None:
     uops = lowered(product((64, 128, 64)), TILES)
-    text = LLVMRenderer(TILES, has_tiles=False).render("k", uops)
+    text = LLVMRenderer(replace(TILES, emulates_units=True)).render("k", uops)
     assert "llvm.x86.t" not in text
     assert text.count("call void @tdpbf16ps(") == 4
     assert set(re.findall(r"define internal void @(\w+)", text)) == {

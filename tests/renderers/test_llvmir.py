@@ -138,7 +138,7 @@ def test_a_dot_in_steps(lanes: int, bytes_: str, words: str) -> None:
     ints = dtypes.int32.vec(lanes)
     for most, has_pairs in ((127, True), (128, False)):
         a, b, c = const(dtypes.uint8.vec(4 * lanes), most), const(dtypes.int8.vec(4 * lanes), -128), const(ints, 0)
-        text = LLVMRenderer(VECTORS, has_vnni=False).render("kernel", [a, b, c, UOp(Ops.DOT, ints, (a, b, c))])
+        text = LLVMRenderer(replace(VECTORS, dot_most=127)).render("kernel", [a, b, c, UOp(Ops.DOT, ints, (a, b, c))])
         assert (f"@llvm.x86.{bytes_}(" in text) is has_pairs
         assert text.count(f"call <{lanes} x i32> @llvm.x86.{words}(") == (1 if has_pairs else 2)
         lacks(text, "vpdpbusd")
@@ -155,7 +155,7 @@ def test_bytes_that_a_kernel_keeps_are_as_large_as_what_it_stored() -> None:
         b, c = const(dtypes.int8.vec(64), 1), const(dtypes.int32.vec(16), 0)
         dot = UOp(Ops.DOT, dtypes.int32.vec(16), (a, b, c))
         uops = [*dict.fromkeys(n for u in (store, dot) for n in u.toposort() if n.op is not Ops.SINK)]
-        text = LLVMRenderer(VECTORS, has_vnni=False).render("kernel", uops)
+        text = LLVMRenderer(replace(VECTORS, dot_most=127)).render("kernel", uops)
         assert ("pmaddubs" in text) is has_pairs
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from kernmill import Context, Tensor, jit
 from kernmill.ir import OutOfMemoryError, dtypes
-from kernmill.runtime import elf, get_device, host, ops_llvm, plan, pool
+from kernmill.runtime import cpu_target, elf, get_device, host, ops_llvm, plan, pool
 
 
 @pytest.mark.skipif(
@@ -91,7 +91,7 @@ PAIR = (dtypes.bfloat16, dtypes.bfloat16)
 )
 def test_pairs_of_bfloat16_where_they_are_faster(cpu: str, features: tuple[str, ...], has_pairs: bool) -> None:
     machine = host.Host("x86_64", cpu, features, 1 << 15, 1 << 20, 1 << 23)
-    assert (PAIR in ops_llvm.host_target(machine).dots) is has_pairs
+    assert (PAIR in cpu_target.host_target(machine).dots) is has_pairs
 
 
 @pytest.mark.parametrize(("features", "has_masks"), [
@@ -100,9 +100,9 @@ def test_pairs_of_bfloat16_where_they_are_faster(cpu: str, features: tuple[str, 
 def test_avx2_has_masks(features: tuple[str, ...], has_masks: bool) -> None:
     """Once without: loops of odd sizes had no lanes, and 129 x 257 x 257 took ten times as long."""
     machine = host.Host("x86_64", "haswell", features, 1 << 15, 1 << 18, 1 << 23)
-    assert ops_llvm.host_target(machine).has_masks is has_masks
+    assert cpu_target.host_target(machine).has_masks is has_masks
 
 
 def test_bytes_do_not_ask_for_pairs() -> None:
     machine = host.Host("x86_64", "znver4", ("+avx512f", "+avx512vl", "+avx512vnni"), 1 << 15, 1 << 20, 1 << 23)
-    assert ops_llvm.dot_types(machine) == {(dtypes.uint8, dtypes.int8)}
+    assert cpu_target.host_target(machine).dots == {(dtypes.uint8, dtypes.int8)}

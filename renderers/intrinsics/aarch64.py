@@ -1,0 +1,42 @@
+"""AArch64 with NEON: table lookups of up to 64 bytes, and dot products of bytes and bfloat16, of 16 bytes each."""
+
+from __future__ import annotations
+
+from kernmill.ir import UOp, dtypes
+
+from ..llvm_text import llvm_type
+from .base import Intrinsics
+
+__all__ = ["AArch64"]
+
+_NEON = "llvm.aarch64.neon"
+_DOTS = {
+    (dtypes.int8, dtypes.int8): "sdot", (dtypes.uint8, dtypes.uint8): "udot", (dtypes.uint8, dtypes.int8): "usdot",
+    (dtypes.bfloat16, dtypes.bfloat16): "bfdot",
+}  # fmt: skip
+
+
+class AArch64(Intrinsics):
+    """Instructions of ARMv8.0 to 8.6; every register has 16 bytes."""
+
+    def table(self, u: UOp) -> str:
+        """`tbl` of one to four registers. It gives 0 for an index behind its table, so larger ones are masked."""
+        w, kind = self.w, llvm_type(u.dtype)
+        index, *tables = (w.values[s] for s in u.src)
+        if tables:
+            index = w.define(f"and {kind} {index}, splat (i8 {16 * len(tables) - 1})")
+        else:
+            tables = ["<" + ", ".join(f"i8 {byte}" for byte in u.arg) + ">"]
+        operands = [(kind, value) for value in (*tables, index)]
+        return w.define(w.call(kind, f"{_NEON}.tbl{len(tables)}.v16i8", *operands))
+
+    def dot(self, u: UOp) -> str:
+        """`sdot`, `udot` (dotprod), `usdot` (i8mm), `bfdot` (bf16)."""
+        w, kind = self.w, llvm_type(u.dtype)
+        name = _DOTS[u.src[0].dtype.scalar, u.src[1].dtype.scalar]
+        given, mangled = ("<8 x bfloat>", "v4f32.v8bf16") if u.dtype.is_float else ("<16 x i8>", "v4i32.v16i8")
+        values = [w.values[s] for s in u.src[:2]]
+        if u.dtype.is_float:
+            values = [w.define(f"bitcast {w.typed(s)} to {given}") for s in u.src[:2]]
+        operands = (kind, w.values[u.src[2]]), *((given, value) for value in values)
+        return w.define(w.call(kind, f"{_NEON}.{name}.{mangled}", *operands))

@@ -1,0 +1,51 @@
+"""Hexagon with HVX vectors of 128 bytes: dot products of bytes, and comparisons that keep nan."""
+
+from __future__ import annotations
+
+from kernmill.ir import Ops, UOp, dtypes
+
+from ..llvm_text import llvm_type
+from .base import Intrinsics
+
+__all__ = ["Hexagon"]
+
+_WORDS = 32  # of a register
+_DOTS = {
+    (dtypes.uint8, dtypes.int8): "vrmpybusv", (dtypes.int8, dtypes.int8): "vrmpybv",
+    (dtypes.uint8, dtypes.uint8): "vrmpyubv",
+}  # fmt: skip
+_INVERSE = {Ops.LT: "uge", Ops.LE: "ugt"}
+
+
+class Hexagon(Intrinsics):
+    """Instructions of HVX, from v66 on."""
+
+    def dot(self, u: UOp) -> str:
+        """`vrmpy`, for every pair of signs. Fewer lanes than a register has are widened."""
+        w, lanes, wide = self.w, u.dtype.lanes, f"<{_WORDS} x i32>"
+        name = f"llvm.hexagon.V6.{_DOTS[u.src[0].dtype.scalar, u.src[1].dtype.scalar]}.acc.128B"
+        kind = llvm_type(u.dtype)
+        words = [w.define(f"bitcast {w.typed(s)} to {kind}") for s in u.src[:2]]
+        operands = [w.values[u.src[2]], *words]
+        if lanes < _WORDS:
+            mask = _mask(range(lanes), _WORDS)
+            operands = [w.define(f"shufflevector {kind} {v}, {kind} poison, {mask}") for v in operands]
+        result = w.define(w.call(wide, name, *((wide, value) for value in operands)))
+        if lanes < _WORDS:
+            result = w.define(f"shufflevector {wide} {result}, {wide} poison, {_mask(range(lanes), lanes)}")
+        return result
+
+    def select(self, condition: UOp, yes: str, no: str) -> str:
+        """Compare by the inverse, with the arms exchanged: LLVM makes an ordered comparison and a selection of its
+        operands a maximum or minimum, which returns the number where one of them is nan."""
+        if condition.op not in _INVERSE or not condition.src[0].dtype.is_float:
+            return super().select(condition, yes, no)
+        a, b = condition.src
+        kind = llvm_type(a.dtype)
+        inverse = self.w.define(f"fcmp {_INVERSE[condition.op]} {kind} {self.w.values[a]}, {self.w.values[b]}")
+        return f"select {llvm_type(condition.dtype)} {inverse}, {no}, {yes}"
+
+
+def _mask(lanes: range, width: int) -> str:
+    numbers = [f"i32 {n}" for n in lanes] + ["i32 poison"] * (width - len(lanes))
+    return f"<{width} x i32> <{', '.join(numbers)}>"

@@ -1,0 +1,78 @@
+"""AArch64: the instructions that kernels become, compiled here for other machines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kernmill.compiler import parse_schedule
+from kernmill.ir import DType, InternalError, Ops, Target, UOp, const, dtypes, take
+from kernmill.renderers import LLVMRenderer
+from kernmill.runtime import cpu_target, host, llvm_codegen
+from tests.compiler.kernels import data, lowered, matmul, only
+
+S8, U8, BF16 = dtypes.int8, dtypes.uint8, dtypes.bfloat16
+
+
+def assembly(root: UOp, core: str, target: Target | None = None, schedule: str | None = None) -> str:
+    machine = host.named_host(core)
+    actions = None if schedule is None else parse_schedule(schedule)
+    target = target or cpu_target.host_target(machine)
+    return llvm_codegen.assembly(LLVMRenderer(target).render("k", lowered(only(root), target, actions)), machine)
+
+
+def product(pair: tuple[DType, DType]) -> UOp:
+    left, right = (data(slot, 64, 64, dtype=kind) for slot, kind in enumerate(pair))
+    total = dtypes.float32 if pair[0].is_float else dtypes.int32
+    return matmul(left.cast(total), right.cast(total))
+
+
+@pytest.mark.parametrize(("core", "pair", "name"), [
+    ("neoverse-n1", (S8, S8), "sdot"), ("neoverse-n1", (U8, U8), "udot"), ("neoverse-n1", (U8, S8), "sdot"),
+    ("neoverse-v2", (U8, S8), "usdot"), ("neoverse-v2", (BF16, BF16), "bfdot"), ("apple-m1", (S8, S8), "sdot"),
+])  # fmt: skip
+def test_dot_products(core: str, pair: tuple[DType, DType], name: str) -> None:
+    assert f"\t{name}" in assembly(product(pair), core) or f"\t{name}.4s" in assembly(product(pair), core)
+
+
+@pytest.mark.parametrize("registers", [2, 4])
+@pytest.mark.parametrize("tables", [1, 2])
+def test_bytes_of_a_table_in_registers(registers: int, tables: int) -> None:
+    size = 16 * registers * tables
+    places = (data(1, 64, dtype=U8) & (size - 1)).cast(dtypes.int32)
+    target = replace(cpu_target.host_target(host.named_host("neoverse-n1")), table_bytes=16 * registers)
+    text = assembly(take(data(0, 256, dtype=S8), places, 0), "neoverse-n1", target, "vectorize i0 16")
+    assert text.count("\ttbl") == tables
+    assert "ldrb" not in text
+
+
+def test_halves_are_multiplied_as_halves() -> None:
+    text = assembly(data(0, 64, dtype=dtypes.float16) * data(1, 64, dtype=dtypes.float16), "neoverse-n1")
+    assert ".4h" in text
+    assert "fcvt" not in text
+
+
+@pytest.mark.parametrize("core", ["neoverse-n1", "neoverse-v1", "neoverse-v2", "apple-m1"])
+def test_a_product_of_floats_does_not_spill(core: str) -> None:
+    """No scalable stores, and no accumulator on the stack."""
+    left, right = data(0, 256, 256), data(1, 256, 256)
+    text = assembly(matmul(left, right), core)
+    assert "fmla" in text
+    assert "st1w" not in text
+    assert ".z" not in text.split("fmla")[0].splitlines()[-1]
+
+
+@pytest.mark.parametrize("op", [Ops.MAX, Ops.MIN])
+def test_a_maximum_keeps_nan(op: object) -> None:
+    """`fmaxnm` and `fminnm` return the number where one side is nan."""
+    text = assembly(UOp(op, dtypes.float32, (data(0, 64), data(1, 64))), "neoverse-n1")  # type: ignore[arg-type]
+    assert "nm" not in text
+
+
+def test_what_a_machine_lacks_is_a_bug_of_ours() -> None:
+    target = Target("bare", vector_bytes=16)
+    c = const(dtypes.int32.vec(4), 0)
+    a, b = const(U8.vec(16), 1), const(S8.vec(16), 1)
+    with pytest.raises(InternalError, match="llvmir: bare has no instruction for"):
+        LLVMRenderer(target).render("k", [a, b, c, UOp(Ops.DOT, c.dtype, (a, b, c))])

@@ -1,0 +1,40 @@
+"""Hexagon: byte products and comparisons, compiled here."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernmill.ir import DType, Op, Ops, Target, UOp, const, dtypes, elementwise
+from kernmill.renderers import LLVM_OPS, LLVMRenderer
+from kernmill.runtime import host, llvm_codegen
+from tests.compiler.kernels import data, lowered, only
+
+V67 = host.Host("hexagon", "hexagonv67", ("+hvxv67", "+hvx-length128b", "-small-data"), 32 << 10, 256 << 10, 0,
+                "hexagon-unknown-linux-musl")  # fmt: skip
+HVX = Target("hexagon", vector_bytes=128, instructions="hexagon", ops=LLVM_OPS)
+PAIRS = [(dtypes.uint8, dtypes.int8), (dtypes.int8, dtypes.int8), (dtypes.uint8, dtypes.uint8)]
+
+
+@pytest.mark.parametrize("lanes", [4, 32])
+@pytest.mark.parametrize("pair", PAIRS, ids=str)
+def test_dots(pair: tuple[DType, DType], lanes: int) -> None:
+    places = [UOp(Ops.INDEX, kind.vec(4 * lanes), (UOp(Ops.PARAM, kind, (), (slot, 4 * lanes)), const(dtypes.index, 0)))
+              for slot, kind in enumerate(pair)]  # fmt: skip
+    a, b = (UOp(Ops.LOAD, place.dtype, (place,)) for place in places)
+    kind = dtypes.int32.vec(lanes)
+    dot = UOp(Ops.DOT, kind, (a, b, const(kind, 0)))
+    out = UOp(Ops.INDEX, kind, (UOp(Ops.PARAM, dtypes.int32, (), (2, lanes)), const(dtypes.index, 0)))
+    uops = [*UOp(Ops.STORE, dtypes.void, (out, dot)).toposort()]
+    text = llvm_codegen.assembly(LLVMRenderer(HVX).render("k", uops), V67)
+    assert "vrmpy" in text
+
+
+@pytest.mark.parametrize("op", [Ops.MAX, Ops.MIN, Ops.EXP, Ops.TANH])
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64], ids=str)
+def test_comparisons_keep_nan(op: Op, dtype: DType) -> None:
+    """LLVM made `a < b ? b : a` the instruction sfmax, which drops nan."""
+    target = Target("hexagon-scalar", instructions="hexagon", ops=LLVM_OPS)
+    x = data(0, 64, dtype=dtype)
+    root = elementwise(op, x, data(1, 64, dtype=dtype)) if op in (Ops.MAX, Ops.MIN) else elementwise(op, x)
+    text = llvm_codegen.assembly(LLVMRenderer(target).render("k", lowered(only(root), target)), V67)
+    assert not any(name in text for name in ("sfmax", "sfmin", "dfmax", "dfmin"))
