@@ -57,6 +57,7 @@ class Writer:
         self.lines: list[str] = []
         self.allocas: list[str] = []
         self.values: dict[UOp, str] = {}
+        self.words: dict[UOp, str] = {}  # loads of four bytes, as an int
         self.declarations: dict[str, None] = {}
         self.count = 0
 

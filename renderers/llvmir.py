@@ -216,7 +216,11 @@ class _Function(Writer):
             value = self.define(self.call(kind, name, *where, (kind, "zeroinitializer")))
         else:
             how = "load volatile" if is_in_order(u) else "load"  # LLVM would reorder them by their uses
-            value = self.define(f"{how} {kind}, ptr {address}, align {align}")
+            if self.machine.loads_words and lanes > 1 and u.dtype.size_bytes == 4 and gate is None:
+                self.words[u] = self.define(f"{how} i32, ptr {address}, align {align}")
+                value = self.define(f"bitcast i32 {self.words[u]} to {kind}")
+            else:
+                value = self.define(f"{how} {kind}, ptr {address}, align {align}")
             if type(u.arg) is tuple and lanes > 1:
                 self._prefetch(address, *u.arg)
             if gate is not None:
@@ -409,6 +413,9 @@ class _Function(Writer):
         """Emit a shuffle. After two steps of a network of shuffles (a transpose) LLVM is kept from looking through it.
         It would try all chains of shuffles, a third of its time for such a kernel, and find nothing shorter."""
         a, b = u.src
+        if (found := self.machine.shuffle(u)) is not None:
+            self.values[u] = found
+            return
         self.values[u] = self.define(f"shufflevector {self.typed(a)}, {self.typed(b)}, {_numbers(u.arg)}")
         steps = self.steps.get(a, 0)
         self.steps[u] = steps + 1 if a is not b and steps == self.steps.get(b, 0) else 1

@@ -39,7 +39,26 @@ _Lines: TypeAlias = tuple[UOp, UOp, UOp, "int | None"]
 
 def insert_prefetches(ast: UOp) -> UOp:
     """Return the kernel with its prefetches where computation hides them."""
-    return _ask_for_tiles(_ask_by_place(_ask_for_panels(ast)))
+    return _ask_once_a_line(_ask_for_tiles(_ask_by_place(_ask_for_panels(ast))))
+
+
+def _ask_once_a_line(ast: UOp) -> UOp:
+    """Remove the prefetches of vector loads from all but the first vector of a cache line."""
+    lines: set[object] = set()
+    silent: dict[UOp, UOp] = {}
+    for load in ast.toposort():
+        if _is_asking(load) and load.dtype.lanes > load.src[0].src[1].dtype.lanes:
+            line = _line_of(load), load.arg
+            if line in lines:
+                silent[load] = load.replace(arg=None)
+            lines.add(line)
+    return substitute(ast, silent) if silent else ast
+
+
+def _line_of(load: UOp) -> object:
+    """The memory and the cache line of a load, if its base is the start of one."""
+    terms, offset = linear(load.src[0].src[1])
+    return load.src[0].src[0], tuple(terms.items()), offset * load.dtype.scalar.size_bytes // LINE_BYTES
 
 
 def _ask_for_panels(ast: UOp) -> UOp:
@@ -109,9 +128,7 @@ def _asking(copy: UOp) -> list[UOp]:
     lines: dict[object, UOp] = {}
     for load in inside:
         if _is_asking(load) and load.dtype.lanes > load.src[0].src[1].dtype.lanes:
-            terms, offset = linear(load.src[0].src[1])
-            place = offset * load.dtype.scalar.size_bytes // LINE_BYTES
-            lines.setdefault((load.src[0].src[0], tuple(terms.items()), place), load)
+            lines.setdefault(_line_of(load), load)
     return list(lines.values())
 
 

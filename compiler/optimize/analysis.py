@@ -177,7 +177,8 @@ def analyze(ast: UOp, target: Target) -> Facts:
             facts.work += _DEAR if node.op.cost > _DEAR else 1
     kinds = {a.dtype for a in (*facts.loads, *facts.stores) if a.steps} or {facts.stores[0].dtype}
     widest = max((max(4, d.size_bytes) for d in kinds if d.bits < 64 or d.is_float), default=8)
-    facts.lanes = target.vector_bytes // widest if target.vector_bytes else 1
+    is_scalar = not target.vector_bytes or not target.scalar_dtypes.isdisjoint(kinds)
+    facts.lanes = 1 if is_scalar else target.vector_bytes // widest
     return facts
 
 

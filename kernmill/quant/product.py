@@ -22,6 +22,7 @@ __all__ = ["ACTIVATIONS", "Rows", "adds_bytes", "product", "quantized_rows"]
 
 ACTIVATIONS = 32  # values of x that share a scale
 _LEAST = 1e-30  # blocks of x below this magnitude count as zeros: quotients by it are finite
+_BYTE_PAIRS = {(dtypes.uint8, dtypes.int8), (dtypes.int8, dtypes.int8)}
 _WORD = 4  # bytes that a dot product takes at once
 
 
@@ -38,7 +39,13 @@ class Rows:
 
 def adds_bytes(device: str) -> bool:
     """True if the device has dot products of bytes."""
-    return (dtypes.uint8, dtypes.int8) in get_device(device).target.dots
+    return not _BYTE_PAIRS.isdisjoint(get_device(device).target.dots)
+
+
+def _as_signed(codes: Tensor) -> bool:
+    """True if the device multiplies signed bytes by signed ones, and the quants are such: no offset is needed then."""
+    is_direct = (dtypes.int8, dtypes.int8) in get_device(codes.device).target.dots
+    return is_direct and (codes.dtype is dtypes.int8 or codes.uop.bounds[1] <= dtypes.int8.max)
 
 
 def quantized_rows(x: Tensor) -> Rows:
@@ -80,12 +87,14 @@ def product(x: Tensor, codes: Codes, kind: BlockType) -> Tensor:
     def per_run(part: Tensor) -> Tensor:
         return part.expand(*part.shape[:-1], ACTIVATIONS // run)
 
-    unsigned, zero = codes.codes, codes.zero
-    if unsigned.dtype is dtypes.int8:
-        unsigned, zero = unsigned.bitcast(dtypes.uint8) ^ 128, zero + 128
+    quants, zero = codes.codes, codes.zero
+    if _as_signed(quants):
+        quants = quants.bitcast(dtypes.int8)
+    elif quants.dtype is dtypes.int8:
+        quants, zero = quants.bitcast(dtypes.uint8) ^ 128, zero + 128
     sums = rows.codes.unflatten(-1, (ACTIVATIONS // run, run)).sum(-1, dtype=dtypes.int32)
     last = tuple(range(-len(inner), 0))
-    terms = unsigned.unflatten(-1, (*outer, *inner)).unsqueeze(axis).cast(dtypes.int32)
+    terms = quants.unflatten(-1, (*outer, *inner)).unsqueeze(axis).cast(dtypes.int32)
     total = (terms * of_x(rows.codes, *inner).cast(dtypes.int32)).sum(last, dtype=dtypes.int32)
     if zero:
         total = total + of_x((sums * -zero).contiguous())

@@ -14,6 +14,8 @@ __all__ = ["Intrinsics"]
 class Intrinsics:
     """Instructions of one architecture in one kernel. Each method adds lines, and returns the name of the value."""
 
+    loads_words = False  # vectors of four bytes or two halves are loaded as an int, which is repeated in one step
+
     def __init__(self, target: Target, writer: Writer) -> None:
         self.target = target
         self.w = writer
@@ -51,6 +53,10 @@ class Intrinsics:
     def select(self, condition: UOp, yes: str, no: str) -> str:
         """Return the instruction that selects between two typed values; nan must come out of it as IEEE 754 says."""
         return f"select {self.w.typed(condition)}, {yes}, {no}"
+
+    def shuffle(self, u: UOp) -> str | None:
+        """SHUFFLE: the value, where LLVM does not find the instruction by itself; None where it does."""
+        return None
 
     def _lacks(self, u: UOp) -> InternalError:
         return InternalError(f"llvmir: {self.target.name} has no instruction for {u!r}")

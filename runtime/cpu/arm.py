@@ -39,6 +39,7 @@ _N1 = {"dotprod", "fullfp16", "lse", "aes", "sha2", "crc", "rdm", "rcpc"}
 _V1 = _N1 | {"i8mm", "bf16", "fp16fml", "complxnum", "jsconv", "sha3"}
 # cores for which code can be compiled elsewhere: features, and bytes of L1, L2 and L3 as one core sees them
 ARM_CORES: dict[str, tuple[set[str], tuple[int, int, int]]] = {
+    "cortex-a72": ({"crc", "aes", "sha2"}, (32 << 10, 1 << 20, 0)),  # without dot products
     "neoverse-n1": (_N1, (64 << 10, 1 << 20, 32 << 20)),
     "neoverse-v1": (_V1, (64 << 10, 1 << 20, 32 << 20)),
     "neoverse-v2": (_V1, (64 << 10, 2 << 20, 64 << 20)),

@@ -54,4 +54,6 @@ def test_a_cpu_without_dot_products_is_not_offered_them() -> None:
 def test_an_unknown_core() -> None:
     with pytest.raises(SettingError) as caught:
         host.named_host("z80")
-    assert str(caught.value) == ("named_host('z80'): must be one of neoverse-n1, neoverse-v1, neoverse-v2, apple-m1.")
+    assert str(caught.value) == (
+        "named_host('z80'): must be one of cortex-a72, neoverse-n1, neoverse-v1, neoverse-v2, apple-m1."
+    )

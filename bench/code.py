@@ -1,0 +1,244 @@
+"""Generated code, judged without running it: `python -m bench.code --target aarch64-neoverse-n1`.
+
+The kernels of a small set are compiled for another machine, and the block of each with the most arithmetic is read:
+its instructions, accumulators, accesses of the stack, products of bytes, and the estimate of llvm-mca where that is
+installed (`LLVM_MCA` names it, else the newest on the path).
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["KERNELS", "TARGETS", "Machine", "Reading", "kernels_for", "read_block", "report"]
+
+_STACK = {"aarch64": r"\[sp", "hexagon": r"\(r29|\(r30", "x86_64": r"\(%rsp|\(%rbp|\[rsp|\[rbp", "nvptx64": r"%SP"}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine that code is compiled for. `pipes`: vector multiplications that it starts in a cycle."""
+
+    host: Any
+    renderer: Any
+    accumulates: str  # instructions that add to their first operand, as a pattern
+    multiplies: str  # all that do the work
+    pipes: int
+
+
+def _arm(core: str, pipes: int) -> Callable[[], Machine]:
+    def made() -> Machine:
+        from kernmill.renderers import LLVMRenderer
+        from kernmill.runtime import cpu_target, host
+
+        machine = host.named_host(core)
+        target = cpu_target.host_target(machine)
+        adds = r"fmla|fmls|[su]mlal2?|mla|[su]dot|usdot|[su]mmla|bfdot|bfmmla|fmlal2?"
+        return Machine(machine, LLVMRenderer(target), adds, adds + r"|fmul|mul|[su]mull2?|tbl", pipes)
+
+    return made
+
+
+def _hexagon(version: int) -> Callable[[], Machine]:
+    def made() -> Machine:
+        from kernmill.renderers import LLVMRenderer
+        from kernmill.runtime.htp.hexagon import hexagon_host, hexagon_target
+
+        target = hexagon_target(version)
+        return Machine(hexagon_host(version), LLVMRenderer(target), r"vrmpy|vmpy", r"vrmpy|v\w*mpy|sfmpy|mpyi?|vadd", 2)
+
+    return made
+
+
+def _x86() -> Machine:
+    from kernmill.renderers import LLVMRenderer
+    from kernmill.runtime import cpu_target, host
+
+    machine = host.this_host()
+    adds = r"vfn?m(?:add|sub)\d+[ps][sd]|vpdpbusds?|vdpbf16ps|tdp\w+"
+    return Machine(machine, LLVMRenderer(cpu_target.host_target(machine)), adds, adds + r"|vmulp[sd]|vpmadd\w+", 2)
+
+
+TARGETS: dict[str, Callable[[], Machine]] = {
+    "aarch64-cortex-a72": _arm("cortex-a72", 2), "aarch64-neoverse-n1": _arm("neoverse-n1", 2),
+    "aarch64-neoverse-v1": _arm("neoverse-v1", 4), "aarch64-neoverse-v2": _arm("neoverse-v2", 4),
+    "aarch64-apple-m1": _arm("apple-m1", 4), "hexagon-v67": _hexagon(67), "hexagon-v73": _hexagon(73), "x86_64": _x86,
+}  # fmt: skip
+
+
+# --- kernels ---------------------------------------------------------------------------------------------------------
+def _ones(kind: str, *shape: int) -> Any:
+    from kernmill import Tensor
+
+    return Tensor(np.ones(shape, kind)).realize()
+
+
+def _quantized(name: str, rows: int) -> Any:
+    from kernmill import Tensor
+    from kernmill.quant import QuantizedTensor, block_type
+
+    kind = block_type(name)
+    blocks = np.zeros((256, 1024 // kind.values, kind.size_bytes), np.uint8)
+    weights = QuantizedTensor(Tensor(blocks), name, (256, 1024)).interleaved()
+    return weights.linear(_ones("float32", rows, 1024))
+
+
+KERNELS: dict[str, Callable[[], Any]] = {
+    "matmul_f32": lambda: _ones("float32", 512, 512) @ _ones("float32", 512, 512),
+    "matmul_f64": lambda: _ones("float64", 512, 512) @ _ones("float64", 512, 512),
+    "matmul_f16": lambda: _ones("float16", 512, 512) @ _ones("float16", 512, 512),
+    "matmul_s8": lambda: _ones("int8", 512, 512).cast("int32") @ _ones("int8", 512, 512).cast("int32"),
+    "matvec_f32": lambda: _ones("float32", 2048, 2048) @ _ones("float32", 2048),
+    "q4_0_row": lambda: _quantized("Q4_0", 1),
+    "q4_0_rows": lambda: _quantized("Q4_0", 16),
+    "q8_0_row": lambda: _quantized("Q8_0", 1),
+    "q8_0_rows": lambda: _quantized("Q8_0", 16),
+    "exp": lambda: _ones("float32", 512, 512).exp(),
+    "gelu": lambda: _ones("float32", 512, 512).gelu(),
+    "softmax": lambda: _ones("float32", 512, 512).softmax(-1),
+    "sum": lambda: _ones("float32", 512, 512).sum(),
+    "transpose": lambda: _ones("float32", 512, 512).T + 0,
+}
+
+
+def kernels_for(machine: Machine, names: Sequence[str]) -> dict[str, str]:
+    """The IR of the largest kernel of each case, by the name of the case. Nothing is run."""
+    from kernmill.ir import Context
+    from kernmill.runtime import get_device
+
+    texts: dict[str, str] = {}
+    with tempfile.TemporaryDirectory(prefix="bench-code-") as folder, Context(DEVICE="NULL", CACHE_DIR=folder):
+        device: Any = get_device("NULL")
+        kept: list[str] = []
+        before = device.__dict__.copy()
+        device.renderer, device.compile = machine.renderer, lambda name, source: kept.append(source) or source.encode()
+        try:
+            for name in names:
+                kept.clear()
+                KERNELS[name]().realize()
+                texts[name] = max(kept, key=_weight, default="")
+        finally:
+            device.__dict__.clear()
+            device.__dict__.update(before)
+    return texts
+
+
+def _weight(text: str) -> int:
+    return len(re.findall(r"fma\.|fmul|mul |dot|vrmpy|vpdpbusd|dpbf16", text)) * 10 + text.count("\n")
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Reading:
+    """What the hot block of a kernel has."""
+
+    instructions: int
+    accumulators: int
+    stack: int  # accesses in the block
+    products: dict[str, int]
+    block: str
+
+    @property
+    def multiplications(self) -> int:
+        return sum(self.products.values())
+
+
+def read_block(assembly: str, machine: Machine) -> Reading:
+    """Read the block of a function that does the most work."""
+    blocks = re.split(r"\n(?=\.?L?\w*\$?BB\w+:|\.L\w+:)", assembly)
+    work = re.compile(rf"^\s+[{{ ]*(?:[\w.+()]+ = )?({machine.multiplies})\b", re.MULTILINE)
+    best = max(blocks, key=lambda block: len(_found(work, block, machine)))
+    names = collections.Counter(_found(work, best, machine))
+    lines = [line for line in best.splitlines() if _is_instruction(line)]
+    adds = re.compile(machine.accumulates)
+    stack = re.compile(_STACK[machine.host.arch])
+    sums = {_first_register(line) for line in lines if adds.search(line)}
+    return Reading(len(lines), len(sums), sum(bool(stack.search(line)) for line in lines), dict(names), best)
+
+
+def _found(work: re.Pattern[str], block: str, machine: Machine) -> list[str]:
+    if machine.host.arch == "hexagon":
+        return re.findall(rf"\b({machine.multiplies})\w*\(", block)
+    return work.findall(block)
+
+
+def _is_instruction(line: str) -> bool:
+    text = line.strip().strip("{}").strip()
+    return bool(text) and not text.startswith((".", "//", "#", ":")) and not text.split()[0].endswith(":")
+
+
+def _first_register(line: str) -> str:
+    text = line.strip().strip("{}").strip()
+    if "=" in text:  # Hexagon: the result is to the left
+        return text.split("=")[0].strip(" +")
+    operands = text.split(None, 1)[-1]
+    return operands.split(",")[-1 if "%" in operands else 0].strip().split(".")[0]
+
+
+def estimate(reading: Reading, machine: Machine) -> str:
+    """Cycles of one iteration of the block by llvm-mca; empty where it cannot be had or does not know the CPU."""
+    program = os.environ.get("LLVM_MCA") or next(
+        (found for name in ("llvm-mca-22", "llvm-mca-21", "llvm-mca-19", "llvm-mca") if (found := shutil.which(name))),
+        "",
+    )
+    if not program or machine.host.arch == "hexagon":
+        return ""
+    triple = machine.host.triple or "x86_64-unknown-linux-gnu"
+    text = "\n".join(line for line in reading.block.splitlines() if _is_instruction(line) and "\tb." not in line)
+    command = [program, f"-mtriple={triple}", f"-mcpu={machine.host.cpu}", f"-mattr={','.join(machine.host.features)}"]
+    done = subprocess.run([*command, "-iterations=100"], input=text, capture_output=True, text=True)
+    found = re.search(r"Total Cycles:\s+(\d+)", done.stdout)
+    return f"{int(found[1]) / 100:.1f}" if found else ""
+
+
+def report(name: str, cases: Sequence[str]) -> str:
+    """A table of the cases for one target."""
+    from kernmill.ir import CompileError
+    from kernmill.runtime import llvm_codegen
+
+    machine = TARGETS[name]()
+    rows = ["| kernel | instructions | accumulators | on the stack | products | cycles (mca) | cycles at least |",
+            "| --- | --: | --: | --: | --- | --: | --: |"]  # fmt: skip
+    for case, text in kernels_for(machine, cases).items():
+        try:
+            reading = read_block(llvm_codegen.assembly(text, machine.host), machine)
+        except CompileError as error:
+            rows.append(f"| {case} | LLVM refuses it: {str(error).splitlines()[0]} | | | | | |")
+            continue
+        products = ", ".join(f"{count} {what}" for what, count in sorted(reading.products.items()))
+        least = f"{reading.multiplications / machine.pipes:.1f}"
+        rows.append(f"| {case} | {reading.instructions} | {reading.accumulators} | {reading.stack} | {products} | "
+                    f"{estimate(reading, machine)} | {least} |")  # fmt: skip
+    return "\n".join([f"{name}: the block with the most arithmetic", "", *rows])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line."""
+    made = argparse.ArgumentParser(prog="python -m bench.code", description=__doc__)
+    made.add_argument("kernels", nargs="*", metavar="KERNEL", help=f"of {', '.join(KERNELS)}; all without any")
+    made.add_argument("--target", action="append", metavar="TARGET", help=f"of {', '.join(TARGETS)}")
+    given = made.parse_args(arguments)
+    for kind, names, known in (("kernel", given.kernels, KERNELS), ("target", given.target or [], TARGETS)):
+        for name in names:
+            if name not in known:
+                raise SystemExit(f"bench.code: there is no {kind} {name!r}. Known: {', '.join(known)}.")
+    names = given.target or ["aarch64-neoverse-n1"]
+    if len(names) == 1:
+        print(report(names[0], given.kernels or list(KERNELS)), end="\n\n", flush=True)
+    for name in names if len(names) > 1 else ():  # plans and layouts of one target are not those of another
+        subprocess.run([sys.executable, "-m", "bench.code", "--target", name, *given.kernels], check=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
