@@ -53,10 +53,12 @@ def _arm(core: str, pipes: int) -> Callable[[], Machine]:
 def _hexagon(version: int) -> Callable[[], Machine]:
     def made() -> Machine:
         from kernmill.renderers import LLVMRenderer
-        from kernmill.runtime.htp.hexagon import hexagon_host, hexagon_target
+        from kernmill.runtime import hexagon
 
-        target = hexagon_target(version)
-        return Machine(hexagon_host(version), LLVMRenderer(target), r"vrmpy|vmpy", r"vrmpy|v\w*mpy|sfmpy|mpyi?|vadd", 2)
+        target = hexagon.hexagon_target(version)
+        return Machine(
+            hexagon.hexagon_host(version), LLVMRenderer(target), r"vrmpy|vmpy", r"vrmpy|v\w*mpy|sfmpy|mpyi?|vadd", 2
+        )
 
     return made
 

@@ -52,6 +52,7 @@ if TYPE_CHECKING:  # loaded by name when first used; announced here for type che
     from .cpu import arm as arm
     from .cpu import cpu_target as cpu_target
     from .cpu import llvm_process as llvm_process
+    from .htp import hexagon as hexagon
     from .opencl import cl_driver as cl_driver
     from .opencl import cl_memory as cl_memory
     from .opencl import cl_program as cl_program
@@ -69,6 +70,6 @@ __getattr__, __dir__ = lazy_exports(
     "programs.tune",
     by_name=(
         "opencl.cl_driver", "opencl.cl_memory", "opencl.cl_program", "programs.kernel_text", "cpu.arm",
-        "cpu.cpu_target", "cpu.llvm_process", "programs.tune_worker",
+        "cpu.cpu_target", "cpu.llvm_process", "htp.hexagon", "programs.tune_worker",
     ),
 )  # fmt: skip

@@ -1,6 +1,6 @@
 """Hexagon's versions: what LLVM must know of them, and what generated code may use.
 
-No emulator runs vectors of floats, so that code for v67 has floats as scalars. From v68 on they are vectors; that Target
+No emulator runs vectors of floats, so code for v67 has floats as scalars. From v68 on they are vectors; that Target
 is compiled and read, never claimed to be right.
 """
 
