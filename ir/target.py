@@ -77,7 +77,7 @@ class Target:
 
     @property
     def read_streams(self) -> int:
-        """The slices of a matrix that one loop reads side by side: each has its accumulators and its addresses."""
+        """The slices of a matrix that one loop reads at a time: each has its accumulators and its addresses."""
         return max(1, self.vector_registers // _REGISTERS_OF_A_STREAM)
 
     def lanes(self, dtype: DType) -> int:

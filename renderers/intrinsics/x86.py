@@ -61,7 +61,7 @@ class X86(Intrinsics):
         return w.define(w.call(kind, name, (kind, w.values[u.src[2]]), *((given, word) for word in words)))
 
     def _dot_in_steps(self, u: UOp) -> str:
-        """Emit byte products for x86 before VNNI: sums of two products have 16 bits if one byte is below 128; others
+        """Emit byte products for x86 before VNNI. Sums of two products have 16 bits if one byte is below 128; others
         use every second byte as a number of 16 bits."""
         w, kind, lanes, bits = self.w, llvm_type(u.dtype), u.dtype.lanes, u.dtype.bits * u.dtype.lanes
         pair, level = f"<{2 * lanes} x i16>", {128: 0, 256: 1, 512: 2}[bits]

@@ -85,8 +85,8 @@ def has_vnni(host: Host) -> bool:
 
 
 def _x86_dots(host: Host) -> frozenset[tuple[DType, DType]]:
-    """Operands of dot products: unsigned by signed bytes, in one instruction or in a few; with AVX512-BF16 pairs of
-    bfloat16, of which AMD's CPUs do twice as many as of float32 and Intel's half as many."""
+    """Return the operands of dot products: unsigned by signed bytes, in one instruction or in a few. With AVX512-BF16
+    also pairs of bfloat16, on AMD's CPUs: they do twice as many as of float32, Intel's half as many."""
     wide = host.has("avx512f")
     has_bytes = has_vnni(host) or host.has("avx512bw" if wide else "ssse3")
     has_pairs = wide and host.has("avx512bf16") and host.has("avx512vl") and host.cpu == "znver4"

@@ -99,8 +99,8 @@ def load_elf(data: bytes, externs: Mapping[str, int] | None = None) -> ElfModule
 
 @functools.cache
 def _flush() -> Callable[[int, int], None]:
-    """The machine's function that makes written code visible, in memory of its own: a new page that becomes
-    executable is made visible by the system."""
+    """Return the machine's function that makes written code visible. It has a page of its own, which the system
+    makes visible when it becomes executable."""
     code = ELF_MACHINES[platform.machine()].flush
     base = _map(_PAGE)
     ctypes.memmove(base, code, len(code))

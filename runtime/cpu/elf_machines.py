@@ -59,7 +59,7 @@ _X86: Final = {
 
 
 def _inside(value: int, bits: int, step: int = 1) -> int:
-    """Return value / step as a field of so many bits; struct.error if it does not fit."""
+    """Return value / step as a field of `bits` bits; struct.error if it does not fit."""
     if value % step or not -(1 << bits - 1) <= value // step < 1 << bits - 1:
         raise struct.error(f"{value} does not fit {bits} bits")
     return value // step & (1 << bits) - 1
@@ -82,7 +82,7 @@ def _short_branch(field: int, value: int, address: int) -> int:
 
 
 def _low(size: int) -> Callable[[int, int, int], int]:
-    """The offset within a page, of an access of so many bytes."""
+    """The offset within a page, of an access of `size` bytes."""
 
     def encode(field: int, value: int, address: int) -> int:
         offset = value % _PAGE

@@ -49,7 +49,7 @@ def hexagon_target(version: int) -> Target:
         vector_bytes=128,
         vector_registers=32,
         instructions="hexagon",
-        # a vector FMA is taken apart through memory: multiply and add instead
+        # LLVM splits a vector FMA into scalars in memory: multiply and add instead
         ops=LLVM_OPS - _CALLS - ({Ops.FMA} if has_floats else set()),
         storage_dtypes=frozenset(dtypes.data) - {dtypes.float16},
         compute_dtypes=frozenset(dtypes.data) - {dtypes.float16, dtypes.bfloat16},
