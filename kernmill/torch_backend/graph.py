@@ -131,7 +131,7 @@ class _GraphStep:
             given = iter(tensors)
             known = {n: next(given) if v is _A_TENSOR else v for n, v in zip(inputs, numbers, strict=True)}
             for node in nodes:
-                known[node] = _computed(node, known)
+                known[node] = _computed_node(node, known)
             return [_in_order(known[n], order) for n, order in zip(results, orders, strict=True)]
 
         return run
@@ -190,7 +190,7 @@ def _tried(node: Node) -> str:
         return "the operator is not in the table"
     try:
         known = {n: _example(n.meta.get("val")) for n in node.all_input_nodes}
-        found = _computed(node, known)
+        found = _computed_node(node, known)
         wanted = node.meta.get("val")
         pairs = zip(found, wanted, strict=False) if isinstance(wanted, (list, tuple)) else [(found, wanted)]
         for mine, theirs in pairs:
@@ -228,7 +228,7 @@ def _in_torch(node: Node, known: dict[Node, Any]) -> Any:
     return node.target(*arguments, **named)
 
 
-def _computed(node: Node, known: dict[Node, Any]) -> Any:
+def _computed_node(node: Node, known: dict[Node, Any]) -> Any:
     """A node on our tensors, in the dtypes of PyTorch's trace."""
     arguments, named = _arguments(node, known)
     if _is_arithmetic(node):

@@ -58,7 +58,7 @@ _X86: Final = {
 }
 
 
-def _fitted(value: int, bits: int, step: int = 1) -> int:
+def _as_field(value: int, bits: int, step: int = 1) -> int:
     """Return value / step as a field of `bits` bits; struct.error if it does not fit."""
     if value % step or not -(1 << bits - 1) <= value // step < 1 << bits - 1:
         raise struct.error(f"{value} does not fit {bits} bits")
@@ -67,18 +67,18 @@ def _fitted(value: int, bits: int, step: int = 1) -> int:
 
 def _page(field: int, value: int, address: int) -> int:
     """ADRP: the distance of pages, in two parts."""
-    pages = _fitted(value // _PAGE - address // _PAGE, 21)
+    pages = _as_field(value // _PAGE - address // _PAGE, 21)
     return field & ~(3 << 29 | 0x7FFFF << 5) | (pages & 3) << 29 | pages >> 2 << 5
 
 
 def _branch(field: int, value: int, address: int) -> int:
     """B, BL: words to go."""
-    return field & ~0x3FFFFFF | _fitted(value - address, 26, 4)
+    return field & ~0x3FFFFFF | _as_field(value - address, 26, 4)
 
 
 def _short_branch(field: int, value: int, address: int) -> int:
     """B.cond, CBZ: words to go."""
-    return field & ~(0x7FFFF << 5) | _fitted(value - address, 19, 4) << 5
+    return field & ~(0x7FFFF << 5) | _as_field(value - address, 19, 4) << 5
 
 
 def _low(size: int) -> Callable[[int, int, int], int]:
