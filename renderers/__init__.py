@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kernmill.ir import lazy_exports
 
 if TYPE_CHECKING:
+    from . import llvm_text as llvm_text
     from .amx import *
     from .base import *
     from .llvmir import *
@@ -16,4 +17,5 @@ if TYPE_CHECKING:
     from .opencl_values import *
     from .python import *
 
-__getattr__, __dir__ = lazy_exports(__name__, "base", "amx", "llvmir", "python", "opencl_values", "mma", "opencl")
+__getattr__, __dir__ = lazy_exports(__name__, "base", "amx", "llvmir", "python", "opencl_values", "mma", "opencl",
+                                   by_name=("llvm_text",))  # fmt: skip

@@ -51,6 +51,7 @@ if TYPE_CHECKING:  # loaded by name when first used; announced here for type che
     from . import profile as profile
     from .cpu import arm as arm
     from .cpu import cpu_target as cpu_target
+    from .cpu import elf_machines as elf_machines
     from .cpu import llvm_process as llvm_process
     from .htp import hexagon as hexagon
     from .opencl import cl_driver as cl_driver
@@ -70,6 +71,6 @@ __getattr__, __dir__ = lazy_exports(
     "programs.tune",
     by_name=(
         "opencl.cl_driver", "opencl.cl_memory", "opencl.cl_program", "programs.kernel_text", "cpu.arm",
-        "cpu.cpu_target", "cpu.llvm_process", "htp.hexagon", "programs.tune_worker",
+        "cpu.cpu_target", "cpu.elf_machines", "cpu.llvm_process", "htp.hexagon", "programs.tune_worker",
     ),
 )  # fmt: skip
