@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from .mma import *
     from .opencl import *
     from .opencl_values import *
+    from .ptx import *
     from .python import *
 
-__getattr__, __dir__ = lazy_exports(__name__, "base", "amx", "llvmir", "python", "opencl_values", "mma", "opencl",
+__getattr__, __dir__ = lazy_exports(__name__, "base", "amx", "llvmir", "python", "opencl_values", "mma", "opencl", "ptx",
                                    by_name=("llvm_text",))  # fmt: skip

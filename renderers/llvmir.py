@@ -19,7 +19,7 @@ from .intrinsics.hexagon import Hexagon
 from .intrinsics.x86 import X86
 from .llvm_text import LINE, Writer, constant, llvm_type, mangled
 
-__all__ = ["LLVM_OPS", "LLVMRenderer"]
+__all__ = ["LLVM_OPS", "LLVMFunction", "LLVMRenderer"]
 
 _ON_STACK = 64 << 10  # bytes of one array; Python threads may have 512 KB in all
 _STEPS = 2  # of shuffles that LLVM may put together; with more it tries all chains of them
@@ -45,7 +45,7 @@ _COMPARE = {
 }
 _INTRINSICS = {Ops.SQRT: "sqrt", Ops.TRUNC: "trunc", Ops.FLOOR: "floor", Ops.CEIL: "ceil", Ops.ROUND: "roundeven",
                Ops.ABS: "fabs", Ops.FMA: "fma"}  # fmt: skip
-_ARCHITECTURES: dict[str, type[Intrinsics]] = {"": Intrinsics, "x86": X86, "aarch64": AArch64, "hexagon": Hexagon}
+ARCHITECTURES: dict[str, type[Intrinsics]] = {"": Intrinsics, "x86": X86, "aarch64": AArch64, "hexagon": Hexagon}
 LLVM_OPS = frozenset({*_BINARY, *_COMPARE, *_INTRINSICS, Ops.NEG, Ops.WHERE, Ops.CAST, Ops.BITCAST, Ops.FOLD})
 
 
@@ -64,13 +64,18 @@ def _opcode(op: Op, dtype: DType) -> str:
 class LLVMRenderer(Renderer):
     """Text for llvmlite's parser (LLVM 20 or later: opaque pointers, `splat`)."""
 
+    @property
+    def function(self) -> type[LLVMFunction]:
+        """The writer of a kernel."""
+        return LLVMFunction
+
     def render(self, name: str, uops: Sequence[UOp]) -> str:
         """Source text of the kernel `name`."""
-        return _Function(name, uops, self.target).text()
+        return self.function(name, uops, self.target).text()
 
     def render_mapped(self, name: str, uops: Sequence[UOp]) -> tuple[str, list[tuple[int, int]]]:
         """The text, and the first line of each UOp's."""
-        function = _Function(name, uops, self.target)
+        function = self.function(name, uops, self.target)
         text = function.text()
         above = text[: text.index("\nentry:\n", text.rindex("\ndefine ") if function.heap_bytes else 0)].count("\n") + 2
         above += len(function.allocas)
@@ -100,30 +105,31 @@ given:
 """
 
 
-class _Loop:
+class LLVMLoop:
     """An open loop: its labels, and the accumulators that it changes."""
 
-    def __init__(self, number: int, before: str, registers: list[UOp]) -> None:
+    def __init__(self, number: int, before: str, registers: list[UOp], step: int) -> None:
         self.body = f"loop{number}"
         self.exit = f"done{number}"
         self.before = before
         self.registers = registers
+        self.step = step
         self.phis: dict[UOp, int] = {}  # accumulator -> its line, to be completed at the end
         self.counter = ""
         self.is_guarded = False
 
 
-class _Function(Writer):
+class LLVMFunction(Writer):
     """The text of one kernel under construction."""
 
     def __init__(self, name: str, uops: Sequence[UOp], target: Target) -> None:
         super().__init__(uops)
         self.name = name
-        self.machine = _ARCHITECTURES[target.instructions](target, self)
+        self.machine = ARCHITECTURES[target.instructions](target, self)
         self.signature = signature(uops)
         self.starts: list[int] = []  # of each UOp: how many lines precede its own
         self.heap_bytes = 0
-        self.loops: list[_Loop] = []
+        self.loops: list[LLVMLoop] = []
         self.block = "entry"
         self.has_streams = False
         self.steps: dict[UOp, int] = {}  # of a network of shuffles
@@ -139,6 +145,8 @@ class _Function(Writer):
         }  # fmt: skip
 
     def text(self) -> str:
+        """The module."""
+        self._begin()
         held = self.machine.unit_values
         self.machine.enter()
         for u in self.uops:
@@ -154,15 +162,26 @@ class _Function(Writer):
         if self.has_streams:
             self.machine.end_streams()
         self.machine.leave()
-        body = "\n".join(["entry:", *self.allocas, *self.lines, "  ret void"])
+        return "\n".join([self._head(), *self._body(), "}", *self._tail()]) + "\n"
+
+    def _begin(self) -> None:
+        """Emit what precedes all ops."""
+
+    def _body(self) -> list[str]:
+        return ["entry:", *self.allocas, *self.lines, "  ret void"]
+
+    def _head(self) -> str:
         parameters = "(ptr noundef %args, i64 noundef %begin, i64 noundef %end"
         head = f"define void @{self.name}{parameters}) #0 {{"
         if self.heap_bytes:
             head = _WITH_HEAP.format(head=head, name=self.name, bytes=self.heap_bytes + LINE, mask=-LINE, line=LINE)
             head += f"define internal void @{self.name}.inner{parameters}, ptr noalias align {LINE} %heap) #0 {{"
-        tail = ['attributes #0 = { nounwind "prefer-vector-width"="512" "no-trapping-math"="true" }', "!0 = !{i32 1}"]
-        tail += self.machine.definitions()
-        return "\n".join([head, body, "}", *(f"declare {d}" for d in self.declarations), *tail]) + "\n"
+        return head
+
+    def _tail(self) -> list[str]:
+        attributes = 'attributes #0 = { nounwind "prefer-vector-width"="512" "no-trapping-math"="true" }'
+        declared = [f"declare {text}" for text in self.declarations]
+        return [*declared, attributes, "!0 = !{i32 1}", *self.machine.definitions()]
 
     def _label(self, name: str) -> None:
         self.lines.append(f"{name}:")
@@ -206,9 +225,13 @@ class _Function(Writer):
         name = f"llvm.masked.{verbs[is_apart]}.{mangled(dtype, True)}.{f'v{lanes}p0' if is_apart else 'p0'}"
         return name, (where, ("i32", dtype.scalar.size_bytes), mask)
 
+    def _alignment(self, place: UOp, dtype: DType) -> int:
+        """Return the alignment of an access that the text promises, in bytes."""
+        return dtype.scalar.size_bytes
+
     def _load(self, u: UOp) -> None:
         place = u.src[0]
-        kind, address, align = llvm_type(u.dtype, True), self.values[place], u.dtype.scalar.size_bytes
+        kind, address, align = llvm_type(u.dtype, True), self.values[place], self._alignment(place, u.dtype)
         gate = place.gate
         lanes = u.dtype.lanes
         if place.src[1].dtype.lanes > 1 or (gate is not None and gate.dtype.lanes > 1):
@@ -242,7 +265,7 @@ class _Function(Writer):
         kind, value = llvm_type(stored.dtype, True), self.values[stored]
         if stored.dtype.is_bool:
             value = self.define(f"zext {llvm_type(stored.dtype)} {value} to {kind}")
-        address, align = self.values[place], stored.dtype.scalar.size_bytes
+        address, align = self.values[place], self._alignment(place, stored.dtype)
         gate, is_apart = place.gate, place.src[1].dtype.lanes > 1
         is_one = gate is not None and gate.op is Ops.CONST and isinstance(gate.arg, tuple) and sum(gate.arg) == 1
         if gate is not None and is_one and not is_apart:
@@ -250,7 +273,7 @@ class _Function(Writer):
             lane, one = gate.arg.index(True), llvm_type(stored.dtype.scalar, True)
             value = self.define(f"extractelement {kind} {value}, i32 {lane}")
             address = self.define(f"getelementptr {one}, ptr {address}, i64 {lane}")
-            self.emit(f"store {one} {value}, ptr {address}, align {align}")
+            self.emit(f"store {one} {value}, ptr {address}, align {stored.dtype.scalar.size_bytes}")
         elif is_apart or (gate is not None and gate.dtype.lanes > 1):
             name, where = self._masked(("store", "scatter"), place, stored.dtype)
             self.emit(self.call("void", name, (kind, value), *where))
@@ -267,7 +290,11 @@ class _Function(Writer):
 
     def _store_flags(self, u: UOp, place: UOp, dtype: DType, align: int) -> str:
         """Streaming stores need whole aligned vectors; buffers start on 64 bytes."""
-        aligned = multiple_of(place.src[1]) * align % dtype.size_bytes == 0 and dtype.size_bytes in (16, 32, 64)
+        aligned = multiple_of(place.src[1]) * dtype.scalar.size_bytes % dtype.size_bytes == 0 and dtype.size_bytes in (
+            16,
+            32,
+            64,
+        )
         if u.arg != "nt" or not aligned:
             return f"align {align}"
         self.has_streams = True
@@ -300,8 +327,6 @@ class _Function(Writer):
         self.values[u] = self.values[u.src[0]]
 
     def _open(self, u: UOp) -> None:
-        self.count += 1
-        loop = _Loop(self.count, self.block, self.changed[u])
         is_thread = u.arg[1] == AxisKind.THREAD
         first, limit = ("%begin", "%end") if is_thread else ("0", self.values[u.src[0]])
         begin = u.first_iteration
@@ -310,6 +335,12 @@ class _Function(Writer):
             first = self.define(self.call("i64", "llvm.smax.i64", ("i64", first), ("i64", "0")))
         if is_thread and (begin is not None or u.src[0].op is not Ops.CONST):  # of all slices, or the greatest
             limit = self.define(self.call("i64", "llvm.smin.i64", ("i64", limit), ("i64", self.values[u.src[0]])))
+        self._loop(u, first, limit, is_guarded=is_thread or not (u.src[0].op is Ops.CONST and u.src[0].arg > 0))
+
+    def _loop(self, u: UOp, first: str, limit: str, *, is_guarded: bool, step: int = 1) -> None:
+        """Open a loop; `is_guarded`: it may run zero times."""
+        self.count += 1
+        loop = LLVMLoop(self.count, self.block, self.changed[u], step)
         self.emit(f"br label %{loop.body}")
         self._label(loop.body)
         self.values[u] = loop.counter = self.fresh()
@@ -320,11 +351,11 @@ class _Function(Writer):
             loop.phis[register] = len(self.lines)
             self.lines.append(f"  {name} = phi {llvm_type(register.dtype)} [ {self.values[register]}, %{loop.before} ]")
             self.values[register] = name
-        if is_thread or not (u.src[0].op is Ops.CONST and u.src[0].arg > 0):
+        if is_guarded:
             self._guard(loop, limit)
         self.loops.append(loop)
 
-    def _guard(self, loop: _Loop, limit: str) -> None:
+    def _guard(self, loop: LLVMLoop, limit: str) -> None:
         """A loop that may run zero times tests before its body."""
         loop.is_guarded = True
         more = self.define(f"icmp slt i64 {loop.counter}, {limit}")
@@ -334,7 +365,7 @@ class _Function(Writer):
 
     def _close(self, u: UOp) -> None:
         loop, head = self.loops.pop(), u.src[0]
-        following = self.define(f"add nuw nsw i64 {loop.counter}, 1")
+        following = self.define(f"add nuw nsw i64 {loop.counter}, {loop.step}")
         inner = {register: self.values[register] for register in loop.registers}
         for node, line in loop.phis.items():
             value = following if node is head else inner[node]

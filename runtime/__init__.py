@@ -44,6 +44,8 @@ if TYPE_CHECKING:  # loaded by name when first used; announced here for type che
     from . import chains as chains
     from . import device_rates as device_rates
     from . import ops_cl as ops_cl
+    from . import ops_cuda as ops_cuda
+    from . import ops_htp as ops_htp
     from . import ops_llvm as ops_llvm
     from . import ops_null as ops_null
     from . import ops_python as ops_python
@@ -53,7 +55,12 @@ if TYPE_CHECKING:  # loaded by name when first used; announced here for type che
     from .cpu import cpu_target as cpu_target
     from .cpu import elf_machines as elf_machines
     from .cpu import llvm_process as llvm_process
+    from .cuda import cuda_driver as cuda_driver
+    from .cuda import cuda_target as cuda_target
     from .htp import hexagon as hexagon
+    from .htp import linker as linker
+    from .htp import resident as resident
+    from .htp import session as session
     from .opencl import cl_driver as cl_driver
     from .opencl import cl_memory as cl_memory
     from .opencl import cl_program as cl_program
@@ -71,6 +78,7 @@ __getattr__, __dir__ = lazy_exports(
     "programs.tune",
     by_name=(
         "opencl.cl_driver", "opencl.cl_memory", "opencl.cl_program", "programs.kernel_text", "cpu.arm",
-        "cpu.cpu_target", "cpu.elf_machines", "cpu.llvm_process", "htp.hexagon", "programs.tune_worker",
+        "cpu.cpu_target", "cpu.elf_machines", "cpu.llvm_process", "cuda.cuda_driver", "cuda.cuda_target",
+        "htp.hexagon", "htp.linker", "htp.resident", "htp.session", "programs.tune_worker",
     ),
 )  # fmt: skip
