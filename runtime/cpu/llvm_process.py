@@ -16,6 +16,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import IO, Any, Final
 
 __all__ = ["CompilerProcess", "Emitter", "serve"]
@@ -45,7 +46,8 @@ class Emitter:
                 self.binding.initialize_all_targets()
                 self.binding.initialize_all_asmprinters()
             target = self.binding.Target.from_triple(triple or self.binding.get_process_triple())
-            machine = target.create_target_machine(cpu, features, level, "pic", "default")
+            how = "static" if triple.startswith("hexagon") else "pic"  # there kernels are linked to a fixed address
+            machine = target.create_target_machine(cpu, features, level, how, "default")
             self.machines[cpu, features, level, triple] = machine
         if self.binding.llvm_version_info >= _FOLDS_MASKED_LOADS:
             is_off = str("llvm.masked.load" in text).lower()
@@ -89,17 +91,20 @@ class CompilerProcess:
         """True if this process can still send requests to it."""
         return not self.is_lost and self.owner == os.getpid() and self.process.poll() is None
 
-    def submit(self, text: str, cpu: str, features: str) -> Callable[[], bytes | None]:
-        """Compile this; the result, when called for, waits. None: the process was lost, or LLVM refuses the text."""
+    def submit(
+        self, text: str, cpu: str, features: str, triple: str = "", limit_s: float | None = None
+    ) -> Callable[[], bytes | None]:
+        """Compile this; the result, when called for, waits. None: the process was lost, or LLVM refuses the text.
+        queue.Empty: it takes longer than `limit_s`."""
         answer: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         raw = text.encode()
-        head = json.dumps({"cpu": cpu, "features": features, "size": len(raw)}).encode()
+        head = json.dumps({"cpu": cpu, "features": features, "triple": triple, "size": len(raw)}).encode()
         with self.lock:  # answers come in the order of requests
             self.waiting.put(answer)
             self.requests.put(head + b"\n" + raw)
         if self.is_lost:  # the reader has gone meanwhile and will not see this one
             return lambda: None
-        return answer.get
+        return partial(answer.get, timeout=limit_s)
 
     def _write(self) -> None:
         assert self.process.stdin is not None
@@ -158,7 +163,7 @@ def serve(source: IO[bytes], target: IO[bytes]) -> None:
         asked = json.loads(line)
         text = source.read(asked["size"]).decode()
         try:
-            machine, module = emitter.parse(text, asked["cpu"], asked["features"])
+            machine, module = emitter.parse(text, asked["cpu"], asked["features"], triple=asked["triple"])
             payload = bytes(machine.emit_object(module))
             target.write(b"%d\n" % len(payload) + payload)
         except RuntimeError:

@@ -1,0 +1,177 @@
+"""HTP: a Hexagon NPU. `HTP:0` to `HTP:3` are sessions, each with memory of its own and a limit on it.
+
+Here a session is a process under `qemu-hexagon`: the results are a Hexagon's, its times are not. Kernels are compiled in
+a process of their own, since LLVM's code generator for Hexagon ends with an assertion for some. Floats are scalars (no
+emulator runs vectors of them); products of bytes are vectors.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Final, NamedTuple
+
+from kernmill.ir import CompileError, SettingError
+from kernmill.renderers import LLVMRenderer, Renderer
+
+from .cpu.llvm_codegen import assembly, llvm_version
+from .cpu.llvm_process import CompilerProcess
+from .device import Call, Device, Program, Properties
+from .htp.hexagon import hexagon_host, hexagon_target
+from .htp.session import EMULATED_VERSION, EmulatorTransport, Session, emulator
+from .memory.buffer import Buffer
+
+__all__ = ["HtpDevice"]
+
+_SESSIONS: Final = 4
+_SESSION_BYTES: Final = 3_500_000_000  # that one session of a phone maps
+_BUFFER_BYTES: Final = 1 << 30
+_LIMIT_S: Final = 60.0  # for one batch of kernels
+_COMPILE_S: Final = 120.0
+_TABLE_BYTES: Final = 4 << 20
+
+_compiler: CompilerProcess | None = None
+_lock = threading.Lock()
+
+
+class _Block(NamedTuple):
+    """Memory of a session."""
+
+    address: int
+    capacity_bytes: int
+
+
+class HtpDevice(Device):
+    """One session."""
+
+    CONTRACT = 1
+    OPTIONS: Mapping[str, str] = {
+        "limit": f"bytes of a session's memory (default {_SESSION_BYTES})",
+        "seconds": f"the longest wait for a batch of kernels (default {_LIMIT_S:g})",
+    }
+    kind = "accel"
+
+    def __init__(self, name: str, index: int = 0, options: Mapping[str, str] | None = None) -> None:
+        super().__init__(name, index, options)
+        self.description = f"Hexagon v{EMULATED_VERSION}, session {index}, under qemu-hexagon"
+        self.limit_bytes = int(self._number("limit", _SESSION_BYTES))
+        self.session = Session(name, EmulatorTransport(name, self._number("seconds", _LIMIT_S)), self.limit_bytes)
+        self.table = self.session.allocate(min(_TABLE_BYTES, self.limit_bytes // 4))
+
+    def _number(self, key: str, default: float) -> float:
+        text = self.options.get(key, "")
+        try:
+            value = float(text or default)
+        except ValueError:
+            value = -1.0
+        if value <= 0:
+            raise SettingError(f"{self.name}?{key}={text}: must be a number above 0.")
+        return value
+
+    # --- properties
+    @classmethod
+    def devices(cls) -> list[int]:
+        """Four sessions. Raises DeviceError without an emulator."""
+        emulator()
+        return list(range(_SESSIONS))
+
+    @cached_property
+    def renderer(self) -> Renderer:
+        """LLVM IR for HVX's ints and scalar floats."""
+        return LLVMRenderer(hexagon_target(EMULATED_VERSION))
+
+    def props(self) -> Properties:
+        """The session's limit, and the largest buffer."""
+        free = self.limit_bytes - self.session.used_bytes
+        return Properties(self.limit_bytes, free, min(_BUFFER_BYTES, self.limit_bytes), self.limit_bytes, alignment=128,
+                          is_host_visible=False, wraps_host_memory=False)  # fmt: skip
+
+    def cache_tag(self) -> str:
+        """The version, and LLVM's."""
+        return f"{self.target.name} {llvm_version()}"
+
+    # --- memory
+    def allocate(self, size_bytes: int) -> _Block:
+        """Memory of the session, in whole pages."""
+        return _Block(*self.session.allocate(size_bytes))
+
+    def free(self, block: _Block) -> None:
+        """Give it back."""
+        self.session.free(block.address, block.capacity_bytes)
+
+    def copy_in(self, target: Buffer, source: memoryview) -> None:
+        """Through the transport."""
+        self.session.copy_in(target.address, source)
+
+    def copy_out(self, target: memoryview, source: Buffer) -> None:
+        """Through the transport."""
+        self.session.copy_out(target, source.address)
+
+    # --- programs
+    def compile(self, name: str, source: str) -> bytes:
+        """An object, made in a process of its own: LLVM ends with an assertion for some kernels."""
+        return self.compile_later(name, source)()
+
+    def compile_later(self, name: str, source: str) -> Callable[[], bytes]:
+        """The same, while this process goes on."""
+        host = hexagon_host(EMULATED_VERSION)
+        answer = _compiler_process().submit(source, host.cpu, ",".join(host.features), host.triple, _COMPILE_S)
+
+        def wait() -> bytes:
+            try:
+                made = answer()
+            except queue.Empty:
+                _forget_compiler()
+                raise CompileError(f"kernel {name}: LLVM takes more than {_COMPILE_S:g} s for it.") from None
+            if made is None:
+                raise CompileError(f"kernel {name}: LLVM's code generator for Hexagon refuses it, or ended.")
+            return made
+
+        return wait
+
+    def assembly(self, source: str) -> str:
+        """The instructions."""
+        return assembly(source, hexagon_host(EMULATED_VERSION))
+
+    def load(self, name: str, binary: bytes) -> Program:
+        """The kernel, linked to its address in the session."""
+        return Program(name, self.session.load(binary, name))
+
+    # --- launches
+    def run(self, calls: Sequence[Call], *, is_timed: bool = False) -> list[int]:
+        """As batches, each one command."""
+        times: list[int] = []
+        entries = [(c.program.handle, [*(b.address for b in c.buffers), *c.variables], c.threads) for c in calls]
+        room, batch = self.table[1] - 64, list[tuple[int, list[int], int]]()
+        for entry in entries:
+            size = 16 + 8 * len(entry[1])
+            if size > room:
+                times += self._run(batch, is_timed)
+                room, batch = self.table[1] - 64, []
+            room, batch = room - size, [*batch, entry]
+        return times + self._run(batch, is_timed)
+
+    def _run(self, batch: list[tuple[int, list[int], int]], is_timed: bool) -> list[int]:
+        return self.session.run(self.table[0], batch, is_timed=is_timed) if batch else []
+
+    def close(self) -> None:
+        """End the session's process."""
+        self.session.close()
+
+
+def _compiler_process() -> CompilerProcess:
+    global _compiler
+    with _lock:
+        if _compiler is None or not _compiler.is_usable:
+            _compiler = CompilerProcess()
+        return _compiler
+
+
+def _forget_compiler() -> None:
+    global _compiler
+    with _lock:
+        if _compiler is not None:
+            _compiler.close()
+        _compiler = None
