@@ -70,6 +70,7 @@ __all__ = [
     "failure",
     "get_device",
     "loaded",
+    "lose",
     "read_buffer",
     "room",
     "write_buffer",
@@ -413,11 +414,11 @@ def failure(device: Device, error: Exception, what: str) -> Exception:
     text = f"{device.name}: {what} failed ({type(error).__name__}: {error})."
     if not isinstance(error, OSError | EOFError):
         return DeviceError(f"{text} This is a fault of the device's code ({type(device).__module__}).")
-    _lose(device, text)
+    lose(device, text)
     return DeviceError(device.lost)
 
 
-def _lose(device: Device, text: str) -> None:
+def lose(device: Device, text: str) -> None:
     """Mark a device and its buffers as lost, and forget its plans and programs; others continue."""
     device.lost = (
         f"{text} The device is lost, and so are its tensors: make them again, and call reset() of captured functions. "
@@ -639,7 +640,7 @@ def close_device(name: str) -> None:
     for finish in finishing:
         finish()
     for device in {opened for key, opened in _open.items() if key[0] == canonical_name(name)}:
-        _lose(device, f"{device.name}: it was closed.")
+        lose(device, f"{device.name}: it was closed.")
 
 
 def _open_device(name: str) -> Device:

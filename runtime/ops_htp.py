@@ -1,7 +1,7 @@
-"""HTP: a Hexagon NPU. `HTP:0` to `HTP:3` are sessions, each with memory of its own and a limit on it.
+"""HTP: a Hexagon NPU. `HTP:0` to `HTP:3` are sessions, each with separate memory and a limit on it.
 
-Here a session is a process under `qemu-hexagon`: the results are a Hexagon's, its times are not. Kernels are compiled in
-a process of their own, since LLVM's code generator for Hexagon ends with an assertion for some. Floats are scalars (no
+Here a session is a process under `qemu-hexagon`: the results are a Hexagon's, its times are not. Kernels are compiled
+in another process, since LLVM's code generator for Hexagon ends with an assertion for some. Floats are scalars (no
 emulator runs vectors of them); products of bytes are vectors.
 """
 
@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from kernmill.ir import CompileError, SettingError
+from kernmill.ir import CompileError, DeviceError, SettingError
 from kernmill.renderers import LLVMRenderer, Renderer
 
 from .cpu.llvm_codegen import assembly, llvm_version
 from .cpu.llvm_process import CompilerProcess
-from .device import Call, Device, Program, Properties
+from .device import Call, Device, Program, Properties, lose
 from .htp.hexagon import hexagon_host, hexagon_target
-from .htp.session import EMULATED_VERSION, EmulatorTransport, Session, emulator
+from .htp.session import EMULATED_VERSION, EmulatorTransport, Session, SessionLost, emulator
 from .memory.buffer import Buffer
 
 __all__ = ["HtpDevice"]
@@ -58,6 +59,7 @@ class HtpDevice(Device):
         self.description = f"Hexagon v{EMULATED_VERSION}, session {index}, under qemu-hexagon"
         self.limit_bytes = int(self._number("limit", _SESSION_BYTES))
         self.session = Session(name, EmulatorTransport(name, self._number("seconds", _LIMIT_S)), self.limit_bytes)
+        self.lock = threading.RLock()  # a command and its answer belong together
         self.table = self.session.allocate(min(_TABLE_BYTES, self.limit_bytes // 4))
 
     def _number(self, key: str, default: float) -> float:
@@ -69,6 +71,16 @@ class HtpDevice(Device):
         if value <= 0:
             raise SettingError(f"{self.name}?{key}={text}: must be a number above 0.")
         return value
+
+    @contextmanager
+    def _told(self) -> Generator[None]:
+        """One command at a time. Mark the device as lost if its session ends: its next use opens a new one."""
+        try:
+            with self.lock:
+                yield
+        except SessionLost as error:
+            lose(self, str(error))
+            raise DeviceError(self.lost) from error
 
     # --- properties
     @classmethod
@@ -95,19 +107,23 @@ class HtpDevice(Device):
     # --- memory
     def allocate(self, size_bytes: int) -> _Block:
         """Memory of the session, in whole pages."""
-        return _Block(*self.session.allocate(size_bytes))
+        with self._told():
+            return _Block(*self.session.allocate(size_bytes))
 
     def free(self, block: _Block) -> None:
         """Give it back."""
-        self.session.free(block.address, block.capacity_bytes)
+        with self._told():
+            self.session.free(block.address, block.capacity_bytes)
 
     def copy_in(self, target: Buffer, source: memoryview) -> None:
         """Through the transport."""
-        self.session.copy_in(target.address, source)
+        with self._told():
+            self.session.copy_in(target.address, source)
 
     def copy_out(self, target: memoryview, source: Buffer) -> None:
         """Through the transport."""
-        self.session.copy_out(target, source.address)
+        with self._told():
+            self.session.copy_out(target, source.address)
 
     # --- programs
     def compile(self, name: str, source: str) -> bytes:
@@ -137,7 +153,8 @@ class HtpDevice(Device):
 
     def load(self, name: str, binary: bytes) -> Program:
         """The kernel, linked to its address in the session."""
-        return Program(name, self.session.load(binary, name))
+        with self._told():
+            return Program(name, self.session.load(binary, name))
 
     # --- launches
     def run(self, calls: Sequence[Call], *, is_timed: bool = False) -> list[int]:
@@ -154,7 +171,8 @@ class HtpDevice(Device):
         return times + self._run(batch, is_timed)
 
     def _run(self, batch: list[tuple[int, list[int], int]], is_timed: bool) -> list[int]:
-        return self.session.run(self.table[0], batch, is_timed=is_timed) if batch else []
+        with self._told():
+            return self.session.run(self.table[0], batch, is_timed=is_timed) if batch else []
 
     def close(self) -> None:
         """End the session's process."""

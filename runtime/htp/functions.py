@@ -254,6 +254,42 @@ done:
   %d = call double @km.rounded(i64 0, i64 %e, i64 %q2, i1 %rest)
   ret double %d
 }
+; a * b + c in twice the precision: the error of the product by Veltkamp's splitting, that of the sum by Knuth's.
+; The result may differ from the rounded one in its last bit; where the splitting overflows it is a * b + c.
+define double @fma(double %a, double %b, double %c) nounwind noinline {
+  %p = fmul double %a, %b
+  %ah0 = fmul double %a, 134217729.0
+  %ah1 = fsub double %ah0, %a
+  %ah = fsub double %ah0, %ah1
+  %al = fsub double %a, %ah
+  %bh0 = fmul double %b, 134217729.0
+  %bh1 = fsub double %bh0, %b
+  %bh = fsub double %bh0, %bh1
+  %bl = fsub double %b, %bh
+  %hh = fmul double %ah, %bh
+  %e0 = fsub double %hh, %p
+  %hl = fmul double %ah, %bl
+  %e1 = fadd double %e0, %hl
+  %lh = fmul double %al, %bh
+  %e2 = fadd double %e1, %lh
+  %ll = fmul double %al, %bl
+  %e = fadd double %e2, %ll
+  %s = fadd double %p, %c
+  %t0 = fsub double %s, %p
+  %t1 = fsub double %s, %t0
+  %t2 = fsub double %p, %t1
+  %t3 = fsub double %c, %t0
+  %t = fadd double %t2, %t3
+  %rest = fadd double %t, %e
+  %sum = fadd double %s, %rest
+  %d = fsub double %rest, %rest
+  %finite = fcmp oeq double %d, 0.0
+  br i1 %finite, label %exact, label %plain
+exact:
+  ret double %sum
+plain:
+  ret double %s
+}
 define float @__hexagon_sqrtf(float %x) nounwind noinline {
   %d = fpext float %x to double
   %r = call double @sqrt(double %d)

@@ -1,7 +1,7 @@
 """A linker for Hexagon: relocatable objects of LLVM to bytes at a fixed address, and to a static program.
 
-An immediate that does not fit an instruction is in two parts: 26 bits in a word before it (an extender), 6 bits in the
-instruction, at places that depend on the instruction.
+An immediate that does not fit an instruction is in two parts. 26 bits are in a word before it (an extender), and 6 bits
+in the instruction, at positions that depend on the instruction.
 
 Sources: System V ABI for Hexagon, table of relocations; Hexagon V67 Programmer's Reference, chapter 10.
 """
@@ -93,7 +93,7 @@ def link(data: bytes, address: int, known: Mapping[str, int]) -> Image:
     """Lay out an object at an address, and resolve what it calls.
 
     Raises:
-        FormatError: the bytes are no such object, or it calls something unknown.
+        FormatError: the bytes are not an object of Hexagon, or it calls something unknown.
     """
     if data[:6] != b"\x7fELF\x01\x01" or struct.unpack_from("<HH", data, 16) != (1, _MACHINE):
         raise _damaged("the bytes are not a relocatable Hexagon object")

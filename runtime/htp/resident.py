@@ -19,7 +19,7 @@ _SYSTEM_CALLS: Final = {"read": 63, "write": 64, "exit": 94, "clock": 113, "munm
 
 
 class Command(IntEnum):
-    """What a session can be asked to do."""
+    """The operations of a session."""
 
     END = 0
     COPY_IN = 1  # count bytes follow, to the address; no answer: the pipe keeps the order

@@ -1,4 +1,4 @@
-"""A session: a process with memory of its own that runs kernels, behind a transport. Here it is an emulator.
+"""A session: a process that runs kernels in separate memory, behind a transport. Here it is an emulator.
 
 `Transport` is the interface that another way to a Hexagon has to have: bytes in order to the resident program, bytes
 back within a time, and an end. On a phone it would be the vendor's remote calls; that is not written.
@@ -27,13 +27,17 @@ from .hexagon import hexagon_host
 from .linker import link, static_program
 from .resident import CODE_BYTES, COMMAND_BYTES, Command, resident_ir
 
-__all__ = ["EmulatorTransport", "Session", "Transport", "emulator"]
+__all__ = ["EMULATED_VERSION", "EmulatorTransport", "Session", "SessionLost", "Transport", "emulator"]
 
-_BASE: Final = 0x21000  # address of the resident program: at the same place of a page as in its file
+_BASE: Final = 0x21000  # address of the resident program: with the same offset in a page as in its file
 _PIPE_BYTES: Final = 1 << 20
 _LINE: Final = 128
 _PAGE: Final = 4096
 EMULATED_VERSION: Final = 67
+
+
+class SessionLost(DeviceError):
+    """The session has ended, or gave no answer in time."""
 
 
 class Transport(ABC):
@@ -41,11 +45,11 @@ class Transport(ABC):
 
     @abstractmethod
     def write(self, data: bytes | memoryview) -> None:
-        """Send all bytes. Raises DeviceError if the session has ended."""
+        """Send all bytes. Raises SessionLost if the session has ended."""
 
     @abstractmethod
     def read(self, target: memoryview) -> None:
-        """Receive bytes until the target is full. Raises DeviceError if the session ended, or takes too long."""
+        """Receive bytes until the target is full. Raises SessionLost if the session ended, or takes too long."""
 
     @abstractmethod
     def close(self) -> None:
@@ -120,11 +124,11 @@ class EmulatorTransport(Transport):
         poll.register(pipe, select.POLLOUT if is_write else select.POLLIN)
         if not poll.poll(self.limit_s * 1000):
             self.close()
-            raise DeviceError(f"{self.name}: the session gave no answer within {self.limit_s:g} s, and was ended.")
+            raise SessionLost(f"{self.name}: the session gave no answer within {self.limit_s:g} s, and was ended.")
 
     def _ended(self) -> None:
         self.process.kill()
-        raise DeviceError(f"{self.name}: the session ended (status {self.process.wait()}).")
+        raise SessionLost(f"{self.name}: the session ended (status {self.process.wait()}).")
 
     def close(self) -> None:
         """End the process."""

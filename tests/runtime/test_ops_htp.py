@@ -1,0 +1,138 @@
+"""HTP: sessions under the emulator, compared with NumPy; and a session that ends, hangs or has no memory left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernmill import Tensor
+from kernmill.ir import Context, DeviceError, OutOfMemoryError, SettingError
+from kernmill.runtime import close_device, get_device, ops_htp
+
+Array = np.ndarray[Any, Any]
+EMULATOR = os.environ.get("QEMU_HEXAGON") or shutil.which("qemu-hexagon")
+needs_emulator = pytest.mark.skipif(not EMULATOR, reason="there is no qemu-hexagon")
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    with Context(CACHE="0"):
+        yield
+    for index in range(4):
+        close_device(f"HTP:{index}" if index else "HTP")
+
+
+def on(array: Array, device: str = "HTP") -> Tensor:
+    return Tensor(array, device=device)
+
+
+@needs_emulator
+def test_elementwise_sums_and_rows() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((33, 40)).astype(np.float32)
+    x[3, 4] = np.nan
+    np.testing.assert_array_equal((on(x) * 2 + 1).numpy(), x * 2 + 1)
+    np.testing.assert_array_equal(on(x).maximum(0.5).numpy(), np.maximum(x, np.float32(0.5)))
+    np.testing.assert_allclose(on(x[5:]).sum(1).numpy(), x[5:].sum(1), rtol=1e-4, atol=1e-5)
+    assert np.isnan(on(x).max().numpy())
+    assert np.isnan(on(x).exp().numpy()[3, 4])
+
+
+@needs_emulator
+@pytest.mark.parametrize(("left", "right"), [("int8", "int8"), ("uint8", "int8"), ("uint8", "uint8")])
+def test_products_of_bytes_are_vectors(left: str, right: str) -> None:
+    rng = np.random.default_rng(1)
+    a, b = (rng.integers(0, 256, (16, 64)).astype(np.uint8).view(kind) for kind in (left, right))
+    b = np.ascontiguousarray(np.tile(b, (4, 1)))
+    kept: list[str] = []
+    device = get_device("HTP")
+    compile_later = device.compile_later
+    device.compile_later = lambda name, source: kept.append(source) or compile_later(name, source)  # type: ignore[assignment, func-returns-value]
+    compile_one = device.compile
+    device.compile = lambda name, source: kept.append(source) or compile_one(name, source)  # type: ignore[method-assign, func-returns-value]
+    got = (on(a).cast("int32") @ on(b).cast("int32")).numpy()
+    np.testing.assert_array_equal(got, a.astype(np.int32) @ b.astype(np.int32))
+    assert any("vrmpy" in text for text in kept)
+
+
+@needs_emulator
+@pytest.mark.parametrize("seed", range(3))
+def test_quotients_and_roots_of_doubles_are_exact(seed: int) -> None:
+    """Functions of ours, since LLVM calls some that no library has."""
+    rng = np.random.default_rng(seed)
+    a, b = (rng.integers(0, 1 << 64, 400, np.uint64).view(np.float64) for _ in range(2))
+    edges = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 5e-324, 2.2e-308, 1.8e308, 1.0, -3.0])
+    a, b = np.concatenate([a, np.repeat(edges, 10)]), np.concatenate([b, np.tile(edges, 10)])
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal((on(a) / on(b)).numpy(), a / b)
+        np.testing.assert_array_equal(on(a).sqrt().numpy(), np.sqrt(a))
+
+
+@needs_emulator
+def test_integer_division() -> None:
+    rng = np.random.default_rng(3)
+    for kind in ("int8", "int32", "int64", "uint64"):
+        a = rng.integers(0, 1 << 63, 200, np.uint64).astype(kind)
+        b = np.maximum(rng.integers(0, 100, 200), 1).astype(kind)
+        np.testing.assert_array_equal((on(a) // on(b)).numpy(), a // b)
+        np.testing.assert_array_equal((on(a) % on(b)).numpy(), a % b)
+
+
+@needs_emulator
+def test_two_sessions_have_separate_memory() -> None:
+    x = np.arange(100, dtype=np.int32)
+    first, second = on(x), on(x, "HTP:1")
+    assert get_device("HTP") is not get_device("HTP:1")
+    np.testing.assert_array_equal((first + 1).to("HTP:1").numpy() + (second * 2).numpy(), x + 1 + 2 * x)
+
+
+@needs_emulator
+def test_a_session_has_a_limit() -> None:
+    device = ops_htp.HtpDevice("HTP", 0, {"limit": "8000000"})
+    try:
+        assert device.props().total_bytes == 8_000_000
+        with pytest.raises(OutOfMemoryError, match="exceed the session's limit of 8,000,000"):
+            device.allocate(7_000_000)
+    finally:
+        device.close()
+
+
+@needs_emulator
+def test_a_session_that_ends_is_opened_anew() -> None:
+    x = on(np.arange(10, dtype=np.float32)).realize()
+    device: Any = get_device("HTP")
+    device.session.transport.process.kill()
+    device.session.transport.process.wait()
+    with pytest.raises(DeviceError, match=r"the session ended.*opened again"):
+        (x + 1).numpy()
+    np.testing.assert_array_equal((on(np.ones(3, np.float32)) + 1).numpy(), [2, 2, 2])
+    assert get_device("HTP") is not device
+
+
+@needs_emulator
+def test_a_session_that_gives_no_answer() -> None:
+    import signal
+
+    device = ops_htp.HtpDevice("HTP", 0, {"seconds": "0.2"})
+    device.session.transport.process.send_signal(signal.SIGSTOP)  # type: ignore[attr-defined]
+    with pytest.raises(DeviceError, match=r"gave no answer within 0\.2 s, and was ended"):
+        device.allocate(100)
+
+
+@needs_emulator
+@pytest.mark.parametrize(("key", "value"), [("limit", "-1"), ("seconds", "soon")])
+def test_options_must_be_numbers(key: str, value: str) -> None:
+    with pytest.raises(SettingError, match=rf"HTP\?{key}={value}: must be a number above 0"):
+        ops_htp.HtpDevice("HTP", 0, {key: value})
+
+
+def test_without_an_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("QEMU_HEXAGON", raising=False)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(DeviceError, match=r"there is no qemu-hexagon\. Install the package qemu-user"):
+        ops_htp.HtpDevice.devices()
