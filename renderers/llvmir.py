@@ -135,18 +135,18 @@ class LLVMFunction(Writer):
         self.steps: dict[UOp, int] = {}  # of a network of shuffles
         self.changed = self._changed_registers()
         self.handlers: dict[Op, Callable[[UOp], None]] = {
-            Ops.PARAM: self._argument, Ops.VARIABLE: self._argument, Ops.LOCAL: self._local, Ops.INDEX: self._place,
-            Ops.LOAD: self._load, Ops.STORE: self._store, Ops.RANGE: self._open, Ops.END: self._close,
+            Ops.PARAM: self.argument, Ops.VARIABLE: self.argument, Ops.LOCAL: self.local, Ops.INDEX: self._place,
+            Ops.LOAD: self._load, Ops.STORE: self._store, Ops.RANGE: self.open_loop, Ops.END: self.close_loop,
             Ops.REG: self._after, Ops.CARRY: self._after, Ops.SET: self._set, Ops.AFTER: self._after,
             Ops.CAST: self._cast, Ops.BITCAST: self._bitcast, Ops.WHERE: self._where, Ops.NEG: self._neg,
             Ops.BROADCAST: self._broadcast, Ops.FOLD: self._fold, Ops.LANE: self._lane, Ops.LANES: self._lanes,
-            Ops.SHUFFLE: self._shuffle, Ops.TABLE: self._special, Ops.DOT: self._special, Ops.SCALE: self._special,
+            Ops.SHUFFLE: self.shuffle, Ops.TABLE: self._special, Ops.DOT: self._special, Ops.SCALE: self._special,
             Ops.PREFETCH: lambda u: self._prefetch(self.values[u.src[0]], u.arg),
         }  # fmt: skip
 
     def text(self) -> str:
         """The module."""
-        self._begin()
+        self.begin_kernel()
         held = self.machine.unit_values
         self.machine.enter()
         for u in self.uops:
@@ -162,15 +162,15 @@ class LLVMFunction(Writer):
         if self.has_streams:
             self.machine.end_streams()
         self.machine.leave()
-        return "\n".join([self._head(), *self._body(), "}", *self._tail()]) + "\n"
+        return "\n".join([self.head(), *self._body(), "}", *self.tail()]) + "\n"
 
-    def _begin(self) -> None:
+    def begin_kernel(self) -> None:
         """Emit what precedes all ops."""
 
     def _body(self) -> list[str]:
         return ["entry:", *self.allocas, *self.lines, "  ret void"]
 
-    def _head(self) -> str:
+    def head(self) -> str:
         parameters = "(ptr noundef %args, i64 noundef %begin, i64 noundef %end"
         head = f"define void @{self.name}{parameters}) #0 {{"
         if self.heap_bytes:
@@ -178,23 +178,23 @@ class LLVMFunction(Writer):
             head += f"define internal void @{self.name}.inner{parameters}, ptr noalias align {LINE} %heap) #0 {{"
         return head
 
-    def _tail(self) -> list[str]:
+    def tail(self) -> list[str]:
         attributes = 'attributes #0 = { nounwind "prefer-vector-width"="512" "no-trapping-math"="true" }'
         declared = [f"declare {text}" for text in self.declarations]
         return [*declared, attributes, "!0 = !{i32 1}", *self.machine.definitions()]
 
-    def _label(self, name: str) -> None:
+    def label(self, name: str) -> None:
         self.lines.append(f"{name}:")
         self.block = name
 
     # --- arguments and memory
-    def _argument(self, u: UOp) -> None:
+    def argument(self, u: UOp) -> None:
         """PARAM or VARIABLE: variables come after the buffers."""
         slot = (*self.signature.params, *self.signature.variables).index(u)
         at = self.define(f"getelementptr i8, ptr %args, i64 {slot * 8}")
         self.values[u] = self.define(f"load {'ptr' if u.op is Ops.PARAM else 'i64'}, ptr {at}, align 8")
 
-    def _local(self, u: UOp) -> None:
+    def local(self, u: UOp) -> None:
         """LOCAL: on the stack, or from the C library's heap where a thread's stack may be too small."""
         name, size_bytes = self.fresh(), u.arg[1] * max(1, u.dtype.bits // 8)
         if size_bytes <= _ON_STACK:
@@ -225,13 +225,13 @@ class LLVMFunction(Writer):
         name = f"llvm.masked.{verbs[is_apart]}.{mangled(dtype, True)}.{f'v{lanes}p0' if is_apart else 'p0'}"
         return name, (where, ("i32", dtype.scalar.size_bytes), mask)
 
-    def _alignment(self, place: UOp, dtype: DType) -> int:
+    def alignment(self, place: UOp, dtype: DType) -> int:
         """Return the alignment of an access that the text promises, in bytes."""
         return dtype.scalar.size_bytes
 
     def _load(self, u: UOp) -> None:
         place = u.src[0]
-        kind, address, align = llvm_type(u.dtype, True), self.values[place], self._alignment(place, u.dtype)
+        kind, address, align = llvm_type(u.dtype, True), self.values[place], self.alignment(place, u.dtype)
         gate = place.gate
         lanes = u.dtype.lanes
         if place.src[1].dtype.lanes > 1 or (gate is not None and gate.dtype.lanes > 1):
@@ -265,7 +265,7 @@ class LLVMFunction(Writer):
         kind, value = llvm_type(stored.dtype, True), self.values[stored]
         if stored.dtype.is_bool:
             value = self.define(f"zext {llvm_type(stored.dtype)} {value} to {kind}")
-        address, align = self.values[place], self._alignment(place, stored.dtype)
+        address, align = self.values[place], self.alignment(place, stored.dtype)
         gate, is_apart = place.gate, place.src[1].dtype.lanes > 1
         is_one = gate is not None and gate.op is Ops.CONST and isinstance(gate.arg, tuple) and sum(gate.arg) == 1
         if gate is not None and is_one and not is_apart:
@@ -281,10 +281,10 @@ class LLVMFunction(Writer):
             self.count += 1
             inside, after = f"store{self.count}", f"stored{self.count}"
             self.emit(f"br i1 {self.values[gate]}, label %{inside}, label %{after}")
-            self._label(inside)
+            self.label(inside)
             self.emit(f"store {kind} {value}, ptr {address}, align {align}")
             self.emit(f"br label %{after}")
-            self._label(after)
+            self.label(after)
         else:
             self.emit(f"store {kind} {value}, ptr {address}, {self._store_flags(u, place, stored.dtype, align)}")
 
@@ -326,7 +326,7 @@ class LLVMFunction(Writer):
     def _after(self, u: UOp) -> None:
         self.values[u] = self.values[u.src[0]]
 
-    def _open(self, u: UOp) -> None:
+    def open_loop(self, u: UOp) -> None:
         is_thread = u.arg[1] == AxisKind.THREAD
         first, limit = ("%begin", "%end") if is_thread else ("0", self.values[u.src[0]])
         begin = u.first_iteration
@@ -335,14 +335,14 @@ class LLVMFunction(Writer):
             first = self.define(self.call("i64", "llvm.smax.i64", ("i64", first), ("i64", "0")))
         if is_thread and (begin is not None or u.src[0].op is not Ops.CONST):  # of all slices, or the greatest
             limit = self.define(self.call("i64", "llvm.smin.i64", ("i64", limit), ("i64", self.values[u.src[0]])))
-        self._loop(u, first, limit, is_guarded=is_thread or not (u.src[0].op is Ops.CONST and u.src[0].arg > 0))
+        self.loop(u, first, limit, is_guarded=is_thread or not (u.src[0].op is Ops.CONST and u.src[0].arg > 0))
 
-    def _loop(self, u: UOp, first: str, limit: str, *, is_guarded: bool, step: int = 1) -> None:
+    def loop(self, u: UOp, first: str, limit: str, *, is_guarded: bool, step: int = 1) -> None:
         """Open a loop; `is_guarded`: it may run zero times."""
         self.count += 1
         loop = LLVMLoop(self.count, self.block, self.changed[u], step)
         self.emit(f"br label %{loop.body}")
-        self._label(loop.body)
+        self.label(loop.body)
         self.values[u] = loop.counter = self.fresh()
         loop.phis[u] = len(self.lines)
         self.lines.append(f"  {loop.counter} = phi i64 [ {first}, %{loop.before} ]")
@@ -361,9 +361,9 @@ class LLVMFunction(Writer):
         more = self.define(f"icmp slt i64 {loop.counter}, {limit}")
         inside = f"{loop.body}.in"
         self.emit(f"br i1 {more}, label %{inside}, label %{loop.exit}")
-        self._label(inside)
+        self.label(inside)
 
-    def _close(self, u: UOp) -> None:
+    def close_loop(self, u: UOp) -> None:
         loop, head = self.loops.pop(), u.src[0]
         following = self.define(f"add nuw nsw i64 {loop.counter}, {loop.step}")
         inner = {register: self.values[register] for register in loop.registers}
@@ -377,7 +377,7 @@ class LLVMFunction(Writer):
         else:
             more = self.define(f"icmp ult i64 {following}, {self.values[head.src[0]]}")
             self.emit(f"br i1 {more}, label %{loop.body}, label %{loop.exit}")
-        self._label(loop.exit)
+        self.label(loop.exit)
 
     # --- values
     def _elementwise(self, u: UOp) -> None:
@@ -440,7 +440,7 @@ class LLVMFunction(Writer):
             value = self.define(f"insertelement {kind} {value}, {self.typed(s)}, i64 {number}")
         self.values[u] = value
 
-    def _shuffle(self, u: UOp) -> None:
+    def shuffle(self, u: UOp) -> None:
         """Emit a shuffle. After two steps of a network of shuffles (a transpose) LLVM is kept from looking through it.
         It would try all chains of shuffles, a third of its time for such a kernel, and find nothing shorter."""
         a, b = u.src

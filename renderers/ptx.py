@@ -29,10 +29,10 @@ class PTXRenderer(LLVMRenderer):
     @property
     def function(self) -> type[LLVMFunction]:
         """The writer of a kernel."""
-        return _Kernel
+        return PTXFunction
 
 
-class _Kernel(LLVMFunction):
+class PTXFunction(LLVMFunction):
     """The text of one kernel under construction."""
 
     def __init__(self, name: str, uops: Sequence[UOp], target: Target) -> None:
@@ -44,9 +44,9 @@ class _Kernel(LLVMFunction):
         self.shared: list[str] = []
         self.handlers[Ops.BARRIER] = self._barrier
 
-    def _begin(self) -> None:
-        self.item = self._register("tid.x")
-        block = self._register("ctaid.x")
+    def begin_kernel(self) -> None:
+        self.item = self._special_register("tid.x")
+        block = self._special_register("ctaid.x")
         if self.group:
             self.number = block
             return
@@ -54,31 +54,31 @@ class _Kernel(LLVMFunction):
         self.number = self.define(f"add i64 {first}, {self.item}")
         inside = self.define(f"icmp ult i64 {self.number}, {max(1, self.signature.threads)}")
         self.emit(f"br i1 {inside}, label %inside, label %outside")
-        self._label("outside")
+        self.label("outside")
         self.emit("ret void")
-        self._label("inside")
+        self.label("inside")
 
-    def _register(self, name: str) -> str:
+    def _special_register(self, name: str) -> str:
         value = self.define(self.call("i32", f"llvm.nvvm.read.ptx.sreg.{name}"))
         return self.define(f"zext i32 {value} to i64")
 
-    def _head(self) -> str:
+    def head(self) -> str:
         parameters = [f"ptr addrspace(1) noalias align {_ALIGNED} %b{p.arg[0]}" for p in self.signature.params]
         parameters += [f"i64 %n{number}" for number in range(len(self.signature.variables))]
         return "\n".join([*self.shared, f"define ptx_kernel void @{self.name}({', '.join(parameters)}) #0 {{"])
 
-    def _tail(self) -> list[str]:
+    def tail(self) -> list[str]:
         items = self.group or PTX_GROUP
         attributes = f'attributes #0 = {{ nounwind "no-trapping-math"="true" "nvvm.reqntid"="{items}" }}'
         return [*(f"declare {text}" for text in self.declarations), attributes, "!0 = !{i32 1}"]
 
-    def _argument(self, u: UOp) -> None:
+    def argument(self, u: UOp) -> None:
         if u.op is Ops.VARIABLE:
             self.values[u] = f"%n{self.signature.variables.index(u)}"
         else:
             self.values[u] = self.define(f"addrspacecast ptr addrspace(1) %b{u.arg[0]} to ptr")
 
-    def _local(self, u: UOp) -> None:
+    def local(self, u: UOp) -> None:
         """An array shared by a group is a global of the module; others are in a work-item's memory."""
         kind = f"[{u.arg[1]} x {llvm_type(u.dtype, True)}]"
         if "shared" in u.arg:
@@ -96,13 +96,13 @@ class _Kernel(LLVMFunction):
         self.allocas.append(f"  {name} = alloca {kind}, align {_ALIGNED}")
         self.values[u] = name
 
-    def _alignment(self, place: UOp, dtype: DType) -> int:
+    def alignment(self, place: UOp, dtype: DType) -> int:
         each = dtype.scalar.size_bytes
         if place.src[1].dtype.lanes > 1 or dtype.lanes == 1:
             return each
         return max(each, gcd(multiple_of(place.src[1]) * each, gcd(dtype.size_bytes, _ALIGNED)))
 
-    def _open(self, u: UOp) -> None:
+    def open_loop(self, u: UOp) -> None:
         kind = u.arg[1]
         if u in self.grid:
             inner, size = self.grid[u]
@@ -112,13 +112,13 @@ class _Kernel(LLVMFunction):
         elif kind == AxisKind.LOCAL and self._is_whole(u):
             self.values[u] = self.item
         elif kind == AxisKind.LOCAL:  # a loop that the first work-items run once
-            self._loop(u, self.item, self.values[u.src[0]], is_guarded=True, step=self.group)
+            self.loop(u, self.item, self.values[u.src[0]], is_guarded=True, step=self.group)
         else:
-            super()._open(u)
+            super().open_loop(u)
 
-    def _close(self, u: UOp) -> None:
+    def close_loop(self, u: UOp) -> None:
         if u.src[0] not in self.grid and not self._is_whole(u.src[0]):
-            super()._close(u)
+            super().close_loop(u)
 
     def _is_whole(self, u: UOp) -> bool:
         return bool(u.arg[1] == AxisKind.LOCAL and u.src[0].arg == self.group)
@@ -126,6 +126,6 @@ class _Kernel(LLVMFunction):
     def _barrier(self, u: UOp) -> None:
         self.emit(self.call("void", "llvm.nvvm.barrier.cta.sync.aligned.all", ("i32", 0)))
 
-    def _shuffle(self, u: UOp) -> None:
+    def shuffle(self, u: UOp) -> None:
         self.steps.clear()  # no fences: nothing here has networks of shuffles
-        super()._shuffle(u)
+        super().shuffle(u)

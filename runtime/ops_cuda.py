@@ -30,14 +30,14 @@ _SHARED, _MAJOR, _MINOR = 8, 75, 76  # CU_DEVICE_ATTRIBUTE_..: bytes shared by a
 _MOST_ITEMS: Final = 0  # CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
 
 
-class _Block(NamedTuple):
+class _GpuMemory(NamedTuple):
     """Memory of a GPU."""
 
     address: int
     capacity_bytes: int
 
 
-class _Kernel(NamedTuple):
+class _GpuKernel(NamedTuple):
     """A loaded kernel. `group`: its work-items; `is_grouped`: they share memory."""
 
     module: int
@@ -102,13 +102,13 @@ class CudaDevice(Device):
         return f"{self.target.name} {llvm_version()}"
 
     # --- memory
-    def allocate(self, size_bytes: int) -> _Block:
+    def allocate(self, size_bytes: int) -> _GpuMemory:
         """Memory of the GPU."""
         found = ctypes.c_uint64()
         self.call("cuMemAlloc_v2", ctypes.byref(found), max(1, size_bytes))
-        return _Block(found.value, size_bytes)
+        return _GpuMemory(found.value, size_bytes)
 
-    def free(self, block: _Block) -> None:
+    def free(self, block: _GpuMemory) -> None:
         """Give it back."""
         self.call("cuMemFree_v2", block.address)
 
@@ -140,7 +140,7 @@ class CudaDevice(Device):
         module, function = self.driver.module(binary), ctypes.c_void_p()
         self.call("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
         found = re.search(rb"\.reqntid\s+(\d+)", binary)
-        kernel = _Kernel(module, function.value or 0, int(found[1]) if found else PTX_GROUP, b".shared" in binary)
+        kernel = _GpuKernel(module, function.value or 0, int(found[1]) if found else PTX_GROUP, b".shared" in binary)
         most = ctypes.c_int()
         self.call("cuFuncGetAttribute", ctypes.byref(most), _MOST_ITEMS, kernel.function)
         if kernel.group > most.value:

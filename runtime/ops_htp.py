@@ -37,7 +37,7 @@ _compiler: CompilerProcess | None = None
 _lock = threading.Lock()
 
 
-class _Block(NamedTuple):
+class _SessionMemory(NamedTuple):
     """Memory of a session."""
 
     address: int
@@ -105,12 +105,12 @@ class HtpDevice(Device):
         return f"{self.target.name} {llvm_version()}"
 
     # --- memory
-    def allocate(self, size_bytes: int) -> _Block:
+    def allocate(self, size_bytes: int) -> _SessionMemory:
         """Memory of the session, in whole pages."""
         with self._told():
-            return _Block(*self.session.allocate(size_bytes))
+            return _SessionMemory(*self.session.allocate(size_bytes))
 
-    def free(self, block: _Block) -> None:
+    def free(self, block: _SessionMemory) -> None:
         """Give it back."""
         with self._told():
             self.session.free(block.address, block.capacity_bytes)
@@ -165,12 +165,12 @@ class HtpDevice(Device):
         for entry in entries:
             size = 16 + 8 * len(entry[1])
             if size > room:
-                times += self._run(batch, is_timed)
+                times += self._run_batch(batch, is_timed)
                 room, batch = self.table[1] - 64, []
             room, batch = room - size, [*batch, entry]
-        return times + self._run(batch, is_timed)
+        return times + self._run_batch(batch, is_timed)
 
-    def _run(self, batch: list[tuple[int, list[int], int]], is_timed: bool) -> list[int]:
+    def _run_batch(self, batch: list[tuple[int, list[int], int]], is_timed: bool) -> list[int]:
         with self._told():
             return self.session.run(self.table[0], batch, is_timed=is_timed) if batch else []
 
