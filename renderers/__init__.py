@@ -18,5 +18,6 @@ if TYPE_CHECKING:
     from .ptx import *
     from .python import *
 
-__getattr__, __dir__ = lazy_exports(__name__, "base", "amx", "llvmir", "python", "opencl_values", "mma", "opencl", "ptx",
-                                   by_name=("llvm_text",))  # fmt: skip
+__getattr__, __dir__ = lazy_exports(
+    __name__, "base", "amx", "llvmir", "python", "opencl_values", "mma", "opencl", "ptx", by_name=("llvm_text",)
+)  # fmt: skip

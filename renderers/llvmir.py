@@ -171,6 +171,7 @@ class LLVMFunction(Writer):
         return ["entry:", *self.allocas, *self.lines, "  ret void"]
 
     def head(self) -> str:
+        """The lines before the body."""
         parameters = "(ptr noundef %args, i64 noundef %begin, i64 noundef %end"
         head = f"define void @{self.name}{parameters}) #0 {{"
         if self.heap_bytes:
@@ -179,11 +180,13 @@ class LLVMFunction(Writer):
         return head
 
     def tail(self) -> list[str]:
+        """The lines behind the body."""
         attributes = 'attributes #0 = { nounwind "prefer-vector-width"="512" "no-trapping-math"="true" }'
         declared = [f"declare {text}" for text in self.declarations]
         return [*declared, attributes, "!0 = !{i32 1}", *self.machine.definitions()]
 
     def label(self, name: str) -> None:
+        """Begin a block."""
         self.lines.append(f"{name}:")
         self.block = name
 
@@ -327,6 +330,7 @@ class LLVMFunction(Writer):
         self.values[u] = self.values[u.src[0]]
 
     def open_loop(self, u: UOp) -> None:
+        """RANGE."""
         is_thread = u.arg[1] == AxisKind.THREAD
         first, limit = ("%begin", "%end") if is_thread else ("0", self.values[u.src[0]])
         begin = u.first_iteration
@@ -364,6 +368,7 @@ class LLVMFunction(Writer):
         self.label(inside)
 
     def close_loop(self, u: UOp) -> None:
+        """END."""
         loop, head = self.loops.pop(), u.src[0]
         following = self.define(f"add nuw nsw i64 {loop.counter}, {loop.step}")
         inner = {register: self.values[register] for register in loop.registers}

@@ -57,6 +57,7 @@ if TYPE_CHECKING:  # loaded by name when first used; announced here for type che
     from .cpu import llvm_process as llvm_process
     from .cuda import cuda_driver as cuda_driver
     from .cuda import cuda_target as cuda_target
+    from .htp import functions as functions
     from .htp import hexagon as hexagon
     from .htp import linker as linker
     from .htp import resident as resident
@@ -79,6 +80,6 @@ __getattr__, __dir__ = lazy_exports(
     by_name=(
         "opencl.cl_driver", "opencl.cl_memory", "opencl.cl_program", "programs.kernel_text", "cpu.arm",
         "cpu.cpu_target", "cpu.elf_machines", "cpu.llvm_process", "cuda.cuda_driver", "cuda.cuda_target",
-        "htp.hexagon", "htp.linker", "htp.resident", "htp.session", "programs.tune_worker",
+        "htp.functions", "htp.hexagon", "htp.linker", "htp.resident", "htp.session", "programs.tune_worker",
     ),
 )  # fmt: skip

@@ -50,12 +50,12 @@ _SIX = {
     0xDB: 0x6020E0, 0xDF: 0x6020E0,
 }  # fmt: skip
 _SIXTEEN = {0x48: 0x61F20FF, 0x49: 0x61F3FE0, 0x78: 0xDF3FE0, 0xB0: 0xFE03FE0, 0x74: 0x1FE0}
-_PLAIN = {24: 0x7E0, 26: 0x203FE0, 27: 0x3FE0}  # relocation types whose place is always the same
+_PLAIN = {24: 0x7E0, 26: 0x203FE0, 27: 0x3FE0}  # relocation types with one position in all instructions
 _PAIR = 0x3F00000  # two instructions in one word
 
 
 def _mask(kind: int, word: int) -> int:
-    """Where the low part of an extended immediate is."""
+    """Return the bits of the low part of an extended immediate."""
     if not word & 0xC000:
         return _PAIR
     high = word >> 24

@@ -52,7 +52,7 @@ def test_products_of_bytes_are_vectors(left: str, right: str) -> None:
     kept: list[str] = []
     device = get_device("HTP")
     compile_later = device.compile_later
-    device.compile_later = lambda name, source: kept.append(source) or compile_later(name, source)  # type: ignore[assignment, func-returns-value]
+    device.compile_later = lambda name, source: kept.append(source) or compile_later(name, source)  # type: ignore[method-assign, func-returns-value]
     compile_one = device.compile
     device.compile = lambda name, source: kept.append(source) or compile_one(name, source)  # type: ignore[method-assign, func-returns-value]
     got = (on(a).cast("int32") @ on(b).cast("int32")).numpy()
@@ -118,8 +118,8 @@ def test_a_session_that_ends_is_opened_anew() -> None:
 def test_a_session_that_gives_no_answer() -> None:
     import signal
 
-    device = ops_htp.HtpDevice("HTP", 0, {"seconds": "0.2"})
-    device.session.transport.process.send_signal(signal.SIGSTOP)  # type: ignore[attr-defined]
+    device: Any = ops_htp.HtpDevice("HTP", 0, {"seconds": "0.2"})
+    device.session.transport.process.send_signal(signal.SIGSTOP)
     with pytest.raises(DeviceError, match=r"gave no answer within 0\.2 s, and was ended"):
         device.allocate(100)
 
