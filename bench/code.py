@@ -63,6 +63,18 @@ def _hexagon(version: int) -> Callable[[], Machine]:
     return made
 
 
+def _cuda(generation: int) -> Callable[[], Machine]:
+    def made() -> Machine:
+        from kernmill.renderers import PTXRenderer
+        from kernmill.runtime import cuda_target
+
+        renderer = PTXRenderer(cuda_target.cuda_target(generation))
+        adds = r"fma|mad|dp4a|mma"
+        return Machine(cuda_target.cuda_host(generation), renderer, adds, adds + "|mul", 1)
+
+    return made
+
+
 def _x86() -> Machine:
     from kernmill.renderers import LLVMRenderer
     from kernmill.runtime import cpu_target, host
@@ -75,7 +87,8 @@ def _x86() -> Machine:
 TARGETS: dict[str, Callable[[], Machine]] = {
     "aarch64-cortex-a72": _arm("cortex-a72", 2), "aarch64-neoverse-n1": _arm("neoverse-n1", 2),
     "aarch64-neoverse-v1": _arm("neoverse-v1", 4), "aarch64-neoverse-v2": _arm("neoverse-v2", 4),
-    "aarch64-apple-m1": _arm("apple-m1", 4), "hexagon-v67": _hexagon(67), "hexagon-v73": _hexagon(73), "x86_64": _x86,
+    "aarch64-apple-m1": _arm("apple-m1", 4), "hexagon-v67": _hexagon(67), "hexagon-v73": _hexagon(73),
+    "sm_75": _cuda(75), "sm_90": _cuda(90), "x86_64": _x86,
 }  # fmt: skip
 
 
@@ -158,7 +171,7 @@ class Reading:
 
 def read_block(assembly: str, machine: Machine) -> Reading:
     """Read the block of a function that does the most work."""
-    blocks = re.split(r"\n(?=\.?L?\w*\$?BB\w+:|\.L\w+:)", assembly)
+    blocks = re.split(r"\n(?=\.?L?\w*\$L?_*BB\w+:|\.?L?BB\w+:|\.L\w+:)", assembly)
     work = re.compile(rf"^\s+[{{ ]*(?:[\w.+()]+ = )?({machine.multiplies})\b", re.MULTILINE)
     best = max(blocks, key=lambda block: len(_found(work, block, machine)))
     names = collections.Counter(_found(work, best, machine))

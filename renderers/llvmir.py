@@ -9,13 +9,15 @@ explicit lanes and groups only. What LLVM IR has no instruction for is in intrin
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import gcd
 
-from kernmill.ir import AxisKind, DType, InternalError, Op, Ops, Target, UOp, dtypes, is_in_order
+from kernmill.ir import AxisKind, DType, InternalError, Op, Ops, Target, UOp, dtypes, is_in_order, memory_of
 
 from .base import Renderer, multiple_of, signature
 from .intrinsics.aarch64 import AArch64
 from .intrinsics.base import Intrinsics
 from .intrinsics.hexagon import Hexagon
+from .intrinsics.nvptx import Nvptx
 from .intrinsics.x86 import X86
 from .llvm_text import LINE, Writer, constant, llvm_type, mangled
 
@@ -45,7 +47,13 @@ _COMPARE = {
 }
 _INTRINSICS = {Ops.SQRT: "sqrt", Ops.TRUNC: "trunc", Ops.FLOOR: "floor", Ops.CEIL: "ceil", Ops.ROUND: "roundeven",
                Ops.ABS: "fabs", Ops.FMA: "fma"}  # fmt: skip
-ARCHITECTURES: dict[str, type[Intrinsics]] = {"": Intrinsics, "x86": X86, "aarch64": AArch64, "hexagon": Hexagon}
+ARCHITECTURES: dict[str, type[Intrinsics]] = {
+    "": Intrinsics,
+    "x86": X86,
+    "aarch64": AArch64,
+    "hexagon": Hexagon,
+    "nvptx": Nvptx,
+}
 LLVM_OPS = frozenset({*_BINARY, *_COMPARE, *_INTRINSICS, Ops.NEG, Ops.WHERE, Ops.CAST, Ops.BITCAST, Ops.FOLD})
 
 
@@ -201,7 +209,8 @@ class LLVMFunction(Writer):
         """LOCAL: on the stack, or from the C library's heap where a thread's stack may be too small."""
         name, size_bytes = self.fresh(), u.arg[1] * max(1, u.dtype.bits // 8)
         if size_bytes <= _ON_STACK:
-            self.allocas.append(f"  {name} = alloca [{u.arg[1]} x {llvm_type(u.dtype, True)}], align {LINE}")
+            kind, aligned = llvm_type(u.dtype, True), max(LINE, self.machine.aligned_bytes)
+            self.allocas.append(f"  {name} = alloca [{u.arg[1]} x {kind}], align {aligned}")
         else:
             self.allocas.append(f"  {name} = getelementptr i8, ptr %heap, i64 {self.heap_bytes}")
             self.heap_bytes += -(-size_bytes // LINE) * LINE
@@ -230,7 +239,13 @@ class LLVMFunction(Writer):
 
     def alignment(self, place: UOp, dtype: DType) -> int:
         """Return the alignment of an access that the text promises, in bytes."""
-        return dtype.scalar.size_bytes
+        each, most = dtype.scalar.size_bytes, self.machine.aligned_bytes
+        if dtype.lanes == 1 or place.src[1].dtype.lanes > 1:
+            return each
+        memory = memory_of(place)
+        if memory.op is Ops.LOCAL and memory.arg[1] * each > _ON_STACK:
+            most = min(most, LINE)  # the heap's
+        return max(each, gcd(multiple_of(place.src[1]) * each, dtype.size_bytes, most))
 
     def _load(self, u: UOp) -> None:
         place = u.src[0]

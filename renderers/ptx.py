@@ -7,12 +7,11 @@ of all of them, else a work-item does. Buffers start on 16 bytes, so vectors at 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import gcd
 from typing import Final
 
-from kernmill.ir import AxisKind, CompileError, DType, Ops, Target, UOp
+from kernmill.ir import AxisKind, CompileError, Ops, Target, UOp
 
-from .base import grid_digits, multiple_of
+from .base import grid_digits
 from .llvm_text import llvm_type
 from .llvmir import LLVMFunction, LLVMRenderer
 
@@ -95,12 +94,6 @@ class PTXFunction(LLVMFunction):
         name = self.fresh()
         self.allocas.append(f"  {name} = alloca {kind}, align {_ALIGNED}")
         self.values[u] = name
-
-    def alignment(self, place: UOp, dtype: DType) -> int:
-        each = dtype.scalar.size_bytes
-        if place.src[1].dtype.lanes > 1 or dtype.lanes == 1:
-            return each
-        return max(each, gcd(multiple_of(place.src[1]) * each, gcd(dtype.size_bytes, _ALIGNED)))
 
     def open_loop(self, u: UOp) -> None:
         kind = u.arg[1]

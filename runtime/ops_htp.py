@@ -98,7 +98,7 @@ class HtpDevice(Device):
         """The session's limit, and the largest buffer."""
         free = self.limit_bytes - self.session.used_bytes
         return Properties(self.limit_bytes, free, min(_BUFFER_BYTES, self.limit_bytes), self.limit_bytes, alignment=128,
-                          is_host_visible=False, wraps_host_memory=False)  # fmt: skip
+                          slice_alignment=128, is_host_visible=False, wraps_host_memory=False)  # fmt: skip
 
     def cache_tag(self) -> str:
         """The version, and LLVM's."""

@@ -32,22 +32,6 @@ class AArch64(Intrinsics):
         operands = [(kind, value) for value in (*tables, index)]
         return w.define(w.call(kind, f"{_NEON}.tbl{len(tables)}.v16i8", *operands))
 
-    def shuffle(self, u: UOp) -> str | None:
-        """A repeated word of bytes or halves is a broadcast of ints: LLVM widens four bytes before it repeats them."""
-        w, source, each = self.w, u.src[0].dtype, 4 // u.dtype.scalar.size_bytes
-        first = u.arg[0]
-        is_word = u.dtype.scalar.size_bytes < 4 and first % each == 0 and source.size_bytes % 4 == 0
-        if not is_word or first >= source.lanes or u.arg != tuple(range(first, first + each)) * (u.dtype.lanes // each):
-            return None
-        words, count = source.size_bytes // 4, u.dtype.lanes // each
-        kind = "i32" if words == 1 else f"<{words} x i32>"
-        value = w.words.get(u.src[0]) or w.define(f"bitcast {w.typed(u.src[0])} to {kind}")
-        if words == 1:
-            kind, value = "<1 x i32>", w.define(f"insertelement <1 x i32> poison, i32 {value}, i64 0")
-        mask = f"<{count} x i32> splat (i32 {first // each})"
-        value = w.define(f"shufflevector {kind} {value}, {kind} poison, {mask}")
-        return w.define(f"bitcast <{count} x i32> {value} to {llvm_type(u.dtype)}")
-
     def dot(self, u: UOp) -> str:
         """`sdot`, `udot` (dotprod), `usdot` (i8mm), `bfdot` (bf16)."""
         w, kind = self.w, llvm_type(u.dtype)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kernmill.ir import InternalError, Target, UOp
 
-from ..llvm_text import Writer
+from ..llvm_text import Writer, llvm_type
 
 __all__ = ["Intrinsics"]
 
@@ -14,6 +14,7 @@ __all__ = ["Intrinsics"]
 class Intrinsics:
     """Instructions of one architecture in one kernel. Each method adds lines, and returns the name of the value."""
 
+    aligned_bytes = 1  # of a buffer, which the text may promise; 1: nothing is promised beyond a value's size
     loads_words = False  # vectors of four bytes or two halves are loaded as an int, which is repeated in one step
 
     def __init__(self, target: Target, writer: Writer) -> None:
@@ -55,8 +56,26 @@ class Intrinsics:
         return f"select {self.w.typed(condition)}, {yes}, {no}"
 
     def shuffle(self, u: UOp) -> str | None:
-        """SHUFFLE: the value, where LLVM does not find the instruction by itself; None where it does."""
-        return None
+        """SHUFFLE: the value, where LLVM does not find the instruction by itself; None where it does.
+
+        With `loads_words` a repeated word of bytes or halves is a broadcast of ints: LLVM widens four bytes before it
+        repeats them.
+        """
+        w, source, each = self.w, u.src[0].dtype, 4 // u.dtype.scalar.size_bytes
+        first = u.arg[0]
+        is_word = (
+            self.loads_words and u.dtype.scalar.size_bytes < 4 and first % each == 0 and source.size_bytes % 4 == 0
+        )
+        if not is_word or first >= source.lanes or u.arg != tuple(range(first, first + each)) * (u.dtype.lanes // each):
+            return None
+        words, count = source.size_bytes // 4, u.dtype.lanes // each
+        kind = "i32" if words == 1 else f"<{words} x i32>"
+        value = w.words.get(u.src[0]) or w.define(f"bitcast {w.typed(u.src[0])} to {kind}")
+        if words == 1:
+            kind, value = "<1 x i32>", w.define(f"insertelement <1 x i32> poison, i32 {value}, i64 0")
+        mask = f"<{count} x i32> splat (i32 {first // each})"
+        value = w.define(f"shufflevector {kind} {value}, {kind} poison, {mask}")
+        return w.define(f"bitcast <{count} x i32> {value} to {llvm_type(u.dtype)}")
 
     def _lacks(self, u: UOp) -> InternalError:
         return InternalError(f"llvmir: {self.target.name} has no instruction for {u!r}")

@@ -20,6 +20,9 @@ _INVERSE = {Ops.LT: "uge", Ops.LE: "ugt"}
 class Hexagon(Intrinsics):
     """Instructions of HVX, from v66 on."""
 
+    aligned_bytes = 128
+    loads_words = True
+
     def dot(self, u: UOp) -> str:
         """`vrmpy`, for every pair of signs. Fewer lanes than a register has are widened."""
         w, lanes, wide = self.w, u.dtype.lanes, f"<{_WORDS} x i32>"

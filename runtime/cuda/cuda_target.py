@@ -32,6 +32,7 @@ def cuda_target(generation: int, local_bytes: int = 48 << 10) -> Target:
         vector_bytes=16,
         most_lanes=16,
         vector_registers=32,
+        instructions="nvptx",
         ops=LLVM_OPS,
         compute_dtypes=frozenset(dtypes.data) - {dtypes.bfloat16, dtypes.float16},
         group_items=_GROUP,
