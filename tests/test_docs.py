@@ -109,6 +109,7 @@ LATER_PAGES = {  # KB that later issues brought, above the 200 of the rebuilt do
     "use-torch-compile": 2,
     "profile": 4,
     "topics/placement": 4,
+    "topics/hexagon": 3,
 }
 
 
