@@ -163,7 +163,7 @@ def serve(source: IO[bytes], target: IO[bytes]) -> None:
         asked = json.loads(line)
         text = source.read(asked["size"]).decode()
         try:
-            machine, module = emitter.parse(text, asked["cpu"], asked["features"], triple=asked["triple"])
+            machine, module = emitter.parse(text, asked["cpu"], asked["features"], triple=asked.get("triple", ""))
             payload = bytes(machine.emit_object(module))
             target.write(b"%d\n" % len(payload) + payload)
         except RuntimeError:
