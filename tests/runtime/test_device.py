@@ -134,7 +134,7 @@ def test_a_number_that_is_not_there(outside: type[AbacusDevice]) -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(DeviceError, match=r"device 'TPU': not found\. Available:.* CL, LLVM, NULL, PYTHON"):
+    with pytest.raises(DeviceError, match=r"device 'TPU': not found\. Available:.* CL, CUDA, HTP, LLVM, NULL, PYTHON"):
         get_device("tpu")
 
 
