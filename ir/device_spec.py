@@ -78,7 +78,7 @@ class DeviceSpec(NamedTuple):
         return self._replace(**given)
 
     def memory_ns(self, size_bytes: float) -> float:
-        """Predicted time of reading or writing so many bytes in a kernel."""
+        """Predicted time of reading or writing this number of bytes in a kernel."""
         return size_bytes / (self.bytes_per_ns if size_bytes <= self.near_bytes else self.far_bytes_per_ns)
 
     def kernel_ns(self, additions: float, functions: float, *, products: float, size_bytes: float) -> float:

@@ -140,7 +140,7 @@ def _measure_ceilings(device: Device) -> list[float]:
 
 
 def _tag(device: Device) -> list[str]:
-    """What the rates of a device depend on. Equal devices have equal rates: else noise would decide between them."""
+    """Return what the rates of a device depend on. Equal devices have equal rates: noise must not decide."""
     threads = f"{setting('THREADS')} of {cpu_sharers()}" if cpu_sharers() > 1 else str(setting("THREADS"))
     kind, options = device.name.partition(":")[0], json.dumps(sorted(device.options.items()))
     return [kind, options, device.cache_tag(), device.description, str(setting("TARGET")), threads]
@@ -179,12 +179,12 @@ def _lengths(first: int, most: int) -> list[int]:
 
 
 def _stream_rate(device: Device, count: int, launch_ns: float) -> float:
-    """Bytes per nanosecond of a kernel that reads and writes so many values."""
+    """Bytes per nanosecond of a kernel that reads and writes `count` values."""
     return 2 * count * dtypes.float32.size_bytes / max(1.0, _time(device, _elementwise(count, 1), min) - launch_ns)
 
 
 def _additions(size: int) -> tuple[UOp, list[int]]:
-    """Polynomials, whose sum is taken: some operations wait for each other, and others do not."""
+    """The sum of several polynomials: some operations depend on each other, and others do not."""
     x = UOp(Ops.PARAM, dtypes.float32, (), (0, size))
     chains = [x.alu(Ops.ADD, const(dtypes.float32, n + 0.5)) for n in range(_CHAINS)]
     for step in range((_ADDITIONS // _CHAINS - 2) // 2):

@@ -42,7 +42,9 @@ def shapes_of(config: Config, vocabulary: int) -> dict[str, tuple[int, ...]]:
         if joint in parts:  # files of this architecture always have these matrices merged
             rows = sum(layer.pop(f"{part}.weight")[0] for part in parts)
             layer[f"{joint}.weight"] = (rows, config.width)
-    shapes = {"token_embd.weight": (vocabulary, config.width), "output_norm.weight": (config.width,)}
+    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (vocabulary, config.width)}
+    if kind.output_norm:
+        shapes[f"{kind.output_norm}.weight"] = (config.width,)
     shapes |= kind.whole_shapes(config)
     return shapes | {f"blk.{n}.{name}": shape for n in range(config.layers) for name, shape in layer.items()}
 
@@ -75,6 +77,11 @@ class Learner:
             raise SettingError(
                 f"Learner: {name} models have recurrent layers, which are not trained here. Choose an architecture "
                 "such as llama."
+            )
+        if name in ARCHITECTURES and ARCHITECTURES[name].has_streams:
+            raise SettingError(
+                f"Learner: {name} models have several streams, which are not trained here. Choose an architecture such "
+                "as llama."
             )
         self.metadata, self.length = dict(metadata), length
         config, chance = config_of(metadata), np.random.default_rng(seed)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 
-from kernmill import Tensor, where
+from kernmill import FormatError, Tensor, where
 
 from .architecture import Architecture
+from .config import Config
 
 __all__ = ["Apertus"]
 
@@ -18,6 +19,12 @@ class Apertus(Architecture):
     has_gate = False
     needs_besides = ("attn_q_norm.weight", "attn_k_norm.weight")
     lacks = ("ffn_gate.weight",)
+
+    @classmethod
+    def check_sizes(cls, c: Config) -> None:
+        """Check that the file has the numbers of the activation."""
+        if not c.xielu:
+            raise FormatError("xielu.alpha_n is missing: an apertus model has alpha_n, alpha_p, beta and eps.")
 
     def variant(self, n: int) -> Hashable:
         """The numbers of the activation are constants of a layer."""

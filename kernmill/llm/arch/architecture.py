@@ -41,6 +41,7 @@ class Architecture(LayerTensors):
 
     is_encoder = False  # tokens attend to later ones too, whatever the file says: no text is generated
     has_states = False  # some layers are recurrent
+    has_streams = False  # several streams of x, which the training does not know
     by_halves = True  # which entries of a head are rotated together: see rope.rotate
     has_layer_norm = False  # a norm subtracts the mean, and may have a bias
     is_parallel = False  # attention and feed-forward part read the same x

@@ -25,6 +25,7 @@ _DEVIATIONS = 1.6448533535003662  # above the mean: 5 of 100 normally distribute
 class Gemma3n(LayerInputs):
     """Four streams of x (AltUp), of which each layer predicts all and corrects all; a low-rank part (LAuReL)."""
 
+    has_streams = True
     period = 5
     assumed: Mapping[str, Any] = {"logit_cap": 30.0}
 
