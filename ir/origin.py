@@ -11,10 +11,13 @@ share a plan. An `Origin` also has the number of its node in that structure, so 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
-__all__ = ["Origin", "OriginParts", "distinct", "in_run", "join_origin", "split_origin"]
+from .uop import current_origin
+
+__all__ = ["Origin", "OriginParts", "distinct", "in_run", "join_origin", "scope", "split_origin"]
 
 _LAYER = " in "
 _ROLE = ", "
@@ -75,3 +78,14 @@ def in_run(origin: str, lines: Sequence[str | None] | None) -> str:
     if lines is None or not isinstance(origin, Origin) or origin.number >= len(lines):
         return origin
     return lines[origin.number] or origin
+
+
+@contextmanager
+def scope(name: str) -> Generator[None]:
+    """Name what the block computes, for profiles: `with nn.scope("attention"):`; in a module below its name."""
+    outer = current_origin.suffix
+    current_origin.suffix = f"{outer}.{name}" if outer.startswith(" in ") else f" in {name}"
+    try:
+        yield
+    finally:
+        current_origin.suffix = outer

@@ -110,6 +110,8 @@ LATER_PAGES = {  # KB that later issues brought, above the 200 of the rebuilt do
     "profile": 4,
     "topics/placement": 4,
     "topics/hexagon": 3,
+    "topics/arm": 1,
+    "README": 1,
 }
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from kernmill.ir import FormatError, current_origin, show_shape
+from kernmill.ir import FormatError, current_origin, scope, show_shape
 
 from ..arguments import refuse, with_sentences, with_sentences_at_init
 from ..lazy import is_training
@@ -158,17 +157,6 @@ def _layer_suffix(layer: Module, outer: Any, suffix: str) -> str:
         name = next((name for name, found in _walk(outer, "", set()) if found is layer), "")
         known = _places[layer] = weakref.ref(outer), name
     return f"{suffix}.{known[1]}" if known[1] else suffix
-
-
-@contextmanager
-def scope(name: str) -> Generator[None]:
-    """Name what the block computes, for profiles: `with nn.scope("attention"):`; in a module below its name."""
-    outer = current_origin.suffix
-    current_origin.suffix = f"{outer}.{name}" if outer.startswith(" in ") else f" in {name}"
-    try:
-        yield
-    finally:
-        current_origin.suffix = outer
 
 
 def give_values(

@@ -16,7 +16,8 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
-from kernmill import Tensor, nn, where
+from kernmill import Tensor, where
+from kernmill.ir import scope
 
 from .cache import Cache, LayerMemory, Places
 from .config import Config
@@ -186,13 +187,13 @@ class Architecture(LayerTensors):
     def layer(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
         """One layer. Shapes: (sequences, tokens, width) to the same."""
         before_attention, before_feed_forward = self.norms_before(n)
-        with nn.scope("layer.attention"):
+        with scope("layer.attention"):
             part = self.attention(n, self.normed(n, x, before_attention), places, around, cache)
             part = self.normed(n, part, self.after_attention)
         if self.is_parallel_in(n):
-            with nn.scope("layer.feed_forward"):
+            with scope("layer.feed_forward"):
                 return x + part + self.feed_forward(n, self.normed(n, x, before_feed_forward))
-        with nn.scope("layer.feed_forward"):
+        with scope("layer.feed_forward"):
             x = x + self._scaled(part)
             part = self.feed_forward(n, self.normed(n, x, before_feed_forward))
             return x + self._scaled(self.normed(n, part, self.after_feed_forward))
@@ -388,7 +389,7 @@ class Architecture(LayerTensors):
         part, cap = self.config.part, self.config.logit_cap
         if part is not None and not part.is_last:
             return part.at_the_first(Tensor.zeros(*hidden.shape[:-1], self.vocabulary))
-        with nn.scope("output"):
+        with scope("output"):
             logits = linear(hidden, self.output, self.ends.get("output.bias"))
             logits = (logits / cap).tanh() * cap if cap else logits
         return logits if part is None else part.at_the_first(logits)
