@@ -112,7 +112,7 @@ _canonical = functools.cache(canonical_name)  # resolving part of a device's nam
 _DEVICES: Mapping[str, str] = {  # another library's name: the replacement here
     "CPU": "the CPU device is named LLVM: write 'LLVM', or omit the device.",
     "OPENCL": "the OpenCL device is named CL: write 'CL'.",
-    **dict.fromkeys(("CUDA", "GPU", "HIP", "MPS", "XPU"), "GPUs are used through OpenCL, device CL: write 'CL'."),
+    **dict.fromkeys(("GPU", "HIP", "MPS", "XPU"), "GPUs are used through OpenCL, device CL: write 'CL'."),
     **{dtype.name.upper(): f"that is a dtype: write x.cast({dtype.name!r})." for dtype in dtypes.data},
 }  # fmt: skip
 

@@ -198,7 +198,7 @@ class _Launches(Batch):
         for entry in self.entries:
             if is_timed:
                 device.driver("cuCtxSynchronize")
-                start = perf_counter_ns()
+            start = perf_counter_ns()
             device.driver("cuLaunchKernel", *entry)
             if is_timed:
                 device.driver("cuCtxSynchronize")

@@ -60,7 +60,7 @@ class KernelPage(NamedTuple):
 
     def fields(self) -> dict[str, object]:
         """Return everything as dicts and lists, for JSON."""
-        return self._asdict() | {"passes": [step._asdict() for step in self.passes]}
+        return {**self._asdict(), "passes": [step._asdict() for step in self.passes]}
 
 
 def passes_of(device: Device, kernel: Kernel) -> tuple[list[PassText], list[UOp]]:

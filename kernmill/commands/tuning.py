@@ -121,7 +121,7 @@ def run(program: str, arguments: Sequence[str], seconds: float, width: int) -> i
 def before_and_after(done: Sequence[Tuned], shares: Mapping[UOp, float]) -> list[str]:
     """Return a table: a line per kernel, those with the greatest share first; then how steady the machine was."""
     heads = ("share", "before", "after", "gain", "noise", "schedule", "line", "kernel")
-    rows = [heads]
+    rows: list[tuple[str, ...]] = [heads]
     for found in sorted(done, key=lambda found: -shares[found.kernel.ast]):
         is_faster = found.speedup >= _FASTER
         rows.append((

@@ -139,14 +139,15 @@ def _is_row_major(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 def _named_storage(found: Any) -> Any:
     """A storage from its persistent id; of a module that is pickled with its source, the name of its class."""
-    if type(found) is tuple and len(found) == 4 and found[0] == "module":
-        return found[1]
-    if type(found) is not tuple or len(found) not in (5, 6) or found[0] != "storage":
+    fields: Any = found if type(found) is tuple else ()
+    if len(fields) == 4 and fields[0] == "module":
+        return fields[1]
+    if len(fields) not in (5, 6) or fields[0] != "storage":
         raise ValueError(f"a reference is not to a storage: {quoted(found)}")
-    kind, key, numel = getattr(found[1], "value", None), found[2], found[4]
+    kind, key, numel = getattr(fields[1], "value", None), fields[2], fields[4]
     if not isinstance(kind, TorchDType) or not isinstance(key, str) or type(numel) is not int or numel < 0:
-        raise ValueError(f"a storage is described by {quoted(found[2:])}")
-    if len(found) == 6 and found[5] is not None:
+        raise ValueError(f"a storage is described by {quoted(fields[2:])}")
+    if len(fields) == 6 and fields[5] is not None:
         raise ValueError("a storage is a view of another one, as PyTorch 0.2 wrote it")
     return Storage(key, kind, numel)
 

@@ -73,7 +73,8 @@ def over_ranks(file: gguf.GGUFFile, wanted: SplitOptions, cache_bytes: Callable[
     entries = {
         name: _own_entry(entry, part, config, own) for name, entry in file.entries.items() if _has(name, part, file)
     }
-    return RankedFile(_PartFile(**_fields(file) | {"entries": entries}, whole=file, own=own, config=config), own, shown)
+    fields: dict[str, Any] = {**_fields(file), "entries": entries}
+    return RankedFile(_PartFile(**fields, whole=file, own=own, config=config), own, shown)
 
 
 def _fields(file: gguf.GGUFFile) -> dict[str, Any]:
@@ -154,9 +155,11 @@ def link_to_next(size_bytes: int) -> Link:
             ranks.barrier()
             start = perf_counter_ns()
             if ranks.rank % 2 == 0:
-                ranks.send(sent, after), ranks.recv(got, before)
+                ranks.send(sent, after)
+                ranks.recv(got, before)
             else:
-                ranks.recv(got, before), ranks.send(sent, after)
+                ranks.recv(got, before)
+                ranks.send(sent, after)
             least = min(least, perf_counter_ns() - start)
         times.append(least)
     return Link(times[0], (1 << 20) / max(1.0, times[1] - times[0]))

@@ -98,7 +98,8 @@ class _GraphWriter:
         if node not in self.names:
             values = Tensor._make(node, device_name(None))
             kind = _array_type(node.dtype)
-            self.names[node] = self.constant(np.frombuffer(bytes_of(values), kind).reshape(node.shape), kind)
+            shape: Any = node.shape
+            self.names[node] = self.constant(np.frombuffer(bytes_of(values), kind).reshape(shape), kind)
         return self.names[node]
 
     def put(self, op: str, sources: Sequence[str], name: str = "", **attributes: Any) -> str:

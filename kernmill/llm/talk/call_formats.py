@@ -229,7 +229,7 @@ def _python_calls(text: str, tools: Tools) -> list[ToolCall]:
 
 
 _DEEPSEEK = ("<\uff5ctool\u2581calls\u2581begin\uff5c>", "<\uff5ctool\u2581calls\u2581end\uff5c>")
-_INNER = {
+_INNER: dict[str, tuple[str, ...]] = {
     "deepseek": (
         "<\uff5ctool\u2581call\u2581begin\uff5c>",
         "<\uff5ctool\u2581call\u2581end\uff5c>",

@@ -453,7 +453,7 @@ def test_a_models_kernels_are_compiled_beside_it(
         seen.add(setting("COMPILER_PROCESS"))
         return load_tensor(*args, **options)
 
-    monkeypatch.setattr("kernmill.llm.generate.load_tensor", noting)
+    monkeypatch.setattr("kernmill.llm.file_weights.load_tensor", noting)
     with Context(COMPILER_PROCESS=wanted):
         Model.from_gguf(made("Q8_0"))
         assert setting("COMPILER_PROCESS") == wanted

@@ -245,7 +245,7 @@ def test_a_model_runs_on_its_device(made: Callable[..., Path]) -> None:
 def test_an_unknown_architecture_names_the_nearest() -> None:
     weights, keys = random_parts()
     with pytest.raises(FormatError) as caught:
-        Model.of(keys | {"general.architecture": "gemma4"}, weights.get)
+        Model.of(keys | {"general.architecture": "gemma9"}, weights.get)
     assert str(caught.value).startswith(
-        "general.architecture is 'gemma4', which kernmill cannot run yet. The nearest name is gemma. It runs arcee, "
+        "general.architecture is 'gemma9', which kernmill cannot run yet. The nearest name is gemma. It runs arcee, "
     )

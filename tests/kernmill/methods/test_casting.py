@@ -55,7 +55,7 @@ def test_a_float_outside_an_int_wraps_in_lanes_as_alone(dtype: str, device: str)
 def test_a_device_that_is_not_there_is_told_at_once() -> None:
     for name, sentence in (
         ("cpu", "device 'cpu': the CPU device is named LLVM: write 'LLVM', or omit the device."),
-        ("cuda:0", "device 'cuda:0': GPUs are used through OpenCL, device CL: write 'CL'."),
+        ("gpu", "device 'gpu': GPUs are used through OpenCL, device CL: write 'CL'."),
         ("float16", "device 'float16': that is a dtype: write x.cast('float16')."),
     ):
         with pytest.raises(DeviceError, match=re.escape(sentence)):
