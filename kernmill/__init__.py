@@ -33,6 +33,7 @@ try:
     )
     from kernmill.ir import grow_old as _grow_old
     from kernmill.ir import lazy_exports as _lazy_exports
+    from kernmill.ir import scope as scope  # as nn.scope; architectures load no nn
 
     from . import tensor_bytes as tensor_bytes  # pickling
     from .lazy import no_grad, train

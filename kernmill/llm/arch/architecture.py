@@ -16,8 +16,7 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
-from kernmill import Tensor, where
-from kernmill.ir import scope
+from kernmill import Tensor, scope, where
 
 from .cache import Cache, LayerMemory, Places
 from .config import Config

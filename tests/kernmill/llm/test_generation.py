@@ -247,5 +247,5 @@ def test_an_unknown_architecture_names_the_nearest() -> None:
     with pytest.raises(FormatError) as caught:
         Model.of(keys | {"general.architecture": "gemma9"}, weights.get)
     assert str(caught.value).startswith(
-        "general.architecture is 'gemma9', which kernmill cannot run yet. The nearest name is gemma. It runs apertus, arcee, "
+        "general.architecture is 'gemma9', which kernmill cannot run yet. The nearest name is gemma. It runs apertus, "
     )
