@@ -214,7 +214,7 @@ _ROWS: tuple[Case, ...] = (
     Case("phi2", PARTIAL, rf"{QKVO}|attn_norm\.bias|ffn_(up|down)\.bias", (*OUTPUT_BIAS, "output.bias"), gelu=True),
     Case("phi3", fused=("attn_qkv", "ffn_up")),
     Case("phimoe", EXPERTS | OWN_WIDTH, rf"{QKVO}|{NORM_BIASES}", (*OUTPUT_BIAS, "output.bias"),
-         differs="llama.cpp norms phimoe without subtracting the mean; transformers subtracts it, as we do"),
+         differs="llama.cpp norms phimoe without subtracting the mean, kernmill subtracts it; not confirmed elsewhere"),
     Case("qwen2"),
     Case("qwen2moe", SHARED, r"ffn_gate_inp_shexp\.weight"),
     Case("qwen2vl", {"rope.dimension_sections": [4, 2, 2, 0]}),

@@ -10,9 +10,9 @@ from typing import Final
 
 __all__ = ["MANY_ACCUMULATORS", "accumulators", "best_block", "tile_of"]
 
-MANY_ACCUMULATORS: Final = 24  # of a register tile, from which on these blocks have room: vectors and rows
-_BLOCKS = ((4, 6), (3, 8), (2, 8), (1, 8))
-_SMALL_BLOCKS = ((2, 4), (1, 4))  # with fewer
+_BLOCKS = ((4, 6), (3, 8), (2, 8), (1, 8))  # vectors and rows of a register tile with many accumulators
+_SMALL_BLOCKS = ((2, 4), (1, 4))  # and with fewer
+MANY_ACCUMULATORS: Final = max(vectors * rows for vectors, rows in _BLOCKS)
 _LOAD_COST = 0.3  # of a vector or a broadcast value, in multiplications that might have been done
 _TILE_COST = 2.0  # loop overhead per iteration of the reduce loop
 

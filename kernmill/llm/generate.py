@@ -205,23 +205,10 @@ class Model:
         if device is not None:
             with Context(DEVICE=canonical_devices(device)):
                 return cls.from_gguf(source, arena=arena, wanted=wanted, adapters=adapters, **options)
-        try:
-            file = source if isinstance(source, gguf.GGUFFile) else gguf.read(source)
-        except DTypeError as error:
-            name_call(error, "Model.from_gguf")
-            raise
-        used, split, own, config = set[str](), None, file, None
-        opened: list[Adapter] = []
+        file = _opened(source)
+        used, opened = set[str](), list[Adapter]()
         with naming(file):
-            if wanted is not None and wanted.over_ranks:
-                if adapters:
-                    raise KernmillError(
-                        "Model.from_gguf: a model over ranks takes no adapters: the other ranks do not have them. "
-                        "Run it on one rank."
-                    )
-                own, config = _ranked(file, wanted, options)
-            else:
-                split = _split_of(file, wanted, options)
+            own, config, split = _divided(file, wanted, adapters, options)
         device_of = (lambda _: default_device()) if split is None else split.device_of
         arenas = arenas_for(own, device_of)
         if arena is not None:
@@ -242,7 +229,6 @@ class Model:
 
         beside = 2 * min(1, int(setting("COMPILER_PROCESS")))  # many kernels will be compiled, a few at a time
         with naming(file), Context(COMPILER_PROCESS=beside), Progress("loading", len(own.entries), "tensor") as bar:
-            config = config or config_in(file)
             opened += adapters_of(adapters, config.name)
             model = cls.of(file.metadata, weight, split=split, config=config, **options)
             for each in arenas.values():
@@ -637,6 +623,28 @@ def _cache_bytes(config: Config, options: Mapping[str, Any]) -> int:
     """The bytes of a cache by the options of a model."""
     capacity = options.get("capacity") or options.get("n_ctx") or min(config.context, DEFAULT_CAPACITY)
     return Cache.nbytes(kept_by(config), capacity, options.get("sequences", 1), options.get("cache_type", "f32"))
+
+
+def _opened(source: str | os.PathLike[str] | gguf.GGUFFile) -> gguf.GGUFFile:
+    try:
+        return source if isinstance(source, gguf.GGUFFile) else gguf.read(source)
+    except DTypeError as error:
+        name_call(error, "Model.from_gguf")
+        raise
+
+
+def _divided(
+    file: gguf.GGUFFile, wanted: SplitOptions | None, adapters: Given, options: dict[str, Any]
+) -> tuple[gguf.GGUFFile, Config, Split | None]:
+    """Return the part of a file that this rank reads, its sizes, and how its layers are divided over devices."""
+    if wanted is None or not wanted.over_ranks:
+        return file, config_in(file), _split_of(file, wanted, options)
+    if adapters:
+        raise KernmillError(
+            "Model.from_gguf: a model over ranks takes no adapters: the other ranks do not have them. Run it on one "
+            "rank."
+        )
+    return *_ranked(file, wanted, options), None
 
 
 def _ranked(file: gguf.GGUFFile, wanted: SplitOptions, options: dict[str, Any]) -> tuple[gguf.GGUFFile, Config]:
