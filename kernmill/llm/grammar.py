@@ -65,16 +65,6 @@ class Grammar:
                 schema = json.loads(schema)
         return cls("json_schema", schema if isinstance(schema, str) else compact_schema(schema), tokenizer)
 
-    @classmethod
-    def of_gbnf(cls, text: str, tokenizer: Tokenizer) -> Grammar:
-        """Texts of a grammar in llama.cpp's notation, or Lark's."""
-        return cls("gbnf", text, tokenizer)
-
-    @classmethod
-    def of_regex(cls, pattern: str, tokenizer: Tokenizer) -> Grammar:
-        """Texts that a regular expression matches as a whole."""
-        return cls("regex", pattern, tokenizer)
-
     def start(self) -> GrammarMask:
         """Return the mask of a text that begins now."""
         return GrammarMask(self._library.LLMatcher(self._tokens, self._rules, log_level=0))

@@ -40,8 +40,8 @@ def tokenizer(stories: Model) -> Tokenizer:
 
 def test_texts_of_several_grammars_at_once(stories: Model, tokenizer: Tokenizer) -> None:
     start = tokenizer.encode("Once upon a time")
-    grammars = [Grammar.of_schema(SCHEMA, tokenizer), Grammar.of_gbnf(LIST, tokenizer), None]
-    grammars.append(Grammar.of_regex("(red|blue)( [0-9]{2})?", tokenizer))
+    grammars = [Grammar.of_schema(SCHEMA, tokenizer), Grammar("gbnf", LIST, tokenizer), None]
+    grammars.append(Grammar("regex", "(red|blue)( [0-9]{2})?", tokenizer))
     with Engine(stories, slots=2, chunk=32) as engine:
         for seed in range(3):
             options = SamplingOptions(1.0, seed=seed)
@@ -84,4 +84,4 @@ def test_grammars_that_cannot_be_obeyed(tokenizer: Tokenizer, form: str, text: s
 
 def test_a_long_grammar(tokenizer: Tokenizer) -> None:
     with pytest.raises(SettingError, match=r"^a grammar of 70000 characters\. At most 65536 are read\.$"):
-        Grammar.of_gbnf("#" * 70_000, tokenizer)
+        Grammar("gbnf", "#" * 70_000, tokenizer)
