@@ -8,6 +8,7 @@ bfloat16 values are stored in float32 arrays and rounded after each op.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -102,8 +103,6 @@ def _cdiv(a: Array, b: Array) -> Array:
 
 
 def _erf(x: Array) -> Array:
-    import math
-
     result: Array = np.vectorize(math.erf, otypes=[np.float64])(x)
     return result.astype(x.dtype)
 

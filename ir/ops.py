@@ -18,6 +18,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum, StrEnum
 from typing import Any, Final
 
+from .process.lazy_exports import LazyModule
+
 __all__ = ["AxisKind", "Op", "OpGroup", "Ops"]
 
 
@@ -38,6 +40,7 @@ class OpGroup(Enum):
     CONTROL = "control"
 
 
+_fractions: Any = LazyModule("fractions")  # slow to import
 _ELEMENTWISE: Final = frozenset({OpGroup.UNARY, OpGroup.BINARY, OpGroup.COMPARE, OpGroup.TERNARY, OpGroup.CONVERT})
 
 
@@ -147,9 +150,7 @@ def _fma(a: Any, b: Any, c: Any) -> Any:
     plain = a * b + c
     if isinstance(plain, int) or not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
         return plain
-    from fractions import Fraction  # slow to import
-
-    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    exact = _fractions.Fraction(a) * _fractions.Fraction(b) + _fractions.Fraction(c)
     try:
         return float(exact) if exact else plain
     except OverflowError:

@@ -31,6 +31,7 @@ from kernmill.ir import (
     UOp,
     before_forks,
     debug,
+    np,
     process_lock,
     second_spelling,
     setting,
@@ -331,8 +332,6 @@ class Device(ABC):
         self.finish_before_copy()
         if self.limits.is_host_visible:
             return buffer.host_array()
-        import numpy as np
-
         out = np.empty(buffer.numel, buffer.dtype.stored_as)
         if buffer.numel:
             self.copy_out(out.data.cast("B"), buffer)
@@ -530,8 +529,8 @@ def device_names() -> dict[str, str]:
         for file in sorted(os.listdir(os.path.dirname(__file__)))
         if file.startswith("ops_") and file.endswith(".py")
     }
-    from importlib.metadata import entry_points
-
+    with before_forks():
+        from importlib.metadata import entry_points
     for entry in entry_points(group="kernmill.devices"):
         found.setdefault(entry.name.upper(), entry.value)
     return found

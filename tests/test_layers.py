@@ -91,6 +91,8 @@ def _imports_in(node: ast.AST, package: list[str], lazy: str) -> Iterator[Import
             yield Import(child.lineno, module, tuple(alias.name for alias in child.names), child.level > 0, lazy)
         elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             yield from _imports_in(child, package, "a function")
+        elif isinstance(child, ast.With) and lazy and "before_forks" in ast.unparse(child.items[0]):
+            yield from _imports_in(child, package, "before_forks")
         elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
             yield from _imports_in(child, package, lazy or "TYPE_CHECKING")
         else:
@@ -173,6 +175,15 @@ def third_party(found: Import, file: str) -> Iterator[str]:
         yield f"ir/ may not import {found.parts[0]} (allowed: the standard library)"
 
 
+def not_during_a_fork(found: Import, file: str) -> Iterator[str]:
+    """Realizing imports nothing on its way: a child forked meanwhile would wait for the module's lock forever.
+
+    llvm_process.py is a program as well, without kernmill; who calls its function has the block.
+    """
+    if found.lazy == "a function" and file.split("/")[0] in INNER and file != "runtime/cpu/llvm_process.py":
+        yield f"import of {found.module} inside a function: use LazyModule, or import it in `with before_forks()`"
+
+
 def violations(found: Import, file: str) -> Iterator[str]:
     """All sentences about one import."""
     yield from anywhere(found)
@@ -189,6 +200,7 @@ def violations(found: Import, file: str) -> Iterator[str]:
         yield from not_lazily(found, file)
     elif found.parts[0] not in INNER:
         yield from third_party(found, file)
+        yield from not_during_a_fork(found, file)
 
 
 def compiler_from_devices(imports: dict[str, list[Import]]) -> Iterator[str]:
@@ -232,6 +244,11 @@ PLANTED = [
     ),
     ("ir/a.py", "import numpy", "ir/ may not import numpy (allowed: the standard library)"),
     ("ir/a.py", "def f():\n import numpy", "ir/ may not import numpy (allowed: the standard library)"),
+    (
+        "runtime/a.py",
+        "def f():\n import logging",
+        "import of logging inside a function: use LazyModule, or import it in `with before_forks()`",
+    ),
     ("ir/evaluate.py", "import numpy", "ir/ may not import numpy (allowed: the standard library)"),
     ("ir/a.py", "from kernmill import Tensor", "ir/ may not import kernmill (allowed: nothing of ours)"),
     ("ir/a.py", "from kernmill.ir import UOp", "inside a folder imports are relative"),
@@ -336,14 +353,14 @@ def test_a_device_may_not_reach_the_compiler_through_a_neighbour(tmp_path: Path)
 LEGAL = [
     ("ir/a.py", "import math\nfrom .dtype import DType\nfrom .algebra.integer import laws"),
     ("ir/algebra/a.py", "from ..pattern import Rule\nfrom .integer import laws"),
-    ("ir/evaluate.py", "def f():\n import numpy"),
+    ("ir/evaluate.py", "def f():\n with before_forks():\n  import numpy"),
     ("compiler/a.py", "from kernmill.ir import UOp, ops\nfrom .fuse import fuse"),
     ("runtime/__init__.py", "if TYPE_CHECKING:\n from . import ops_x as ops_x"),
     (
         "runtime/ops_x.py",
         "import llvmlite\nfrom kernmill.ir import UOp\nfrom kernmill.renderers import c\nfrom .device import Device",
     ),
-    ("runtime/a.py", "def f():\n import llvmlite"),
+    ("runtime/a.py", "def f():\n with before_forks():\n  import llvmlite"),
     ("kernmill/__init__.py", "from .tensor import Tensor"),
     ("kernmill/commands/cli.py", "def f():\n from .llm import chat"),
     ("kernmill/nn/a.py", "from kernmill import Tensor\nfrom ..tensor import Tensor\nfrom kernmill.ir import UOp"),

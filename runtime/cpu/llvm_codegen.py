@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kernmill.ir import CompileError, before_forks, process_lock, setting
+from kernmill.ir import CompileError, LazyModule, before_forks, process_lock, setting
 
 from ..programs.compile_cache import CompileCache, cache_key
 from .host import Host, own_cpus
@@ -29,6 +29,7 @@ __all__ = [
 ]  # fmt: skip
 
 _FORMAT = 4  # raise it when the same text and host would give other bytes for a reason in this file
+_metadata: Any = LazyModule("importlib.metadata")
 _lock = process_lock()  # llvmlite has one global lock anyway
 _process: CompilerProcess | None = None
 
@@ -54,7 +55,8 @@ def compiler_process() -> CompilerProcess | None:
             if not is_python or has_failed or own_cpus() < 2:
                 return None
             try:
-                _process = CompilerProcess()
+                with before_forks():
+                    _process = CompilerProcess()
             except OSError:
                 return None
         return None if _process.is_lost else _process
@@ -107,9 +109,7 @@ def llvm_version() -> str:
     found = re.search(r"""^\s*(?:version_version|__version__|version)\s*=\s*['"]([^'"]+)['"]""", text, re.MULTILINE)
     if found:
         return found[1]
-    from importlib.metadata import version  # slower, and right for any layout
-
-    return version("llvmlite")
+    return str(_metadata.version("llvmlite"))  # slower, and right for any layout
 
 
 @functools.cache

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from kernmill.ir import InternalError, OutOfMemoryError, keep_until_death, process_lock, taken
+from kernmill.ir import InternalError, LazyModule, OutOfMemoryError, keep_until_death, process_lock, taken
 
 from .holders import largest_holders
 
@@ -82,6 +82,7 @@ class Lease:
         keep_until_death(self, (give_back, block.husk() if getattr(block, "goes_at_once", False) else block), _unused)
 
 
+_logging: Any = LazyModule("logging")  # as rare as slow to import
 _unused: collections.deque[Any] = collections.deque()
 
 
@@ -92,9 +93,7 @@ def take_back() -> None:
             try:
                 give_back(block)
             except Exception as error:  # of one device, and whoever allocates now may need another one
-                import logging  # as rare as slow to import
-
-                logging.getLogger("kernmill").warning(f"memory was not taken back ({type(error).__name__}: {error})")
+                _logging.getLogger("kernmill").warning(f"memory was not taken back ({type(error).__name__}: {error})")
 
 
 class HostAllocator:

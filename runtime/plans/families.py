@@ -23,6 +23,7 @@ from kernmill.ir import (
     CheckItem,
     CompileError,
     KernmillError,
+    LazyModule,
     Ops,
     UOp,
     as_size,
@@ -43,6 +44,7 @@ from .plan import Plan, closed, new_plan, settings_key
 
 __all__ = ["families", "find_plan", "wants_exact"]
 
+_logging: Any = LazyModule("logging")  # as rare as slow to import
 _EXACT_AFTER = 64  # uses of a plan with variables at the same sizes, before those get exact kernels
 _WARN_AFTER = 8  # exact plans of one family
 _MOST_FAMILIES = 512
@@ -400,10 +402,8 @@ def _source_line(walk: GraphWalk) -> str:
 
 
 def _warn(family: Family, reason: str, walk: GraphWalk) -> None:
-    import logging  # as rare as slow to import
-
     because = f" One plan for all sizes was not possible ({family.refused})." if family.refused else ""
-    logging.getLogger("kernmill").warning(
+    _logging.getLogger("kernmill").warning(
         f"{_source_line(walk)}: kernels were compiled {_WARN_AFTER} times for one expression, the last time because "
         f"{reason}.{because} Pad the sizes to a few fixed ones, or give changing numbers as Tensor(number)."
     )

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
-from kernmill.ir import blake2b, setting
+from kernmill.ir import LazyModule, blake2b, setting
 
 from ..memory.allocator import round_up
 
@@ -40,6 +40,8 @@ _FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(o
 _MOST_BYTES = 128 << 20  # of an entry: no object that is loaded is as large
 _OPEN_TO_OTHERS = 0o022  # bits of a mode: writable by others
 
+_logging: Any = LazyModule("logging")  # as rare as slow to import
+_platformdirs: Any = LazyModule("platformdirs")
 _warned: set[str] = set()
 
 
@@ -246,9 +248,7 @@ def default_cache_folder() -> str:
     if sys.platform.startswith("linux"):  # as platformdirs, without its 16 ms
         base = os.environ.get("XDG_CACHE_HOME", "")
         return os.path.join(base if os.path.isabs(base) else os.path.expanduser("~/.cache"), "kernmill")
-    import platformdirs
-
-    return str(platformdirs.user_cache_dir("kernmill", appauthor=False))
+    return str(_platformdirs.user_cache_dir("kernmill", appauthor=False))
 
 
 def default_cache(kind: str = "llvm") -> CompileCache:
@@ -362,6 +362,4 @@ def _warn_of_writers(folder: str) -> None:
 def _warn(folder: str, text: str) -> None:
     if folder not in _warned:
         _warned.add(folder)
-        import logging  # as rare as slow to import
-
-        logging.getLogger("kernmill").warning("%s", text)
+        _logging.getLogger("kernmill").warning("%s", text)
