@@ -70,12 +70,13 @@ if TYPE_CHECKING:  # loaded by name when first used; announced here for type che
     from .profile import *
     from .programs import kernel_text as kernel_text
     from .programs import tune_worker as tune_worker
+    from .programs.candidates import *
     from .programs.compiling import *
     from .programs.reproduce import *
     from .programs.tune import *
 
 __getattr__, __dir__ = lazy_exports(
-    __name__, "pages", "programs.compiling", "plans.planning", "profile", "programs.reproduce",
+    __name__, "pages", "programs.candidates", "programs.compiling", "plans.planning", "profile", "programs.reproduce",
     "programs.tune",
     by_name=(
         "opencl.cl_driver", "opencl.cl_memory", "opencl.cl_program", "programs.kernel_text", "cpu.arm",

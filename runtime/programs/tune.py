@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from kernmill.compiler import Action, merge_loops, neighbours, optimized, parse_
 from kernmill.ir import SETTINGS, CompileError, InternalError, Kernel, KernmillError, UOp, setting
 
 from ..device import Device
+from .candidates import Candidate, store_candidates
 from .compiling import heuristic_schedule
 from .kernel_text import kernel_to_text
 from .schedules import store_schedule, stored_schedule
@@ -56,6 +57,7 @@ class Tuned:
     refused: int = 0  # by the compiler
     lost: int = 0  # crashed or too slow to wait for
     wrong: list[InternalError] = field(default_factory=list[InternalError])
+    measured: list[Candidate] = field(default_factory=list[Candidate])  # every one that was timed
 
     @property
     def speedup(self) -> float:
@@ -164,6 +166,7 @@ def tune_kernel(device: Device, kernel: Kernel, *, width: int = 4, seconds: floa
             found = run.found
             facts = {"time_ns": round(found.time_ns), "heuristic_ns": round(found.heuristic_ns), "tried": found.tried}
             store_schedule(device, kernel, show_schedule(found.schedule), facts)
+            store_candidates(device, kernel, found.measured)
     return run.found
 
 
@@ -239,7 +242,13 @@ class _Search:
             raise CompileError(f"tune: {self.kernel.name}: {answer['refused']}")
         self.worker.knows = self.kernel
         self.found.noise = max(self.found.noise, float(answer.get("noise", 0.0)))
+        self.note(self.found.schedule, answer)
         return float(answer["time_ns"])
+
+    def note(self, schedule: list[Action], answer: Mapping[str, Any]) -> None:
+        """Record the time of a candidate."""
+        if "cpu_ns" in answer:
+            self.found.measured.append(Candidate("; ".join(map(str, schedule)), float(answer["cpu_ns"])))
 
     def attempt(self, schedule: list[Action], done: UOp) -> None:
         """Build and time one candidate."""
@@ -257,6 +266,7 @@ class _Search:
             self.found.refused += 1
         else:
             self.found.tried += 1
+            self.note(schedule, answer)
             self.consider(schedule, done, float(answer["ratio"]))
 
     def confirm(self) -> None:

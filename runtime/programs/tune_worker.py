@@ -49,6 +49,7 @@ class Bench:
         self.data = random_inputs(kernel)
         self.buffers = {int(p.arg[0]): allocate_buffer(kernel.device, p.dtype, p.arg[1]) for p in params_of(kernel)}
         self.in_place = [slot for slot in self.outputs if slot in self.data]
+        self.cpu_ns = float("inf")  # of one launch of the candidate, at least, by this thread's clock
         self.variables = tuple(greatest for _, _, greatest in kernel.variables)
         for slot in self.data:
             self.fill(slot, self.data[slot])
@@ -100,6 +101,7 @@ class Bench:
         except KernmillError as error:
             return {"refused": str(error)}
         self.timed(self.device.prepare([self.candidate]))  # not to be compared: its code and its data come in
+        self.cpu_ns = float("inf")
         ratios, times = self.compare(self.candidate, self.best, to_the_end=to_the_end)
         ratio = statistics.median(ratios)
         if ratio < _CLEARLY:  # to compare large results takes longer than to time them
@@ -107,7 +109,8 @@ class Bench:
                 self.run_checked(self.candidate)
             except KernmillError as error:
                 return {"wrong": str(error)}
-        return {"ratio": ratio, "least": sorted(ratios)[len(ratios) // 4], "time_ns": statistics.median(times)}
+        least, time_ns = sorted(ratios)[len(ratios) // 4], statistics.median(times)
+        return {"ratio": ratio, "least": least, "time_ns": time_ns, "cpu_ns": self.cpu_ns}
 
     def compare(self, one: Call, other: Call, *, to_the_end: bool = False) -> tuple[list[float], list[float]]:
         """Return ratios of `one` to `other`, timed alternately, and the times of `one`."""
@@ -137,10 +140,13 @@ class Bench:
         """Return the nanoseconds of a batch; overwritten inputs are restored before."""
         for slot in self.in_place:
             self.fill(slot, self.data[slot])
-        begun = time.perf_counter_ns()
+        begun, busy = time.perf_counter_ns(), time.thread_time_ns()
         batch.run()
         self.device.synchronize()
-        return time.perf_counter_ns() - begun
+        took, busy = time.perf_counter_ns() - begun, time.thread_time_ns() - busy
+        if batch.calls[0] is self.candidate:
+            self.cpu_ns = min(self.cpu_ns, busy / len(batch.calls))
+        return took
 
 
 def main() -> None:
@@ -156,7 +162,8 @@ def main() -> None:
                 bench = Bench(kernel, request["reference"], request["schedule"])
                 ratios, times = bench.compare(bench.best, bench.best, to_the_end=True)
                 low, _, high = statistics.quantiles(ratios, n=4)
-                answer: dict[str, Any] = {"time_ns": statistics.median(times), "noise": (high - low) / 2}
+                noise, cpu_ns = (high - low) / 2, bench.cpu_ns
+                answer: dict[str, Any] = {"time_ns": statistics.median(times), "noise": noise, "cpu_ns": cpu_ns}
             elif bench is None:
                 answer = {"refused": "no kernel is loaded yet"}
             elif "try" in request:

@@ -1,0 +1,57 @@
+"""The files of the corpus: kernels as text, and for each the candidates that were measured."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+__all__ = ["KERNELS", "TIMES", "Measured", "load_kernels", "load_times", "save_kernels", "save_times"]
+
+_HERE = Path(__file__).parent
+KERNELS = _HERE / "kernels.json.xz"
+TIMES = _HERE / "times-{machine}.json.xz"
+
+
+class Measured(NamedTuple):
+    """One kernel: the thread CPU time of each candidate in nanoseconds, by schedule, the heuristic's first."""
+
+    kernel: str
+    times: dict[str, float]
+
+
+def load_kernels(device: str = "LLVM") -> dict[str, Any]:
+    """The kernels by the name of their row and their own."""
+    from kernmill.runtime import kernel_text
+
+    rows = json.loads(lzma.decompress(KERNELS.read_bytes()))
+    return {name: kernel_text.kernel_from_text(text, device) for name, text in rows}
+
+
+def save_kernels(found: Iterable[tuple[str, Any]]) -> None:
+    """Write the kernels; of two with one name the second gets a number."""
+    from kernmill.runtime import kernel_text
+
+    texts: dict[str, str] = {}
+    for row, kernel in found:
+        name, text = f"{row} {kernel.name}", kernel_text.kernel_to_text(kernel)
+        number = 2
+        while texts.get(name, text) != text:
+            name = f"{row} {kernel.name} {number}"
+            number += 1
+        texts[name] = text
+    KERNELS.write_bytes(lzma.compress(json.dumps(list(texts.items())).encode(), preset=9))
+
+
+def load_times(machine: str) -> list[Measured]:
+    """What was measured on a machine."""
+    path = Path(str(TIMES).format(machine=machine))
+    return [Measured(name, times) for name, times in json.loads(lzma.decompress(path.read_bytes()))]
+
+
+def save_times(machine: str, measured: Iterable[Measured]) -> None:
+    """Write what was measured; times are rounded to three digits."""
+    rows = [(one.kernel, {text: float(f"{ns:.2e}") for text, ns in one.times.items()}) for one in measured]
+    Path(str(TIMES).format(machine=machine)).write_bytes(lzma.compress(json.dumps(rows).encode(), preset=9))
