@@ -56,6 +56,7 @@ TESTED_ELSEWHERE |= {
 }
 
 TOPICS: dict[str, str] = {  # tests of more than one source
+    "compiler/optimize/test_corpus.py": "schedules of many kernels on several machines",
     "kernmill/dist/test_kills.py": "a rank is killed at any moment of training",
     "kernmill/profiling/test_origins.py": "layers, gradients and optimizers name what they compute",
     "kernmill/test_gradients.py": "a row for each public method",

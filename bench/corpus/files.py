@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 __all__ = ["KERNELS", "TIMES", "Measured", "load_kernels", "load_times", "save_kernels", "save_times"]
 
 _HERE = Path(__file__).parent
+_LINES = re.compile(r"  # .*$", re.MULTILINE)  # of the program: not part of a kernel
 KERNELS = _HERE / "kernels.json.xz"
 TIMES = _HERE / "times-{machine}.json.xz"
 
@@ -36,7 +38,7 @@ def save_kernels(found: Iterable[tuple[str, Any]]) -> None:
 
     texts: dict[str, str] = {}
     for row, kernel in found:
-        name, text = f"{row} {kernel.name}", kernel_text.kernel_to_text(kernel)
+        name, text = f"{row} {kernel.name}", _LINES.sub("", kernel_text.kernel_to_text(kernel))
         number = 2
         while texts.get(name, text) != text:
             name = f"{row} {kernel.name} {number}"
