@@ -37,13 +37,13 @@ def store_candidates(device: Device, kernel: Kernel, found: Iterable[Candidate])
         lines = "\n".join(json.dumps(one) for one in list(times.items())[-_MOST:])
         facts = {"name": kernel.name, "machine": device.cache_tag(), "threads": setting("THREADS")}
         default_cache("candidates").put(
-            _key(device, kernel), lines.encode(), {**facts, "kernel": kernel_to_text(kernel)}
+            _record_key(device, kernel), lines.encode(), {**facts, "kernel": kernel_to_text(kernel)}
         )
 
 
 def recorded_candidates(device: Device, kernel: Kernel) -> list[Candidate]:
     """Return the candidates of a kernel that searches on this machine have measured; none of a damaged entry."""
-    entry = default_cache("candidates").get(_key(device, kernel))
+    entry = default_cache("candidates").get(_record_key(device, kernel))
     if entry is None:
         return []
     try:
@@ -52,5 +52,5 @@ def recorded_candidates(device: Device, kernel: Kernel) -> list[Candidate]:
         return []
 
 
-def _key(device: Device, kernel: Kernel) -> str:
+def _record_key(device: Device, kernel: Kernel) -> str:
     return cache_key("candidates", kernel.key, device.tag, str(setting("THREADS")))
