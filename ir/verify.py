@@ -412,10 +412,10 @@ def _verify_list(nodes: Sequence[UOp], where: str) -> None:
 
     for node in nodes:
         if node in place:
-            fail(node, f"{node.op.name} stands in the list twice")
+            fail(node, f"{node.op.name} is in the list twice")
         for s in _needed(node):
             if s not in place:
-                fail(node, f"{node.op.name} stands before its source {s!r}")
+                fail(node, f"{node.op.name} comes before its source {s!r}")
             elif place[s] != tuple(open_loops[: len(place[s])]):
                 fail(node, f"{node.op.name} uses {s!r}, whose loop is closed")
         if node.op is Ops.END and (not open_loops or open_loops.pop() is not node.src[0]):

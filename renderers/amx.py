@@ -39,7 +39,7 @@ def amx_instruction(u: UOp) -> str:
     """The instruction of a MMA."""
     name = _NAMES.get((u.src[0].dtype.scalar, u.src[1].dtype.scalar))
     if name is None or u.dtype.size_bytes != _TILE_BYTES:
-        raise InternalError(f"amx: {u!r} is no product of tiles")
+        raise InternalError(f"amx: {u!r} is not a product of tiles")
     return name
 
 
@@ -75,7 +75,7 @@ def tile_numbers(uops: Sequence[UOp]) -> dict[UOp, int]:
         free = [number for number in used if used[number] < begin[u]]
         if not free:
             raise CompileError(
-                f"amx: a kernel needs more than {AMX_TILES} tiles at a time. Copy out fewer blocks of rows and columns."
+                f"amx: a kernel needs more than {AMX_TILES} tiles at a time. Unroll fewer blocks of rows and columns."
             )
         numbers[u] = min(free, key=lambda number: used[number])
         used[numbers[u]] = last.get(u, 0)

@@ -73,7 +73,7 @@ class HtpDevice(Device):
         return value
 
     @contextmanager
-    def _told(self) -> Generator[None]:
+    def _one_command(self) -> Generator[None]:
         """One command at a time. Mark the device as lost if its session ends: its next use opens a new one."""
         try:
             with self.lock:
@@ -107,22 +107,22 @@ class HtpDevice(Device):
     # --- memory
     def allocate(self, size_bytes: int) -> _SessionMemory:
         """Memory of the session, in whole pages."""
-        with self._told():
+        with self._one_command():
             return _SessionMemory(*self.session.allocate(size_bytes))
 
     def free(self, block: _SessionMemory) -> None:
         """Give it back."""
-        with self._told():
+        with self._one_command():
             self.session.free(block.address, block.capacity_bytes)
 
     def copy_in(self, target: Buffer, source: memoryview) -> None:
         """Through the transport."""
-        with self._told():
+        with self._one_command():
             self.session.copy_in(target.address, source)
 
     def copy_out(self, target: memoryview, source: Buffer) -> None:
         """Through the transport."""
-        with self._told():
+        with self._one_command():
             self.session.copy_out(target, source.address)
 
     # --- programs
@@ -153,7 +153,7 @@ class HtpDevice(Device):
 
     def load(self, name: str, binary: bytes) -> Program:
         """The kernel, linked to its address in the session."""
-        with self._told():
+        with self._one_command():
             return Program(name, self.session.load(binary, name))
 
     # --- launches
@@ -171,7 +171,7 @@ class HtpDevice(Device):
         return times + self._run_batch(batch, is_timed)
 
     def _run_batch(self, batch: list[tuple[int, list[int], int]], is_timed: bool) -> list[int]:
-        with self._told():
+        with self._one_command():
             return self.session.run(self.table[0], batch, is_timed=is_timed) if batch else []
 
     def close(self) -> None:

@@ -131,6 +131,36 @@ def words_of_source(source: str) -> list[str]:
     return found
 
 
+_CALLS = ("error", "warn", "warning")  # whose arguments a user reads
+
+
+def _strings(node: ast.AST) -> Iterator[str]:
+    """The strings in an expression, with each value that is filled in as one word."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif isinstance(node, ast.JoinedStr):
+        yield "".join(str(one.value) if isinstance(one, ast.Constant) else "CODE" for one in node.values)
+    else:
+        for child in ast.iter_child_nodes(node):
+            yield from _strings(child)
+
+
+def words_of_messages(source: str) -> list[str]:
+    """The strings of errors, warnings and help texts of a module, each once."""
+    found: dict[ast.AST, list[str]] = {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Raise) and node.exc is not None:
+            found[node.exc] = list(_strings(node.exc))
+        elif isinstance(node, ast.keyword) and node.arg in ("help", "description", "epilog"):
+            found[node.value] = list(_strings(node.value))
+        elif isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name in _CALLS or name.endswith("Error"):
+                found[node] = list(_strings(node))
+    texts = dict.fromkeys(text for part in found.values() for text in part)
+    return [without_code(" ".join(text.split())) for text in texts]
+
+
 def faults(paragraphs: list[str]) -> Iterator[Fault]:
     """Private words and long sentences."""
     for text in paragraphs:
@@ -167,7 +197,7 @@ def found_in(path: Path) -> list[Fault]:
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".md":
         return list(faults(words_of_markdown(text)))
-    return [*faults(words_of_source(text)), *beginnings(text)]
+    return [*faults([*words_of_source(text), *words_of_messages(text)]), *beginnings(text)]
 
 
 def counts() -> Counter[str]:

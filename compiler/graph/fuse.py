@@ -229,7 +229,7 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
     is_heavy = fact.is_heavy and node.op.is_elementwise
     if _is_long(node, uses, fact, fusion):
         return True
-    if not (is_heavy and _rests_on_stored(node, facts, fusion)):
+    if not (is_heavy and _depends_on_stored(node, facts, fusion)):
         if node.op is Ops.REDUCE or is_heavy:
             return len(uses) > 1 or not _inline(node, uses[0], fact, fusion)
         if fact.cost == 0:
@@ -326,7 +326,7 @@ def _is_worth_a_row(node: UOp, uses: list[Use], fact: _Facts, kernel: KernelRoot
     return size * _KEPT_GAIN >= fact.data
 
 
-def _rests_on_stored(node: UOp, facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
+def _depends_on_stored(node: UOp, facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
     """True if cheap steps compute it from one stored node that others read too: recompute it."""
     if facts[node].reads > _CHEAP or len(fusion.uses[node]) > _MOST_PLACES:
         return False

@@ -422,8 +422,8 @@ def side_by_side(values: Sequence[UOp], lanes: int, target: Target) -> UOp:
         return const(first.dtype.vec(count * lanes), first.arg if is_one else tuple(u.arg for u in values) * lanes)
     is_alike = first.op.is_elementwise and all(_is_alike(u, first) for u in values)
     if is_alike and all(s.dtype.size_bytes == s.dtype.lanes for s in first.src):
-        woven = (side_by_side([u.src[n] for u in values], lanes, target) for n in range(len(first.src)))
-        return UOp(first.op, first.dtype.vec(count * lanes), tuple(woven), first.arg)
+        mixed = (side_by_side([u.src[n] for u in values], lanes, target) for n in range(len(first.src)))
+        return UOp(first.op, first.dtype.vec(count * lanes), tuple(mixed), first.arg)
     entries = [found for u in values if (found := entry(u))]
     if len(entries) == count and len({found[1:] for found in entries}) == 1:
         places, (_, memory, offset) = side_by_side([found[0] for found in entries], lanes, target), entries[0]
@@ -494,8 +494,8 @@ def _rows(columns: Sequence[UOp], target: Target) -> list[UOp]:
     if group == 1 or len(columns) <= group or lanes * group > target.most_lanes:
         return _transposed(columns)
     parts = [columns[n : n + group] for n in range(0, len(columns), group)]
-    woven = [merged([(u, lane) for lane in range(lanes) for u in part]) for part in parts]
-    words = _transposed([_read_as(u, dtypes.uint32.vec(lanes)) for u in woven])
+    mixed = [merged([(u, lane) for lane in range(lanes) for u in part]) for part in parts]
+    words = _transposed([_read_as(u, dtypes.uint32.vec(lanes)) for u in mixed])
     return [_read_as(u, scalar.vec(len(columns))) for u in words]
 
 
@@ -513,8 +513,8 @@ def _transposed(rows: Sequence[UOp]) -> list[UOp]:
     side = min(count, lanes)
     vectors = [merged([(row, lane) for row in rows[n::side] for lane in range(lanes)]) for n in range(side)]  # squares
     block = min(side, _BLOCK_BYTES // rows[0].dtype.scalar.size_bytes)
-    woven = [_interleave(vectors[n : n + block], block) for n in range(0, side, block)]
-    columns = [_sorted_blocks(list(parts), side, block) for parts in zip(*woven, strict=True)]
+    mixed = [_interleave(vectors[n : n + block], block) for n in range(0, side, block)]
+    columns = [_sorted_blocks(list(parts), side, block) for parts in zip(*mixed, strict=True)]
     vectors = [vector for group in zip(*columns, strict=True) for vector in group]
     if lanes <= count:
         return vectors

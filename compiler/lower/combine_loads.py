@@ -37,8 +37,8 @@ def _joined(u: UOp, target: Target) -> UOp | None:
         is_high = high.op is Ops.SHL and high.src[1].is_const and high.src[1].arg == 32
         is_low = low.bounds[0] >= 0 and low.bounds[1] < 1 << 32
         if is_high and is_low and (below := _half(low)) and (above := _half(high.src[0])):
-            woven = merged([(half, lane) for lane in range(lanes) for half in (below, above)])
-            return UOp(Ops.BITCAST, u.dtype, (woven,))
+            mixed = merged([(half, lane) for lane in range(lanes) for half in (below, above)])
+            return UOp(Ops.BITCAST, u.dtype, (mixed,))
     return None
 
 

@@ -39,20 +39,20 @@ _Lines: TypeAlias = tuple[UOp, UOp, UOp, "int | None"]
 
 def insert_prefetches(ast: UOp) -> UOp:
     """Return the kernel with its prefetches where computation hides them."""
-    return _ask_once_a_line(_ask_for_tiles(_ask_by_place(_ask_for_panels(ast))))
+    return _prefetch_once_per_line(_prefetch_tiles(_prefetch_gathers(_move_panel_prefetches(ast))))
 
 
-def _ask_once_a_line(ast: UOp) -> UOp:
+def _prefetch_once_per_line(ast: UOp) -> UOp:
     """Remove the prefetches of vector loads from all but the first vector of a cache line."""
     lines: set[object] = set()
-    silent: dict[UOp, UOp] = {}
+    without: dict[UOp, UOp] = {}
     for load in ast.toposort():
-        if _is_asking(load) and load.dtype.lanes > load.src[0].src[1].dtype.lanes:
+        if _has_prefetch(load) and load.dtype.lanes > load.src[0].src[1].dtype.lanes:
             line = _line_of(load), load.arg
             if line in lines:
-                silent[load] = load.replace(arg=None)
+                without[load] = load.replace(arg=None)
             lines.add(line)
-    return substitute(ast, silent) if silent else ast
+    return substitute(ast, without) if without else ast
 
 
 def _line_of(load: UOp) -> object:
@@ -61,39 +61,39 @@ def _line_of(load: UOp) -> object:
     return load.src[0].src[0], tuple(terms.items()), offset * load.dtype.scalar.size_bytes // LINE_BYTES
 
 
-def _ask_for_panels(ast: UOp) -> UOp:
+def _move_panel_prefetches(ast: UOp) -> UOp:
     """Move the prefetches of a copying loop to the reductions that read the copy."""
     order = ast.toposort()
-    copies = {node: loads for node in order if node.op is Ops.AFTER and (loads := _asking(node))}
+    copies = {node: loads for node in order if node.op is Ops.AFTER and (loads := _prefetching_loads(node))}
     moved: dict[UOp, list[UOp]] = {}  # a reduction -> prefetches of its loops
-    silent: dict[UOp, UOp] = {}
+    without: dict[UOp, UOp] = {}
     for node in order if copies else []:
         if node.op is not Ops.AFTER or node.src[0].op is not Ops.REG:
             continue
         for panel in _panels(node):
-            asks = _asks(panel, copies[panel], node) if panel in copies else []
-            if asks:
-                moved[node] = [*moved.get(node, []), *asks]
-                silent |= {load: load.replace(arg=None) for load in copies.pop(panel)}
-    return _with_asks(ast, moved, silent)
+            prefetches = _panel_prefetches(panel, copies[panel], node) if panel in copies else []
+            if prefetches:
+                moved[node] = [*moved.get(node, []), *prefetches]
+                without |= {load: load.replace(arg=None) for load in copies.pop(panel)}
+    return _with_prefetches(ast, moved, without)
 
 
-def _with_asks(ast: UOp, asks: Mapping[UOp, Sequence[UOp]], silent: Mapping[UOp, UOp]) -> UOp:
+def _with_prefetches(ast: UOp, prefetches: Mapping[UOp, Sequence[UOp]], without: Mapping[UOp, UOp]) -> UOp:
     """Insert the prefetches of reduction loops and replace the loads that requested them."""
     done: dict[UOp, UOp] = {ast: ast}
-    for node in ast.toposort() if silent else []:
-        new = with_sources(silent.get(node, node), tuple(done[s] for s in node.src))
-        if node in asks:
-            more = [substitute(ask, done) for ask in asks[node]]
+    for node in ast.toposort() if without else []:
+        new = with_sources(without.get(node, node), tuple(done[s] for s in node.src))
+        if node in prefetches:
+            more = [substitute(prefetch, done) for prefetch in prefetches[node]]
             new = new.replace(src=(*new.src[:2], *more, *new.src[2:]), arg=node.arg + len(more))
         done[node] = new
     return done[ast]
 
 
-def _ask_by_place(ast: UOp) -> UOp:
+def _prefetch_gathers(ast: UOp) -> UOp:
     """Prefetch gathered data with the index that is loaded `bytes` later."""
-    loads = [node for node in ast.toposort() if _is_asking(node) and _lookups(node)]
-    depths, asks = loop_depths(ast) if loads else {}, []
+    loads = [node for node in ast.toposort() if _has_prefetch(node) and _lookups(node)]
+    depths, prefetches = loop_depths(ast) if loads else {}, []
     for load in loads:
         index = load.src[0]
         loop = max((r for lookup in _lookups(load) for r in lookup.ranges), key=lambda r: depths[r])
@@ -102,12 +102,12 @@ def _ask_by_place(ast: UOp) -> UOp:
         step = inside * sum(one.dtype.size_bytes for one in same)
         later = (loop + -(-load.arg[0] // step)).alu(Ops.MIN, loop.src[0] - 1)
         place = index.replace(src=(index.src[0], substitute(index.src[1], {loop: later})))
-        asks.append(UOp(Ops.PREFETCH, dtypes.void, (place,), 0))
+        prefetches.append(UOp(Ops.PREFETCH, dtypes.void, (place,), 0))
     ast = substitute(ast, {load: load.replace(arg=None) for load in loads})
-    return ast.replace(src=(*ast.src, *asks))
+    return ast.replace(src=(*ast.src, *prefetches))
 
 
-def _is_asking(node: UOp) -> bool:
+def _has_prefetch(node: UOp) -> bool:
     """True if it is a load that requests a prefetch."""
     return node.op is Ops.LOAD and type(node.arg) is tuple
 
@@ -119,7 +119,7 @@ def _lookups(load: UOp) -> list[UOp]:
     return found if place.dtype.lanes == 1 else []
 
 
-def _asking(copy: UOp) -> list[UOp]:
+def _prefetching_loads(copy: UOp) -> list[UOp]:
     """Return the loads of a copying pass over one loop that request prefetches, one for each cache line."""
     loops = closed_ranges(copy)
     if len(loops) != 1 or copy.src[0].op is not Ops.LOCAL:
@@ -127,7 +127,7 @@ def _asking(copy: UOp) -> list[UOp]:
     inside = (node for effect in copy.src[1:-1] for node in effect.toposort(stop=lambda u: loops[0] not in u.ranges))
     lines: dict[object, UOp] = {}
     for load in inside:
-        if _is_asking(load) and load.dtype.lanes > load.src[0].src[1].dtype.lanes:
+        if _has_prefetch(load) and load.dtype.lanes > load.src[0].src[1].dtype.lanes:
             lines.setdefault(_line_of(load), load)
     return list(lines.values())
 
@@ -139,7 +139,7 @@ def _panels(total: UOp) -> Iterable[UOp]:
     return dict.fromkeys(node.src[0].src[0] for node in inside if node.op is Ops.LOAD and len(loops) == 1)
 
 
-def _asks(panel: UOp, loads: list[UOp], total: UOp) -> list[UOp]:
+def _panel_prefetches(panel: UOp, loads: list[UOp], total: UOp) -> list[UOp]:
     """Return prefetches for the reduction loop: the cache lines of an iteration are divided among the tiles that
     read the panel."""
     (copying,), (loop,) = closed_ranges(panel), closed_ranges(total)
@@ -150,7 +150,7 @@ def _asks(panel: UOp, loads: list[UOp], total: UOp) -> list[UOp]:
     for tile in tiles:
         number, count = number * iterations(tile) + tile, count * iterations(tile)
     share = -(-len(loads) // count)
-    asks: list[UOp] = []
+    prefetches: list[UOp] = []
     for first in range(share):
         mine = loads[first::share]
         index = mine[0].src[0]
@@ -163,19 +163,19 @@ def _asks(panel: UOp, loads: list[UOp], total: UOp) -> list[UOp]:
         gates = [gate for one in mine for gate in one.src[0].src[2:]]  # past a row's end only some are out of bounds
         where = substitute(index.replace(src=(*index.src[:2], *gates[:1])), {copying: loop})
         where = where.replace(src=(where.src[0], where.src[1] + offset, *where.src[2:]))
-        asks.append(UOp(Ops.PREFETCH, dtypes.void, (where,), mine[0].arg[0]))
-    return asks
+        prefetches.append(UOp(Ops.PREFETCH, dtypes.void, (where,), mine[0].arg[0]))
+    return prefetches
 
 
-def _ask_for_tiles(ast: UOp) -> UOp:
+def _prefetch_tiles(ast: UOp) -> UOp:
     """Prefetch results that will be written, and scalars that a reduction reads, in the reduction loop, a few cache
     lines in each iteration."""
     sums: dict[tuple[UOp, ...], UOp] = {}  # the first of those with the same loops
     wanted: dict[_Lines, set[int]] = {}
-    silent: dict[UOp, UOp] = {}
+    without: dict[UOp, UOp] = {}
     for node in ast.toposort():
         if node.op is Ops.STORE and node.arg == "prefetchw":
-            silent[node] = node.replace(arg=None)
+            without[node] = node.replace(arg=None)
             found = [n for n in node.src[1].toposort() if n.op is Ops.AFTER and n.src[0].op is Ops.REG]
             found = [n for n in found if node.src[0].ranges <= n.ranges]  # others serve several tiles
             if found:
@@ -183,13 +183,13 @@ def _ask_for_tiles(ast: UOp) -> UOp:
         elif node.op is Ops.AFTER and node.src[0].op is Ops.REG:
             total, loop = sums.setdefault(closed_ranges(node), node), closed_ranges(node)[0]
             for load in node.src[1].toposort(stop=lambda u, loop=loop: loop not in u.ranges):  # type: ignore[misc]
-                if _is_asking(load) and load.dtype.lanes == 1:
-                    silent[load] = load.replace(arg=None)
+                if _has_prefetch(load) and load.dtype.lanes == 1:
+                    without[load] = load.replace(arg=None)
                     _note(wanted, total, load)
-    asks: dict[UOp, list[UOp]] = {}
+    prefetches: dict[UOp, list[UOp]] = {}
     for key, lines in wanted.items():
-        asks.setdefault(key[0], []).extend(_spread(key, sorted(lines)))
-    return _with_asks(ast, asks, silent)
+        prefetches.setdefault(key[0], []).extend(_spread(key, sorted(lines)))
+    return _with_prefetches(ast, prefetches, without)
 
 
 def _note(wanted: dict[_Lines, set[int]], total: UOp, access: UOp) -> None:
@@ -216,15 +216,15 @@ def _spread(key: _Lines, lines: list[int]) -> list[UOp]:
         return []
     loop = closed_ranges(total)[0]
     share = -(-len(lines) // iterations(loop))
-    asks: list[UOp] = []
+    prefetches: list[UOp] = []
     for n in range(share):
         number = (loop * share + n) * len(lines) // (iterations(loop) * share)
         line = number * step if row == len(lines) else number // row * pitch + number % row * step
-        asks.append(_ask(memory, base + (line + lines[0]) * unit, ahead))
-    return asks
+        prefetches.append(_prefetch(memory, base + (line + lines[0]) * unit, ahead))
+    return prefetches
 
 
-def _ask(memory: UOp, place: UOp, ahead: int | None) -> UOp:
+def _prefetch(memory: UOp, place: UOp, ahead: int | None) -> UOp:
     place, end = simplify(place), memory.arg[1]
     inside = place.alu(Ops.MIN, end - 1) if place.bounds[1] >= end else place
     return UOp(Ops.PREFETCH, dtypes.void, (UOp(Ops.INDEX, memory.dtype, (memory, inside)),), ahead)

@@ -28,15 +28,15 @@ from .pytree import Kind, contents
 
 __all__ = ["CaptureResult", "CapturedCall", "Effects", "Fresh", "Refill", "ReplayValue", "Source"]
 
-_SPARE = 2  # buffers that a result may use again when its tensor is gone
-_SMALL_SPARE, _SMALL_BYTES = 4, 1 << 16  # more of small ones
+_POOLED = 2  # buffers that a result may use again when its tensor is gone
+_SMALL_POOLED, _SMALL_BYTES = 4, 1 << 16  # more of small ones
 _UNKNOWN = [-1]  # counts that nothing has
 _LONE = next(map(getrefcount, [object()]))  # reference count of an object in one list
 _GRAD, _NONE = repeat("grad"), repeat(None)
 _uop_of = attrgetter("uop")
 
 
-class _Spare:
+class _Pooled:
     """A reusable result buffer, with a node per shape. `counts`: reference counts when unused.
 
     The memory itself is counted too: other nodes or NumPy may refer to it, and a replay that writes it in place moves
@@ -61,7 +61,7 @@ class Fresh:
     def __init__(self, buffer: Buffer) -> None:
         self.device, self.dtype, self.numel = buffer.device, buffer.dtype, buffer.numel
         self.shapes: list[Any] = []
-        self._spares: list[_Spare] = []
+        self._pool: list[_Pooled] = []
 
     def shape(self, shape: Any) -> int:
         """Return the number of this shape among the nodes of what `take` returns."""
@@ -69,18 +69,18 @@ class Fresh:
             self.shapes.append(shape)
         return self.shapes.index(shape) + 1
 
-    def take(self) -> _Spare:
+    def take(self) -> _Pooled:
         """Memory, with a node for each shape."""
-        spares = self._spares  # alternately: the last result often lives until the next one exists
-        for place, spare in enumerate(spares):
-            is_unused = [*map(getrefcount, spare.counted)] == spare.counts
-            if is_unused and spare.nodes[0].storage is spare.buffer:  # else a replay has moved its memory
-                spares.append(spares.pop(place))
-                return spare
-        spare = _Spare(self.device, self.dtype, self.numel, self.shapes)
-        spares.append(spare)
-        del spares[: -_SPARE if spare.buffer.nbytes > _SMALL_BYTES else -_SMALL_SPARE]
-        return spare
+        pooled = self._pool  # alternately: the last result often lives until the next one exists
+        for place, one in enumerate(pooled):
+            is_unused = [*map(getrefcount, one.counted)] == one.counts
+            if is_unused and one.nodes[0].storage is one.buffer:  # else a replay has moved its memory
+                pooled.append(pooled.pop(place))
+                return one
+        one = _Pooled(self.device, self.dtype, self.numel, self.shapes)
+        pooled.append(one)
+        del pooled[: -_POOLED if one.buffer.nbytes > _SMALL_BYTES else -_SMALL_POOLED]
+        return one
 
 
 class Source(NamedTuple):
@@ -297,7 +297,7 @@ class CapturedCall:
         self._buffers[slot] = buffer
         return all(buffer_of(now[member]) is buffer for member in members[1:])
 
-    def lies(self, now: Sequence[Lazy], buffers: Sequence[Buffer]) -> bool:
+    def set_sources(self, now: Sequence[Lazy], buffers: Sequence[Buffer]) -> bool:
         """Set the addresses of a call's arguments; False if a source has two different ones."""
         for slot, member in zip(self._alone, self._alone_members, strict=True):
             self._buffers[slot] = buffers[member]
@@ -344,10 +344,10 @@ class CapturedCall:
             if self._written:
                 self._claim(now)
             self._placed = []  # they would be counted
-            spares = [fresh.take() for fresh in self.fresh]
+            pooled = [fresh.take() for fresh in self.fresh]
             old = self._before(now) if self._goes_on else {}
             given, made_at = self._buffers, len(self.sources)
-            given[made_at : made_at + len(spares)] = [spare.buffer for spare in spares]
+            given[made_at : made_at + len(pooled)] = [one.buffer for one in pooled]
             if self._lets_go:  # while caches still have them
                 now.clear()
             try:
@@ -356,23 +356,23 @@ class CapturedCall:
                 # after a failed check, assigned tensors have their new values, as in plain execution; locations are
                 # unchanged
                 if self.replay.checks_last:
-                    self._rebind(now, spares, old)
+                    self._rebind(now, pooled, old)
                 raise
             self.is_bound = True
-            return self._put(holders, now, values, spares, old)
+            return self._put(holders, now, values, pooled, old)
         except BaseException:
             self._forget()
             raise
 
     def _put(self, holders: Sequence[Any], now: list[Lazy], values: Mapping[str, int],
-             spares: Sequence[_Spare], old: dict[int, UOp]) -> Any:  # fmt: skip
+             pooled: Sequence[_Pooled], old: dict[int, UOp]) -> Any:  # fmt: skip
         """Store the new values in their tensors and locations."""
         for slot in self._lent:
             self._buffers[slot] = None  # the caller's: not kept alive by us
-        made = [self.part(value, holders, now, values, spares, old) for value in self.made]
+        made = [self.part(value, holders, now, values, pooled, old) for value in self.made]
         effects = self.effects
         if effects.rebound:
-            self._rebind(now, spares, old)
+            self._rebind(now, pooled, old)
         for number, part in effects.grads:
             now[number].grad = part(made)
         if effects.refills:
@@ -381,7 +381,7 @@ class CapturedCall:
             effects.places(made, effects.parts)
             self._learn(made)
         if self.lasting is not None:
-            self._note_placed(made, spares)
+            self._note_placed(made, pooled)
         return self.result(made)
 
     def launch(self, given: Sequence[Buffer], *, is_timed: bool | None = None) -> None:
@@ -399,7 +399,7 @@ class CapturedCall:
             raise
 
     def part(self, value: ReplayValue, holders: Sequence[Any], now: Sequence[Lazy], values: Mapping[str, int],
-              spares: Sequence[_Spare], old: dict[int, UOp]) -> Any:  # fmt: skip
+              pooled: Sequence[_Pooled], old: dict[int, UOp]) -> Any:  # fmt: skip
         """One of the things that a replay makes."""
         if value.kind == "same":
             return now[value.which]
@@ -407,14 +407,14 @@ class CapturedCall:
             return holders[value.which]
         if value.kind == "size":
             return value.shape.number(values)
-        uop = self._node(value, spares, old)
+        uop = self._node(value, pooled, old)
         node = stored(uop)
         new = Tensor._make(uop, None if node is None else node.storage.device)
         return new.requires_grad_() if value.is_leaf else new
 
-    def _node(self, value: ReplayValue, spares: Sequence[_Spare], old: dict[int, UOp]) -> UOp:
+    def _node(self, value: ReplayValue, pooled: Sequence[_Pooled], old: dict[int, UOp]) -> UOp:
         if value.kind == "fresh":
-            return spares[value.which].nodes[int(value.shape)]
+            return pooled[value.which].nodes[int(value.shape)]
         if value.kind == "source":
             return reshape(old[value.which], value.shape)
         assert value.uop is not None
@@ -485,7 +485,7 @@ class CapturedCall:
             self._forget()
             raise
 
-    def _note_placed(self, made: Sequence[Lazy], spares: Sequence[_Spare]) -> None:
+    def _note_placed(self, made: Sequence[Lazy], pooled: Sequence[_Pooled]) -> None:
         """Record storage and baseline reference counts of guarded tensors: references by us, by the state and by the
         state of a call. The counts are computed, not measured: another thread may already have a reference."""
         places = Counter(number for place, number in self.effects.known if place in self.owners)
@@ -493,7 +493,7 @@ class CapturedCall:
         parts = [
             part
             for number in self.lasting or ()
-            for part in zip(spares[number].counted, spares[number].counts, strict=True)
+            for part in zip(pooled[number].counted, pooled[number].counts, strict=True)
         ]
         self._placed = [*tensors, *(thing for thing, _ in parts)]
         more = Counter(map(id, [*self._placed, *(tensor.uop for tensor in tensors)]))  # references than before
@@ -501,9 +501,9 @@ class CapturedCall:
         self._placed_counts += [count + more[id(thing)] for thing, count in parts]
         self.is_bound = True
 
-    def _rebind(self, now: Sequence[Lazy], spares: Sequence[_Spare], old: dict[int, UOp]) -> None:
+    def _rebind(self, now: Sequence[Lazy], pooled: Sequence[_Pooled], old: dict[int, UOp]) -> None:
         for number, value in self.effects.rebound:
-            node = stored(self._node(value, spares, old))
+            node = stored(self._node(value, pooled, old))
             assert node is not None
             hold(now[number], node)
             mark(now[number])

@@ -156,7 +156,7 @@ class _PathWriter:
         tensors, buffers = ("".join(f"{name}, " for name in of) for of in names)
         self.lines += [
             f" now = [{tensors}*state]",
-            f" if not entry.lies(now, ({buffers})): return MISS",
+            f" if not entry.set_sources(now, ({buffers})): return MISS",
             # released while they are still in the CPU's caches
             f" {' = '.join([*names[0], *names[1], 'state'])} = None",
             f" return entry.run((), now, {self.reading.values_text()})",

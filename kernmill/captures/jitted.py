@@ -190,13 +190,13 @@ class Jit(Generic[P, R]):
                     self._remember(entry, args, kwargs)
                     return result  # type: ignore[no-any-return]
             if not call.values:
-                return self._anew(args, kwargs, call)
+                return self._run_or_capture(args, kwargs, call)
             named: Any = {name: opened(value) for name, value in kwargs.items()}
             args, kwargs = opened(args), named
             with _turn(), with_values(call.values):  # equal nodes of two threads would have two values
                 before = {ref: tensor.uop for ref, tensor in tracked_tensors() if "uop" in tensor.__dict__}
                 try:
-                    result = self._anew(args, kwargs, call)
+                    result = self._run_or_capture(args, kwargs, call)
                     self._refuse_what_depends(before)
                 except BaseException:  # also roll back assignments of a failed call
                     _put_back(before)
@@ -224,7 +224,7 @@ class Jit(Generic[P, R]):
         walk.visit([*roots, (walk.name(_generators), _generators, "the random numbers")])
         return walk
 
-    def _anew(self, args: Any, kwargs: Any, call: _Call) -> R:
+    def _run_or_capture(self, args: Any, kwargs: Any, call: _Call) -> R:
         """Run the first call or a capture; if it runs out of memory, its changes are rolled back, or the error says
         which are not."""
         with _turn() if self._ran else nullcontext():

@@ -37,12 +37,12 @@ class Rollback:
             tensor._device, tensor.requires_grad, tensor.grad = device, requires_grad, grad
         for number, kind, before, _ in [*self._holders.changed()]:
             kind.fill(self._holders.parts.holders[number], list(before), list(before.values()))
-        self._put_back_places()
+        self._restore_locations()
         kept = Guard(self._walk).explain()
         exception = f", but {kept!r}" if kept else ""
         return f"jit: the state before this call of {self._name} is restored{exception}."
 
-    def _put_back_places(self) -> None:
+    def _restore_locations(self) -> None:
         """Roll back containers, then other locations."""
         for container, before in self._walk.containers.values():
             kind = kind_of(container)
@@ -51,12 +51,12 @@ class Rollback:
         for place, tensor in self._walk.tensors.items():
             if place not in self._walk.owners and not place.endswith(".grad"):  # in a tuple; of a tensor
                 scope = {**self._walk.scope, "before": tensor}
-                if not _lies_there(place, scope):
+                if not _is_there(place, scope):
                     with suppress(Exception):  # the object rejects writes; its guard reports it
                         exec(f"{place} = before", scope)
 
 
-def _lies_there(place: str, scope: dict[str, Any]) -> bool:
+def _is_there(place: str, scope: dict[str, Any]) -> bool:
     try:
         return eval(f"{place} is before", scope)  # type: ignore[no-any-return]
     except (LookupError, AttributeError, ValueError):  # an empty cell

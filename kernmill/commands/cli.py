@@ -381,7 +381,7 @@ def _add_program_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     )
     _add_expression(explaining)
     explaining.add_argument(
-        "--graphs", type=_COUNT, default=5, help="show so many, slowest first (default %(default)s)"
+        "--graphs", type=_COUNT, default=5, help="show up to this many, slowest first (default %(default)s)"
     )
     explaining.add_argument("--device", help="devices in order of preference, such as CL,LLVM; default: DEVICE")
     explaining.add_argument("program", help="a script, the name of a module, or with --shapes an expression")

@@ -21,7 +21,7 @@ from ..tensor import Tensor
 __all__ = ["run"]
 
 WIDTH, LAYERS, CONTEXT, BATCH = 64, 2, 112, 12
-STORIES, MIX, TOLD = 2000, "Q8_0", 2
+STORIES, MIX, SHOWN = 2000, "Q8_0", 2
 
 
 def run(steps: int = 240, seed: int = 1) -> float:
@@ -54,7 +54,7 @@ def tell(learner: Learner, vocabulary: Vocabulary, folder: Path, seed: int) -> N
     quantize(folder / "stories.gguf", small, MIX, report=lambda line: None)
     print(f"\nWhat {small.name} ({small.stat().st_size / 2**10:.0f} KiB) generates:\n")
     model = Model.from_gguf(small, tokenizer=None, capacity=CONTEXT)  # the package `tokenizers` may not be installed
-    for n in range(TOLD):
+    for n in range(SHOWN):
         ids = model.generate(vocabulary.encode(""), Sampler(temperature=0.7, seed=seed + n))
         text = vocabulary.decode(takewhile(lambda token: token != END, ids))  # without a tokenizer nothing ends it
         print(textwrap.fill(text, 100, initial_indent="  | ", subsequent_indent="  | "), end="\n\n")

@@ -22,7 +22,7 @@ def run(program: str, arguments: Sequence[str], *, most: int) -> int:
     """
     if len(device_list()) == 1:
         raise KernmillError(
-            f"explain: DEVICE={device_list()[0]} names one device, and there is nothing to place. Name several in "
+            f"explain: DEVICE={device_list()[0]} names one device, so no placement is needed. Name several in "
             "order of preference: DEVICE=CL,LLVM kernmill explain train.py"
         )
     with collecting_placements() as placed:

@@ -26,7 +26,7 @@ class _Names(dict[str, object]):
     def __missing__(self, name: str) -> object:
         method = getattr(Tensor, name, None)
         if name.startswith("_") or not callable(method):
-            raise SettingError(f"explain: {name!r} is no tensor of --shapes and no method of Tensor.")
+            raise SettingError(f"explain: {name!r} is neither a tensor of --shapes nor a method of Tensor.")
         return method
 
 

@@ -35,7 +35,7 @@ def sampling(command: str, given: argparse.Namespace) -> SamplingOptions:
         values["samplers"] = given.samplers
     if given.sampler_seq is not None:
         if unknown := [letter for letter in given.sampler_seq if letter not in _LETTERS]:
-            raise SettingError(f"{command}: --sampler-seq {given.sampler_seq}: {unknown[0]} is none of edskypmxt.")
+            raise SettingError(f"{command}: --sampler-seq {given.sampler_seq}: {unknown[0]} must be one of edskypmxt.")
         values["samplers"] = tuple(_LETTERS[letter] for letter in given.sampler_seq)
     if given.dry_sequence_breaker is not None:
         values["dry_sequence_breakers"] = tuple(

@@ -118,7 +118,7 @@ class Solo(Communicator):
         pass
 
     def announced(self) -> Any:
-        raise DistError("announced: there is no rank 0 beside this one. Start the program with mpirun -n 2.")
+        raise DistError("announced: this job has no rank 0. Start the program with mpirun -n 2.")
 
     def all_objects(self, value: Any) -> list[Any]:
         return [value]

@@ -105,7 +105,7 @@ class MpiCommunicator(Communicator):
         end = time.monotonic() + limit_s
         while not request.Test():
             if time.monotonic() > end:
-                raise silence(call, self._silent() if others is None else others, limit_s)
+                raise silence(call, self._missing_ranks() if others is None else others, limit_s)
             time.sleep(_PAUSE_S)
 
     def _wait_for_ever(self, request: Any) -> None:
@@ -116,7 +116,7 @@ class MpiCommunicator(Communicator):
         while not request.Test():
             time.sleep(_PAUSE_S)
 
-    def _silent(self) -> list[int]:
+    def _missing_ranks(self) -> list[int]:
         """The ranks that do not wait in the same collective: the others tell each other that they do."""
         note = np.array([self._calls], np.int64)
         notes = [self._roll_call.Isend(note, dest=rank) for rank in range(self.size) if rank != self.rank]

@@ -221,7 +221,7 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, tuple[DType, Seque
         FormatError: the folder does not exist or is not writable; a name that the format reserves.
     """
     where = os.fspath(path)
-    header, parts = _laid_out(tensors, metadata or {}, where)
+    header, parts = _header_and_parts(tensors, metadata or {}, where)
     with replacing(where) as file:
         file.write(_LENGTH.pack(len(header)))
         file.write(header)
@@ -229,7 +229,7 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, tuple[DType, Seque
             file.write(part)
 
 
-def _laid_out(
+def _header_and_parts(
     tensors: Mapping[str, tuple[DType, Sequence[int], memoryview]], metadata: Mapping[str, str], where: str
 ) -> tuple[bytes, list[memoryview]]:
     """The header and the values in their order: wide dtypes first, so that each value is aligned."""

@@ -102,7 +102,9 @@ class Adapter:
             metadata = self._file.metadata
             kind, type_ = metadata.get("general.type"), metadata.get("adapter.type")
             if kind != "adapter" or type_ != "lora":
-                raise FormatError(f"it is no LoRA adapter: general.type {quoted(kind)}, adapter.type {quoted(type_)}.")
+                raise FormatError(
+                    f"it is not a LoRA adapter: general.type {quoted(kind)}, adapter.type {quoted(type_)}."
+                )
             if metadata.get("general.architecture") != architecture:
                 of = quoted(metadata.get("general.architecture"))
                 raise FormatError(f"the adapter is for a model of architecture {of}, and this one is {architecture}.")

@@ -14,7 +14,7 @@ from kernmill import SettingError, Tensor, no_grad
 
 from ..captures import Jit
 from ..formats.quoting import quoted
-from .arch import Architecture, Cache, Places
+from .arch import Architecture, Cache, Positions
 from .layer_templates import LayerTemplates
 from .tokenizer import Tokenizer
 
@@ -35,8 +35,8 @@ class WholeTexts:
 
     def _hidden(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """Shapes: ids (texts, tokens), lengths (texts,) -> (texts, tokens, width)."""
-        places = Places.whole(lengths, ids.shape[1])
-        return self._architecture.forward(ids, places, Cache.none(), LayerTemplates().layer)
+        positions = Positions.whole(lengths, ids.shape[1])
+        return self._architecture.forward(ids, positions, Cache.none(), LayerTemplates().layer)
 
     def _vectors(self, ids: Tensor, lengths: Tensor) -> Tensor:
         return self._architecture.pooling(self._hidden(ids, lengths), lengths)

@@ -11,7 +11,7 @@ from kernmill import Tensor
 from kernmill.runtime import WeightArena, default_device, get_device
 
 from ..formats import gguf
-from ..quant import BLOCKS, FloatMatrix, are_side_by_side, interleaved_bytes, load_tensor, rows_together
+from ..quant import BLOCKS, FloatMatrix, interleaved_bytes, load_tensor, prefers_interleaved_rows, rows_together
 from .arch import Weight
 from .arch.tensors import is_plain
 
@@ -28,7 +28,7 @@ def arenas_for(file: gguf.GGUFFile, device_of: Callable[[str], str]) -> dict[str
     sizes: dict[str, list[int]] = {}
     for name, entry in file.entries.items():
         of_device = sizes.setdefault(device_of(name), [])
-        if _is_laid(entry, device_of(name)):
+        if _is_interleaved(entry, device_of(name)):
             of_device.append(interleaved_bytes(entry.type, entry.shape, device_of(name)))
     return {device: WeightArena(device, own) for device, own in sizes.items()}
 
@@ -36,16 +36,16 @@ def arenas_for(file: gguf.GGUFFile, device_of: Callable[[str], str]) -> dict[str
 def loaded(file: gguf.GGUFFile, name: str, arena: WeightArena) -> Weight:
     """A tensor of a file, copied: matrices in the order in which products read them fastest. A page of the file that is
     read later may bring 2 MB of it into memory."""
-    is_laid = _is_laid(file.entries[name], get_device().name)
-    found = load_tensor(file, name, copied=not is_laid)
+    is_interleaved = _is_interleaved(file.entries[name], get_device().name)
+    found = load_tensor(file, name, copied=not is_interleaved)
     laid: Weight = found
-    if is_laid:
+    if is_interleaved:
         laid = FloatMatrix.of(found, arena) if isinstance(found, Tensor) else found.interleaved(arena)
     file.release(name)
     return laid
 
 
-def _is_laid(entry: gguf.GGUFEntry, device: str) -> bool:
+def _is_interleaved(entry: gguf.GGUFEntry, device: str) -> bool:
     """True if a tensor is a matrix whose rows will be interleaved, or a stack of such matrices."""
     kind = entry.type.dtype
     if is_plain(entry.name):
@@ -56,4 +56,4 @@ def _is_laid(entry: gguf.GGUFEntry, device: str) -> bool:
         is_whole_groups = entry.shape[1] % together == 0
     else:
         is_whole_groups = len(entry.shape) == 2
-    return is_whole_groups and (kind is None or are_side_by_side(kind, device))
+    return is_whole_groups and (kind is None or prefers_interleaved_rows(kind, device))

@@ -43,7 +43,7 @@ from ..formats import gguf
 from ..formats.quoting import quoted
 from ..quant import MANY_ROWS, float_unit
 from .adapters import Adapter, Given, adapters_of
-from .arch import ARCHITECTURES, Architecture, Cache, Config, Places, Weight, kept_by
+from .arch import ARCHITECTURES, Architecture, Cache, Config, Positions, Weight, kept_by
 from .arch.cache import CacheTypes
 from .arch.part import Absent
 from .arch.weight import nbytes
@@ -246,18 +246,18 @@ class Model:
         )
 
     # --- captured functions: positions and single tokens are variables, so that one graph serves all of them
-    def _last_logits(self, tokens: Tokens, last: Tensor | None, places: Places) -> Tensor:
+    def _last_logits(self, tokens: Tokens, last: Tensor | None, positions: Positions) -> Tensor:
         """The logits after token `last` of each sequence, None: the only one. Shapes: (sequences, vocabulary)."""
-        hidden = self._all_states(tokens, last, places)
+        hidden = self._all_states(tokens, last, positions)
         if last is not None:
             hidden = hidden.take_along_dim(last.unflatten(0, (-1, 1, 1)), 1)
         rows = hidden.squeeze(1).contiguous()  # a product that gathers as it goes reads weights in columns
         return self.architecture.logits(rows)
 
-    def _all_states(self, tokens: Tokens, last: Tensor | None, places: Places) -> Tensor:
+    def _all_states(self, tokens: Tokens, last: Tensor | None, positions: Positions) -> Tensor:
         """The hidden state of every token. Shapes: (sequences, tokens, width)."""
         table = tokens if isinstance(tokens, Tensor) else cat([Tensor(token).reshape(1, 1) for token in tokens])
-        return self.architecture.forward(table, places, self._cache, LayerTemplates().layer)
+        return self.architecture.forward(table, positions, self._cache, LayerTemplates().layer)
 
     # --- tokens into the cache
     def _checked(self, ids: Sequence[int], call: str) -> list[int]:
@@ -344,11 +344,11 @@ class Model:
             tokens: Tokens = tuple(one.bind(row[0]) for one, row in zip(self._single, rows, strict=True))
             if size > 1:
                 tokens = Tensor(np.array(rows, np.int32))
-            places = Places.bound(first, size, self.capacity)
+            positions = Positions.bound(first, size, self.capacity)
             if self._kept.is_needed and (size > 1 or len(rows) > 1):
-                places = places._replace(counts=Tensor(np.array(counts, np.int32)))
+                positions = positions._replace(counts=Tensor(np.array(counts, np.int32)))
             start, launched, replays = time.perf_counter_ns(), launched_ns(), self.replays
-            result: Array = function(tokens, Tensor(np.array(last, np.int32)) if size > 1 else None, places).numpy()
+            result: Array = function(tokens, Tensor(np.array(last, np.int32)) if size > 1 else None, positions).numpy()
             if self.replays == replays:  # a graph was built, its kernels found or compiled, and captured
                 self.builds += 1
                 self.build_ns += time.perf_counter_ns() - start - (launched_ns() - launched)

@@ -17,7 +17,7 @@ from .arch.config import architecture_in
 __all__ = ["check_all_used", "check_known", "config_in", "config_of", "kept_metadata", "naming"]
 
 _OF_LAYER = re.compile(r"(?:enc\.)?blk\.(\d+)\.\w+\.weight")
-_BESIDE_MODELS = {
+_NOT_MODELS = {
     "adapter": "an adapter to a model", "imatrix": "an importance matrix", "mmproj": "the image encoder of a model",
 }  # fmt: skip
 
@@ -83,10 +83,8 @@ def config_in(file: gguf.GGUFFile) -> Config:
         FormatError: it has no model, or one with a different number of layers; as `config_of`.
     """
     what = file.metadata.get("general.type")
-    if isinstance(what, str) and what in _BESIDE_MODELS:
-        raise FormatError(
-            f"it is {_BESIDE_MODELS[what]} (general.type {what!r}), not a model. Give the model's own file."
-        )
+    if isinstance(what, str) and what in _NOT_MODELS:
+        raise FormatError(f"it is {_NOT_MODELS[what]} (general.type {what!r}), not a model. Give the model's own file.")
     if not file.entries:
         raise FormatError("it has no tensors, only metadata, such as a vocabulary. Give the model's own file.")
     config = config_of(file.metadata)

@@ -21,7 +21,7 @@ __all__ = ["Split", "SplitOptions", "choose_split", "stages"]
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # what --cpu-moe keeps on the host
-_SPARE = 16  # a sixteenth of a device's free memory is for intermediates
+_RESERVED = 16  # a sixteenth of a device's free memory is for intermediates
 
 
 class SplitOptions(NamedTuple):
@@ -95,10 +95,10 @@ def choose_split(
     of_layer, of_output = _bytes(sizes, layers, plain)
     in_cache = 0 if wanted.cache_on_host else cache_bytes
     if wanted.mode == "none" or wanted.gpu_layers is not None or wanted.shares:
-        homes = _as_asked(wanted, names, host, layers)
+        homes = _as_requested(wanted, names, host, layers)
     else:
         table = later.device_rates.device_table((), ())
-        room = {spec.name: spec.limit_bytes - spec.limit_bytes // _SPARE for spec in table.specs}
+        room = {spec.name: spec.limit_bytes - spec.limit_bytes // _RESERVED for spec in table.specs}
         kept = sum(size for name, size in sizes.items() if plain.device_of(name) == host and not _LAYER.match(name))
         room[host] -= kept - of_output
         units = [*(size + in_cache for size in of_layer), of_output]
@@ -145,7 +145,7 @@ def _bytes(sizes: Mapping[str, int], layers: int, plain: Split) -> tuple[list[in
     return of_layer, of_output
 
 
-def _as_asked(wanted: SplitOptions, names: Sequence[str], host: str, layers: int) -> list[str]:
+def _as_requested(wanted: SplitOptions, names: Sequence[str], host: str, layers: int) -> list[str]:
     """Layers and output by -ngl, -ts, -sm and -mg, in llama.cpp's way."""
     devices = [name for name in names if name != host] or [host]
     if not 0 <= wanted.main < len(devices):
@@ -233,7 +233,7 @@ def stages(
             for end in [count] if is_last else range(begin, count + 1):
                 own = read[end] - read[begin] + output * is_last
                 held = own + cache_bytes * (end - begin) + kept * (n == 0)
-                if held > spec.limit_bytes - spec.limit_bytes // _SPARE or (wanted is not None and end != wanted):
+                if held > spec.limit_bytes - spec.limit_bytes // _RESERVED or (wanted is not None and end != wanted):
                     continue
                 time = own / spec.bytes_per_ns
                 found = max(slowest, time), whole + time, [*bounds, end]

@@ -14,7 +14,7 @@ from kernmill import Progress, SettingError, Tensor, jit, nn
 
 from .. import dist
 from ..quant import save
-from .arch import ARCHITECTURES, Cache, Config, Places
+from .arch import ARCHITECTURES, Cache, Config, Positions
 from .model_file import config_of
 
 __all__ = ["Learner", "llama_metadata", "shapes_of"]
@@ -98,7 +98,7 @@ class Learner:
 
     def logits(self, tokens: Tensor) -> Tensor:
         """Shapes: (texts, length) -> (texts, length, vocabulary)."""
-        every = Places([0], self.length)  # the same for all texts
+        every = Positions([0], self.length)  # the same for all texts
         return self.architecture.logits(self.architecture.forward(tokens, every, Cache.none()))
 
     def loss(self, tokens: Tensor) -> Tensor:

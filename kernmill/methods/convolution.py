@@ -148,8 +148,8 @@ class Convolution(Matrices):
                         each(output_padding, rank, "output_padding"), strict=True))  # fmt: skip
         known = [isinstance(size, int) for size in self.node_shape[2:]]  # two symbolic sizes cannot be interleaved
         phases = [step if gap == 1 and is_known else 1 for (step, gap, _, _), is_known in zip(rows, known, strict=True)]
-        is_woven = max(phases) > 1
-        node = (parts._stored() if is_woven else parts).uop
+        has_phases = max(phases) > 1
+        node = (parts._stored() if has_phases else parts).uop
         bounds: list[tuple[Size, Size]] = []
         behind: list[int] = []  # positions that no tap reaches
         for i, (step, gap, before, extra) in enumerate(rows):
@@ -162,9 +162,9 @@ class Convolution(Matrices):
             node = _summed(node, rank, i, phases[i], step // phases[i], gap)
             bounds.append((before, length - before))
             behind.append(max(0, extra - -taps % phases[i]))  # taps that fill up the last phases reach some of them
-        if is_woven and any(taps > number for taps, number in zip(kernel, phases, strict=True)):
+        if has_phases and any(taps > number for taps, number in zip(kernel, phases, strict=True)):
             node = parts._result(node)._stored().uop  # sums are contiguous before they are interleaved
-        node = _woven(reshape(node, (node.shape[0], groups * node.shape[2], *node.shape[3:])), rank)
+        node = _phases_interleaved(reshape(node, (node.shape[0], groups * node.shape[2], *node.shape[3:])), rank)
         node = pad(node, [(0, 0), (0, 0), *((0, places) for places in behind)])
         result = parts._result(shrink(node, [*((0, size) for size in node.shape[:2]), *bounds])).cast(dtype)
         shown = f"conv_transpose: {show_shape(self.uop.shape)} with weight {show_shape(weight.uop.shape)}"
@@ -198,7 +198,7 @@ class Convolution(Matrices):
         """
         pool = PoolWindow(self.node_shape, kernel_size, stride, padding, dilation, ceil_mode)
         low = -math.inf if self.dtype.is_float else int(self.dtype.min)
-        seen = self.pad(pool.around(pool.pads, pool.rests), value=low)._windows(pool.kernel, pool.steps, pool.gaps)
+        seen = self.pad(pool.around(pool.pads, pool.remainders), value=low)._windows(pool.kernel, pool.steps, pool.gaps)
         largest = seen.max(tuple(range(-pool.rank, 0)))
         return (largest, self._spatial_index(seen, pool)) if return_indices else largest
 
@@ -244,12 +244,12 @@ class Convolution(Matrices):
         """The mean of each window; padding counts as zeros, unless `count_include_pad` is False."""
         pool = PoolWindow(self.node_shape, kernel_size, stride, padding, 1, ceil_mode)
         axes = tuple(range(-pool.rank, 0))
-        seen = self.pad(pool.around(pool.pads, pool.rests))._windows(pool.kernel, pool.steps, pool.gaps)
-        if count_include_pad and not any(pool.rests):
+        seen = self.pad(pool.around(pool.pads, pool.remainders))._windows(pool.kernel, pool.steps, pool.gaps)
+        if count_include_pad and not any(pool.remainders):
             return seen.mean(axes)
         zeros = (0,) * pool.rank
         ones = self.detach()._filled(1).pad(pool.around(pool.pads, zeros), value=1 if count_include_pad else 0)
-        ones = ones.pad(pool.around(zeros, pool.rests))
+        ones = ones.pad(pool.around(zeros, pool.remainders))
         return seen.sum(axes).div(ones._windows(pool.kernel, pool.steps, pool.gaps).sum(axes))
 
     def adaptive_avg_pool2d(self, output_size: Each) -> Self:
@@ -402,7 +402,7 @@ def _summed(node: UOp, rank: int, number: int, phases: int, step: int, gap: int)
     return reshape(placed, placed.shape[:-1])
 
 
-def _woven(node: UOp, rank: int) -> UOp:
+def _phases_interleaved(node: UOp, rank: int) -> UOp:
     """Interleave phases and positions into one axis each: (batch, out, *phases, *positions) to (batch, out,
     *spatial)."""
     node = permute(node, [0, 1, *(a for i in range(2, 2 + rank) for a in (rank + i, i))])
@@ -481,14 +481,14 @@ class PoolWindow:
                 f"pooling: padding {self.pads} is more than half the kernel {self.kernel}. Pad the input first."
             )
         spans = [g * (k - 1) + 1 for k, g in zip(self.kernel, self.gaps, strict=True)]
-        self.rests = tuple(
+        self.remainders = tuple(
             missing_for_ceil(size + 2 * p, span, step, size + p) if ceil_mode else 0
             for size, p, span, step in zip(shape[self.others :], self.pads, spans, self.steps, strict=True)
         )
 
-    def around(self, pads: Sequence[int], rests: Sequence[int]) -> list[tuple[int, int]]:
-        """(before, after) per axis: pads on both sides, and rests at the end."""
-        return [(0, 0)] * self.others + [(p, p + rest) for p, rest in zip(pads, rests, strict=True)]
+    def around(self, pads: Sequence[int], remainders: Sequence[int]) -> list[tuple[int, int]]:
+        """(before, after) per axis: pads on both sides, and remainders at the end."""
+        return [(0, 0)] * self.others + [(p, p + rest) for p, rest in zip(pads, remainders, strict=True)]
 
 
 def missing_for_ceil(padded: int, span: int, step: int, inside: int) -> int:

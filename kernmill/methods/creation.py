@@ -186,7 +186,7 @@ class Creation(Lazy):
     ) -> Self:
         """start, start + step, ... below stop; int64 for ints, float32 otherwise. With one number: from 0 to it."""
         given = (0, start, step) if stop is None else (start, stop, step)
-        start, end, step = map(_whole_or_not, given)
+        start, end, step = map(_integer_if_equal, given)
         if not all(isinstance(v, (Integral, SymbolicSize)) or math.isfinite(v) for v in (start, end, step)):
             raise ShapeError(
                 f"arange: from {start} to {end} by {step} is not a finite number of steps. Give finite numbers."
@@ -307,7 +307,7 @@ class Creation(Lazy):
         return self._result(UOp(Ops.CHECK, self.dtype, (self.uop, flag), message))
 
 
-def _whole_or_not(value: Any) -> Any:
+def _integer_if_equal(value: Any) -> Any:
     """A tensor or array of one int as an int."""
     kind = getattr(value, "dtype", None)
     return operator.index(value) if getattr(kind, "is_int", getattr(kind, "kind", "") in ("i", "u")) else value

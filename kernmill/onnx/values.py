@@ -131,7 +131,7 @@ def type_name(code: int) -> str:
     try:
         return str(onnx.TensorProto.DataType.Name(code)).lower()
     except ValueError:
-        raise FormatError(f"onnx: {code} is no element type. The file is damaged.") from None
+        raise FormatError(f"onnx: {code} is not an element type. The file is damaged.") from None
 
 
 _DTYPES = {

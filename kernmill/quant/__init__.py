@@ -2,7 +2,7 @@
 
 from .block import BlockType, Codes
 from .files import load, load_tensor, save
-from .floats import FloatMatrix, are_side_by_side
+from .floats import FloatMatrix, prefers_interleaved_rows
 from .joining import joined
 from .matrix_unit import MANY_ROWS, float_linear, float_unit
 from .registry import BLOCKS, block_type
@@ -15,7 +15,6 @@ __all__ = [
     "Codes",
     "FloatMatrix",
     "QuantizedTensor",
-    "are_side_by_side",
     "block_type",
     "float_linear",
     "float_unit",
@@ -23,6 +22,7 @@ __all__ = [
     "joined",
     "load",
     "load_tensor",
+    "prefers_interleaved_rows",
     "rows_together",
     "save",
 ]

@@ -83,12 +83,12 @@ class BlockType:
 
     def turned(self, x: Tensor) -> Tensor:
         """Permute values [.., n] to the order of the quants."""
-        return _turned(x, *self.order)
+        return _transposed_runs(x, *self.order)
 
     def values_of(self, codes: Codes) -> Tensor:
         """Return decoded values in their own order, [.., values]."""
         sizes, axes = self.order
-        return _turned(
+        return _transposed_runs(
             codes.values(), tuple([sizes[n] for n in axes]), tuple([axes.index(n) for n in range(len(axes))])
         )
 
@@ -139,7 +139,7 @@ class BlockType:
         return cat([parts[name] for name in self.layout], axis=-1)
 
 
-def _turned(x: Tensor, sizes: tuple[int, ...], axes: tuple[int, ...]) -> Tensor:
+def _transposed_runs(x: Tensor, sizes: tuple[int, ...], axes: tuple[int, ...]) -> Tensor:
     """Transpose the axes of each run of `sizes` values: [.., n]."""
     if not axes:
         return x

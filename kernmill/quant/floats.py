@@ -24,7 +24,7 @@ from ..tensor_bytes import in_new_memory
 from .interleave import SIDE, lay_in_pieces
 from .matrix_unit import float_unit, is_rounded
 
-__all__ = ["FloatMatrix", "are_side_by_side"]
+__all__ = ["FloatMatrix", "prefers_interleaved_rows"]
 
 _PAIRED_ROWS = 16  # of x, from which on dot products of pairs of bfloat16 pay
 
@@ -139,7 +139,7 @@ class FloatMatrix:
         return f"<FloatMatrix {show_shape(self.shape)} {self.data.dtype.name} on {self.data.device}>"
 
 
-def are_side_by_side(dtype: DType | None, device: str | None = None) -> bool:
+def prefers_interleaved_rows(dtype: DType | None, device: str | None = None) -> bool:
     """True if a device reads matrices of a dtype faster interleaved: CPUs without a matrix unit for halves."""
     place = device_name(device)
     is_narrow = dtype is not None and dtype.is_float and dtype.bits <= 32

@@ -183,13 +183,13 @@ def _signed_by_scales(points: Tensor, scales: Tensor, unit: Tensor) -> Codes:
     return _signed(points, _signs(word), _scales(word, unit))
 
 
-def _read_laid_iq2_xxs(d: Tensor, qs: Tensor) -> Codes:
+def _interleaved_iq2_xxs(d: Tensor, qs: Tensor) -> Codes:
     groups = qs.unflatten(-1, (8, 8))
     points = _points("IQ2_XXS", groups[..., :4].flatten(-2))
     return _signed_by_scales(points, groups[..., 4:].flatten(-2), half(d) * 0.25)
 
 
-def _read_laid_iq3_xxs(d: Tensor, qs: Tensor, scales: Tensor) -> Codes:
+def _interleaved_iq3_xxs(d: Tensor, qs: Tensor, scales: Tensor) -> Codes:
     return _signed_by_scales(_points("IQ3_XXS", qs), scales, half(d) * 0.5)
 
 
@@ -200,7 +200,7 @@ def _iq2_xs_by_bytes(d: Tensor, qs: Tensor, scales: Tensor) -> dict[str, Tensor]
     return {"d": d, "qs": cat([low, high], axis=-1).flatten(-2), "scales": scales}
 
 
-def _read_laid_iq2_xs(d: Tensor, qs: Tensor, scales: Tensor) -> Codes:
+def _interleaved_iq2_xs(d: Tensor, qs: Tensor, scales: Tensor) -> Codes:
     groups = qs.unflatten(-1, (8, 8))
     word = words(groups[..., 4:].flatten(-2), dtypes.uint32)
     high = (word.unsqueeze(-1) >> _places(4, 8) << 1 & 256).flatten(-2)
@@ -390,10 +390,10 @@ _XXS, _XS, _XXS3 = {"d": 2, "qs": 64}, {"d": 2, "qs": 64, "scales": 8}, {"d": 2,
 _S, _S3 = {"d": 2, "qs": 32, "signs": 32, "qh": 8, "scales": 8}, {"d": 2, "qs": 64, "qh": 8, "signs": 32, "scales": 4}
 _FOUR = ((4, 8), (1, 0))  # entries of eight values, their first ones in a word
 _TWO = ((2, 2, 2, 2), (1, 3, 2, 0))  # values of two entries, decoded as half of a byte, table, and index in it
-_LAID = (
-    BlockType("IQ2_XXS", _XXS, _read_laid_iq2_xxs, axes=(8, 32), looked_up=True),
-    BlockType("IQ2_XS", _XS, _read_laid_iq2_xs, axes=(8, 2, 16), looked_up=True),
-    BlockType("IQ3_XXS", _XXS3, _read_laid_iq3_xxs, axes=(8, 32), looked_up=True),
+_INTERLEAVED = (
+    BlockType("IQ2_XXS", _XXS, _interleaved_iq2_xxs, axes=(8, 32), looked_up=True),
+    BlockType("IQ2_XS", _XS, _interleaved_iq2_xs, axes=(8, 2, 16), looked_up=True),
+    BlockType("IQ3_XXS", _XXS3, _interleaved_iq3_xxs, axes=(8, 32), looked_up=True),
 )
 _HELD = (  # the 1024 entries of IQ2_S would need 16 lookups: that is slower than gathers
     BlockType("IQ2_XXS", _XXS, _read_held_iq2_xxs, axes=(8, 32), order=_FOUR),
@@ -403,12 +403,12 @@ _HELD = (  # the 1024 entries of IQ2_S would need 16 lookups: that is slower tha
 )
 
 BLOCKS = (
-    BlockType("IQ2_XXS", _XXS, _read_iq2_xxs, axes=(8, 32), looked_up=True, laid=(_LAID[0], _iq2_xxs_by_bytes),
+    BlockType("IQ2_XXS", _XXS, _read_iq2_xxs, axes=(8, 32), looked_up=True, laid=(_INTERLEAVED[0], _iq2_xxs_by_bytes),
               held=(_HELD[0], _iq2_xxs_by_bytes), written=(decoded.FORMS["IQ2_XXS"], _iq2_xxs_written)),
-    BlockType("IQ2_XS", _XS, _read_iq2_xs, axes=(8, 2, 16), looked_up=True, laid=(_LAID[1], _iq2_xs_by_bytes),
+    BlockType("IQ2_XS", _XS, _read_iq2_xs, axes=(8, 2, 16), looked_up=True, laid=(_INTERLEAVED[1], _iq2_xs_by_bytes),
               held=(_HELD[1], _iq2_xs_by_bytes), written=_numbered("IQ2_XS", _read_iq2_xs)),
     BlockType("IQ2_S", _S, _read_iq2_s, axes=(8, 2, 16), looked_up=True, written=_numbered("IQ2_S", _read_iq2_s)),
-    BlockType("IQ3_XXS", _XXS3, _read_iq3_xxs, axes=(8, 32), looked_up=True, laid=(_LAID[2], _iq3_xxs_by_bytes),
+    BlockType("IQ3_XXS", _XXS3, _read_iq3_xxs, axes=(8, 32), looked_up=True, laid=(_INTERLEAVED[2], _iq3_xxs_by_bytes),
               held=(_HELD[2], _iq3_xxs_held), written=(decoded.FORMS["IQ3_XXS"], _iq3_xxs_written)),
     BlockType("IQ3_S", _S3, _read_iq3_s, axes=(4, 2, 32), looked_up=True, held=(_HELD[3], _iq3_s_held),
               written=_numbered("IQ3_S", _read_iq3_s)),

@@ -201,7 +201,7 @@ def _q2_k_by_groups(scales: Tensor, qs: Tensor, d: Tensor, dmin: Tensor) -> dict
     return {"d": d, "dmin": dmin, "codes": codes.flatten(-2)}
 
 
-def _read_laid_q2_k(d: Tensor, dmin: Tensor, codes: Tensor) -> Codes:
+def _interleaved_q2_k(d: Tensor, dmin: Tensor, codes: Tensor) -> Codes:
     scales, qs = codes.unflatten(-1, (4, 20)).split([4, 16], axis=-1)
     both = (words(scales, dtypes.uint32) >> (Tensor.arange(4, dtype=dtypes.uint32) * 8)).flatten(-2)
     return _from_least(unpack(qs.flatten(-2), 2, 16), d, dmin, both & 15, both >> 4 & 15)
@@ -213,7 +213,7 @@ def _q3_k_by_pairs(hmask: Tensor, qs: Tensor, scales: Tensor, d: Tensor) -> dict
     return {"d": d, "scales": _packed_sixes(_sixteen_scales(scales)), "codes": codes}
 
 
-def _read_laid_q3_k(d: Tensor, scales: Tensor, codes: Tensor) -> Codes:
+def _interleaved_q3_k(d: Tensor, scales: Tensor, codes: Tensor) -> Codes:
     return Codes(threes(codes), half(d) * (_sixes(scales).float() - 32), 4)
 
 
@@ -238,11 +238,11 @@ def _read_pairs(d: Tensor, dmin: Tensor, scales: Tensor, codes: Tensor) -> Codes
     return _from_least(codes, d, dmin, both[..., 0, :].flatten(-2), both[..., 1, :].flatten(-2))
 
 
-def _read_laid_q4_k(d: Tensor, dmin: Tensor, scales: Tensor, qs: Tensor) -> Codes:
+def _interleaved_q4_k(d: Tensor, dmin: Tensor, scales: Tensor, qs: Tensor) -> Codes:
     return _read_pairs(d, dmin, scales, unpack(qs, 4, 32))
 
 
-def _read_laid_q5_k(d: Tensor, dmin: Tensor, scales: Tensor, codes: Tensor) -> Codes:
+def _interleaved_q5_k(d: Tensor, dmin: Tensor, scales: Tensor, codes: Tensor) -> Codes:
     high, low = codes.unflatten(-1, (4, 40)).split([8, 32], axis=-1)
     return _read_pairs(d, dmin, scales, (unpack(low, 4, 32) | unpack(high, 1, 8) << 4).flatten(-2))
 
@@ -254,7 +254,7 @@ def _q6_k_by_bytes(ql: Tensor, qh: Tensor, scales: Tensor, d: Tensor) -> dict[st
     return {"d": d, "scales": scales.unflatten(-1, (2, 4, 2)).transpose(-2, -1).flatten(-3), "codes": codes}
 
 
-def _read_laid_q6_k(d: Tensor, scales: Tensor, codes: Tensor) -> Codes:
+def _interleaved_q6_k(d: Tensor, scales: Tensor, codes: Tensor) -> Codes:
     runs = codes.unflatten(-1, (4, 48))
     values = (unpack(runs[..., :32], 4, 32) | unpack(runs[..., 32:], 2, 16) << 4).unflatten(-2, (2, 2))
     small = scales.unflatten(-1, (2, 2, 4)).transpose(-2, -1).flatten(-3).bitcast(dtypes.int8)
@@ -262,12 +262,12 @@ def _read_laid_q6_k(d: Tensor, scales: Tensor, codes: Tensor) -> Codes:
 
 
 _SMALL = ("scales",)
-_Q2_K = BlockType("Q2_K", {"d": 2, "dmin": 2, "codes": 80}, _read_laid_q2_k, None, (4, 4, 4, 4))
-_Q3_K = BlockType("Q3_K", {"d": 2, "scales": 12, "codes": 96}, _read_laid_q3_k, None, (4, 2, 2, 4, 4), _SMALL)
-_Q4_K = BlockType("Q4_K", {"d": 2, "dmin": 2, "scales": 12, "qs": 128}, _read_laid_q4_k, None, (4, 2, 32), _SMALL)
-_Q5_K = BlockType("Q5_K", {"d": 2, "dmin": 2, "scales": 12, "codes": 160}, _read_laid_q5_k, None,
+_Q2_K = BlockType("Q2_K", {"d": 2, "dmin": 2, "codes": 80}, _interleaved_q2_k, None, (4, 4, 4, 4))
+_Q3_K = BlockType("Q3_K", {"d": 2, "scales": 12, "codes": 96}, _interleaved_q3_k, None, (4, 2, 2, 4, 4), _SMALL)
+_Q4_K = BlockType("Q4_K", {"d": 2, "dmin": 2, "scales": 12, "qs": 128}, _interleaved_q4_k, None, (4, 2, 32), _SMALL)
+_Q5_K = BlockType("Q5_K", {"d": 2, "dmin": 2, "scales": 12, "codes": 160}, _interleaved_q5_k, None,
                   (4, 2, 4, 8), _SMALL)  # fmt: skip
-_Q6_K = BlockType("Q6_K", {"d": 2, "scales": 16, "codes": 192}, _read_laid_q6_k, None, (2, 4, 2, 16), _SMALL)
+_Q6_K = BlockType("Q6_K", {"d": 2, "scales": 16, "codes": 192}, _interleaved_q6_k, None, (2, 4, 2, 16), _SMALL)
 
 BLOCKS = (
     BlockType("Q2_K", {"scales": 16, "qs": 64, "d": 2, "dmin": 2}, _read_q2_k, _write_q2_k,

@@ -105,7 +105,7 @@ def _in_words(qh: Tensor, **others: Tensor) -> dict[str, Tensor]:
 
 
 _Q5_0, _Q5_1 = {"d": 2, "qh": 4, "qs": 16}, {"d": 2, "m": 2, "qh": 4, "qs": 16}
-_LAID = (
+_INTERLEAVED = (
     BlockType("Q5_0", _Q5_0, partial(_read_q5_0, run=4), None, (2, 16)),
     BlockType("Q5_1", _Q5_1, partial(_read_q5_1, run=4), None, (2, 16)),
 )
@@ -113,7 +113,7 @@ _LAID = (
 BLOCKS = (
     BlockType("Q4_0", {"d": 2, "qs": 16}, _read_q4_0, _write_q4_0, (2, 16)),
     BlockType("Q4_1", {"d": 2, "m": 2, "qs": 16}, _read_q4_1, _write_q4_1, (2, 16)),
-    BlockType("Q5_0", _Q5_0, _read_q5_0, _write_q5_0, (2, 16), laid=(_LAID[0], _in_words)),
-    BlockType("Q5_1", _Q5_1, _read_q5_1, _write_q5_1, (2, 16), laid=(_LAID[1], _in_words)),
+    BlockType("Q5_0", _Q5_0, _read_q5_0, _write_q5_0, (2, 16), laid=(_INTERLEAVED[0], _in_words)),
+    BlockType("Q5_1", _Q5_1, _read_q5_1, _write_q5_1, (2, 16), laid=(_INTERLEAVED[1], _in_words)),
     BlockType("Q8_0", {"d": 2, "qs": 32}, _read_q8_0, _write_q8_0),
 )

@@ -77,7 +77,7 @@ class QuantizedTensor:
             )
         if interleave > 1 and interleave % SIDE:
             raise ShapeError(f"QuantizedTensor: {interleave} rows interleaved. Give 1, or a multiple of {SIDE}.")
-        self.form = form or (_laid(self.type, data.device)[0] if interleave > 1 else self.type)
+        self.form = form or (_interleaved_layout(self.type, data.device)[0] if interleave > 1 else self.type)
         wanted = (*self.shape[:-1], self._row_blocks("QuantizedTensor"), self.form.size_bytes)
         if interleave > 1:
             wanted = (-(-prod(self.shape[:-1]) // interleave), wanted[-2], interleave * wanted[-1])
@@ -128,7 +128,7 @@ class QuantizedTensor:
         is_stack = self.ndim == 3 and self.shape[1] % together == 0
         if self.interleave > 1 or not (self.ndim == 2 or is_stack) or not prod(self.shape):
             return self
-        form, arranged = _laid(self.type, self.device)
+        form, arranged = _interleaved_layout(self.type, self.device)
         data = self.data.flatten(0, -3)
         rows, blocks = data.shape[:2]
         groups = -(-rows // together)
@@ -291,7 +291,7 @@ def rows_together(kind: BlockType, device: str | None = None) -> int:
 def interleaved_bytes(type: TensorType, shape: Sequence[int], device: str | None = None) -> int:
     """Return the bytes that `interleaved` takes for a matrix or a stack of them."""
     kind = BLOCKS.get(type.name)
-    each = type.size_bytes if kind is None else _laid(kind, device_name(device))[0].size_bytes
+    each = type.size_bytes if kind is None else _interleaved_layout(kind, device_name(device))[0].size_bytes
     together = SIDE if kind is None else rows_together(kind, device)
     return -(-prod(shape[:-1]) // together) * together * (shape[-1] // type.values) * each
 
@@ -307,7 +307,7 @@ def _made_ahead(codes: Codes) -> Codes:
     return replace(codes, codes=word.movedim(-2, -4).flatten(-2), scale=scale)
 
 
-def _laid(kind: BlockType, device: str) -> tuple[BlockType, _Arranged]:
+def _interleaved_layout(kind: BlockType, device: str) -> tuple[BlockType, _Arranged]:
     """Return the interleaved layout on a device, and the function that makes its parts."""
     is_fast = setting("QUANT_FORM") == "fast" and adds_bytes(device)  # else decoding costs more than gathers
     is_held = get_device(device).target.table_bytes >= _TABLE

@@ -148,11 +148,14 @@ class ChatShape(_Chunks):
 
     def _content(self, logprobs: Sequence[Any]) -> list[dict[str, Any]]:
         return [
-            {**self._told(one.token, one.logprob), "top_logprobs": [self._told(*each) for each in one.top]}
+            {
+                **self._entry_of(one.token, one.logprob),
+                "top_logprobs": [self._entry_of(*each) for each in one.top],
+            }
             for one in logprobs
         ]
 
-    def _told(self, token: int, logprob: float) -> dict[str, Any]:
+    def _entry_of(self, token: int, logprob: float) -> dict[str, Any]:
         text, raw = self._token_text(token)
         return {"token": text, "logprob": max(float(logprob), -9999.0), "bytes": raw}
 

@@ -262,8 +262,8 @@ def test_lists() -> None:
     nodes = listed()
     end = nodes[-1]
     cases = [
-        ([nodes[-2], *nodes], "STORE stands before its source"),
-        ([*nodes, nodes[0]], "stands in the list twice"),
+        ([nodes[-2], *nodes], "STORE comes before its source"),
+        ([*nodes, nodes[0]], "is in the list twice"),
         (nodes[:-1], "the loop i is never closed"),
         ([*nodes[:-2], end, nodes[-2]], "whose loop is closed"),
         ([u for u in nodes if u.op is not Ops.END or u is end], "END of a loop that is not the innermost open one"),

@@ -7,7 +7,7 @@ from .baichuan import Baichuan
 from .bert import Bert
 from .bitnet import BitNet
 from .bloom import Bloom
-from .cache import CACHE_TYPES, Cache, LayerMemory, Places
+from .cache import CACHE_TYPES, Cache, LayerMemory, Positions
 from .chatglm import ChatGLM
 from .cohere2 import Cohere2
 from .command_r import CommandR
@@ -81,7 +81,7 @@ from .weight import Matrix, Weight
 from .xverse import Xverse
 
 __all__ = [
-    "ARCHITECTURES", "CACHE_TYPES", "Architecture", "Cache", "Config", "LayerMemory", "Matrix", "Places", "Weight",
+    "ARCHITECTURES", "CACHE_TYPES", "Architecture", "Cache", "Config", "LayerMemory", "Matrix", "Positions", "Weight",
     "kept_by",
 ]  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernmill import Tensor
 
 from .architecture import Architecture
-from .cache import Places
+from .cache import Positions
 from .slopes import falling
 
 __all__ = ["Alibi"]
@@ -22,7 +22,7 @@ class Alibi(Architecture):
         """The exponent of the first slope."""
         return 8.0
 
-    def mask(self, places: Places, count: int, is_local: bool) -> Tensor:
+    def mask(self, positions: Positions, count: int, is_local: bool) -> Tensor:
         """Scores to add, -inf for later tokens."""
-        mask = super().mask(places, count, is_local)
-        return falling(mask, places, self.capacity, (self.config.heads, self.config.kv_heads), self.largest_slope())
+        mask = super().mask(positions, count, is_local)
+        return falling(mask, positions, self.capacity, (self.config.heads, self.config.kv_heads), self.largest_slope())

@@ -18,7 +18,7 @@ from functools import partial
 
 from kernmill import Tensor, scope, where
 
-from .cache import Cache, LayerMemory, Places
+from .cache import Cache, LayerMemory, Positions
 from .config import Config
 from .experts import Choice, apart, chosen_experts, expert_shapes
 from .pooling import Pooling
@@ -127,14 +127,14 @@ class Architecture(LayerTensors):
         """Of the scores."""
         return self.config.attention_scale or self.config.head_width**-0.5
 
-    def embed(self, tokens: Tensor, places: Places) -> Tensor:
+    def embed(self, tokens: Tensor, positions: Positions) -> Tensor:
         """The x of the first layer. Shapes: (sequences, tokens) -> (sequences, tokens, width)."""
         part = self.config.part
         x = rows(self.embedding, tokens) if part is None else part.embedded(self.embedding, tokens)
         return x * self.config.embedding_scale if self.config.embedding_scale else x
 
     # --- the parts
-    def forward(self, tokens: Tensor, places: Places, cache: Cache, layers: Layers | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, positions: Positions, cache: Cache, layers: Layers | None = None) -> Tensor:
         """Return the normed last hidden state of each token; their keys and values are written to the cache.
 
         `layers` builds a layer from its kind, x, its weights, its keys and values, and a builder function.
@@ -143,25 +143,25 @@ class Architecture(LayerTensors):
         count = tokens.shape[1]
         around = {
             is_local: (
-                places.rows(cosine, count).unsqueeze(1),
-                places.rows(sine, count).unsqueeze(1),
-                self.mask(places, count, is_local),
+                positions.rows(cosine, count).unsqueeze(1),
+                positions.rows(sine, count).unsqueeze(1),
+                self.mask(positions, count, is_local),
             )
             for is_local, (cosine, sine) in self.rope.items()
         }
         part = self.config.part
         if part is None or part.is_first:
-            x = self.embed(tokens, places)
+            x = self.embed(tokens, positions)
         else:
             x = part.received((*tokens.shape, self.config.width))
-        places = places._replace(inputs=self.layer_inputs(tokens, x))
+        positions = positions._replace(inputs=self.layer_inputs(tokens, x))
         if part is not None and part.by_tensors:
             layers = None  # a reduction ends a graph: none is a template
         for n in self.config.own_layers:
             matrices, vectors = self.matrices[n], self.vectors[n]
             if self.config.homes:
                 x = x.to(self.config.homes[n])
-            build = partial(self.layer, n, x, places, around[self.is_local[n]], cache)
+            build = partial(self.layer, n, x, positions, around[self.is_local[n]], cache)
             if layers is None:
                 x = build()
                 continue
@@ -183,11 +183,11 @@ class Architecture(LayerTensors):
         """Return the x of the last norm from that of the last layer."""
         return x
 
-    def layer(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
+    def layer(self, n: int, x: Tensor, positions: Positions, around: Around, cache: Cache) -> Tensor:
         """One layer. Shapes: (sequences, tokens, width) to the same."""
         before_attention, before_feed_forward = self.norms_before(n)
         with scope("layer.attention"):
-            part = self.attention(n, self.normed(n, x, before_attention), places, around, cache)
+            part = self.attention(n, self.normed(n, x, before_attention), positions, around, cache)
             part = self.normed(n, part, self.after_attention)
         if self.is_parallel_in(n):
             with scope("layer.feed_forward"):
@@ -213,18 +213,18 @@ class Architecture(LayerTensors):
         """x normed with the weight of that name of a layer, and its bias; x if the layer has none."""
         return self.norm(x, self.vectors[n].get(f"{name}.weight"), self.vectors[n].get(f"{name}.bias"))
 
-    def mask(self, places: Places, count: int, is_local: bool) -> Tensor:
+    def mask(self, positions: Positions, count: int, is_local: bool) -> Tensor:
         """Return which positions each token attends to; floats are added to scores.
 
         Shapes: (sequences, 1, 1, count, end), with floats also a size for each key head and each head of its group.
         """
         every = Tensor.arange(self.capacity)
-        seen, now = every[: places.end], places.rows(every, count).unflatten(-1, (1, 1, -1, 1))
+        seen, now = every[: positions.end], positions.rows(every, count).unflatten(-1, (1, 1, -1, 1))
         if self.is_causal:
             mask = seen <= now
             return mask & (seen > now - self.config.window) if is_local else mask
-        assert places.lengths is not None
-        mask = (seen < places.lengths.unflatten(0, (-1, 1, 1, 1, 1))) | seen.eq(now)  # padding sees at least itself
+        assert positions.lengths is not None
+        mask = (seen < positions.lengths.unflatten(0, (-1, 1, 1, 1, 1))) | seen.eq(now)  # padding sees at least itself
         return mask & ((seen - now).abs() <= self.config.window // 2) if is_local else mask
 
     def norm(self, x: Tensor, weight: Tensor | None, bias: Tensor | None = None) -> Tensor:
@@ -261,19 +261,21 @@ class Architecture(LayerTensors):
         biases = [self.vectors[n].get(f"{name}.bias") for name in names]
         return [part if bias is None else part + bias for part, bias in zip(found, biases, strict=True)]
 
-    def attention(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
+    def attention(self, n: int, x: Tensor, positions: Positions, around: Around, cache: Cache) -> Tensor:
         """Attend to the tokens before each token; several query heads share a key head."""
-        mixed = self.attended(n, *self.queries_keys_values(n, x), places, around, cache)
+        mixed = self.attended(n, *self.queries_keys_values(n, x), positions, around, cache)
         return self.summed(self.product(n, mixed, "attn_output"))
 
-    def attended(self, n: int, q: Tensor, k: Tensor, v: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
+    def attended(
+        self, n: int, q: Tensor, k: Tensor, v: Tensor, positions: Positions, around: Around, cache: Cache
+    ) -> Tensor:
         """Return the sums of values, of all heads. Shapes: (sequences, tokens, heads * width) each, and the result."""
         c = self.config.of_layer(n)
         q, k = self._heads(n, q, "attn_q_norm", c.head_width), self._heads(n, k, "attn_k_norm", c.head_width)
-        q, k = self._positioned(n, q, k, places, around)
+        q, k = self._positioned(n, q, k, positions, around)
         v = self.value_heads(n, v)
         k, v = (part.contiguous() if q.shape[2] > 1 else part for part in (k, v))
-        return self.mixed(n, q, *cache.write(n, places, k, v), around[2])
+        return self.mixed(n, q, *cache.write(n, positions, k, v), around[2])
 
     def value_heads(self, n: int, v: Tensor) -> Tensor:
         """Heads of values. Shapes: (sequences, tokens, heads * width) -> (sequences, heads, tokens, width)."""
@@ -304,7 +306,7 @@ class Architecture(LayerTensors):
         """The sum over all ranks, if the columns of a matrix are divided between them."""
         return product if self.config.part is None else self.config.part.summed(product)
 
-    def _positioned(self, n: int, q: Tensor, k: Tensor, places: Places, around: Around) -> tuple[Tensor, Tensor]:
+    def _positioned(self, n: int, q: Tensor, k: Tensor, positions: Positions, around: Around) -> tuple[Tensor, Tensor]:
         """Rotate the heads of queries and keys by their positions, and norm them where that comes after."""
         if self.is_rotated[n]:
             q, k = (rotate(part, *around[:2], by_halves=self.by_halves) for part in (q, k))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernmill import Tensor
 
-from .cache import Places
+from .cache import Positions
 from .llama import Llama
 from .slopes import falling
 
@@ -20,7 +20,7 @@ class Baichuan(Llama):
         """False in the 13B models."""
         return self.config.layers != self.alibi_layers
 
-    def mask(self, places: Places, count: int, is_local: bool) -> Tensor:
+    def mask(self, positions: Positions, count: int, is_local: bool) -> Tensor:
         """Return which tokens are seen, or scores to add."""
-        mask, c = super().mask(places, count, is_local), self.config
-        return mask if self.has_rope(0) else falling(mask, places, self.capacity, (c.heads, c.kv_heads))
+        mask, c = super().mask(positions, count, is_local), self.config
+        return mask if self.has_rope(0) else falling(mask, positions, self.capacity, (c.heads, c.kv_heads))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernmill import SettingError, Tensor
 
 from .architecture import Architecture, Around, Weights
-from .cache import Cache, Places
+from .cache import Cache, Positions
 from .config import Config
 from .weight import rows
 
@@ -55,18 +55,18 @@ class Bert(Architecture):
         """True in models without learned positions."""
         return not self.has_positions
 
-    def embed(self, tokens: Tensor, places: Places) -> Tensor:
+    def embed(self, tokens: Tensor, positions: Positions) -> Tensor:
         """Tokens, the first token type, and positions, normed."""
-        x = super().embed(tokens, places)
+        x = super().embed(tokens, positions)
         if "token_types.weight" in self.ends:
             x = x + self.ends["token_types.weight"]
         if self.has_positions:
-            x = x + places.rows(self.ends["position_embd.weight"], tokens.shape[1])
+            x = x + positions.rows(self.ends["position_embd.weight"], tokens.shape[1])
         return self.norm(x, self.ends.get("token_embd_norm.weight"), self.ends.get("token_embd_norm.bias"))
 
-    def layer(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
+    def layer(self, n: int, x: Tensor, positions: Positions, around: Around, cache: Cache) -> Tensor:
         """One layer: a norm after each sum."""
-        x = self.after_sum(n, x, self.attention(n, x, places, around, cache))
+        x = self.after_sum(n, x, self.attention(n, x, positions, around, cache))
         return self.normed(n, x + self.feed_forward(n, x), "layer_output_norm")
 
     def after_sum(self, n: int, x: Tensor, part: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kernmill import Tensor
 
 from .architecture import Architecture, Around
-from .cache import Cache, Places
+from .cache import Cache, Positions
 from .config import Config
 from .tensors import GATED
 
@@ -40,9 +40,9 @@ class BitNet(Architecture):
         parts = super().products(n, x, names)
         return [self._scaled_by(n, part, name) for part, name in zip(parts, names, strict=True)]
 
-    def attention(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
+    def attention(self, n: int, x: Tensor, positions: Positions, around: Around, cache: Cache) -> Tensor:
         """Attention, normed before the last matrix."""
-        mixed = self.attended(n, *self.queries_keys_values(n, x), places, around, cache)
+        mixed = self.attended(n, *self.queries_keys_values(n, x), positions, around, cache)
         return self.product(n, self.normed(n, mixed, "attn_sub_norm").contiguous(), "attn_output")
 
     def feed_forward(self, n: int, x: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from kernmill import Tensor
 
 from .alibi import Alibi
 from .architecture import Weights
-from .cache import Places
+from .cache import Positions
 from .config import Config
 from .starcoder2 import StarCoder2
 
@@ -26,7 +26,7 @@ class Bloom(Alibi, StarCoder2):
         """The norm of embeddings."""
         return {f"token_embd_norm.{end}": (c.width,) for end in ("weight", "bias")}
 
-    def embed(self, tokens: Tensor, places: Places) -> Tensor:
+    def embed(self, tokens: Tensor, positions: Positions) -> Tensor:
         """The rows of the tokens, normed."""
         ends = self.ends
-        return self.norm(super().embed(tokens, places), ends["token_embd_norm.weight"], ends["token_embd_norm.bias"])
+        return self.norm(super().embed(tokens, positions), ends["token_embd_norm.weight"], ends["token_embd_norm.bias"])

@@ -1,6 +1,6 @@
 """class Cache: keys and values of the tokens so far, each at its position, and the states of recurrent layers.
 
-class `Places`: the positions of new tokens.
+class `Positions`: the positions of new tokens.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kernmill import DType, SettingError, Tensor, Variable, cat, dtypes, where
 
 from ...quant import BLOCKS
 
-__all__ = ["CACHE_TYPES", "Cache", "CacheTypes", "LayerMemory", "Places", "pair_of"]
+__all__ = ["CACHE_TYPES", "Cache", "CacheTypes", "LayerMemory", "Positions", "pair_of"]
 
 CacheTypes = str | tuple[str, str]  # of both, or of keys and of values
 
@@ -37,7 +37,7 @@ class Chosen(NamedTuple):
     first: Tensor
 
 
-class Places(NamedTuple):
+class Positions(NamedTuple):
     """The positions of the new tokens of a step: variables of the captured graph, so that one graph serves every
     position.
 
@@ -56,13 +56,13 @@ class Places(NamedTuple):
     inputs: Tensor | None = None
 
     @classmethod
-    def bound(cls, first: Sequence[int], count: int, capacity: int) -> Places:
+    def bound(cls, first: Sequence[int], count: int, capacity: int) -> Positions:
         """The arguments of one call for steps of `count` tokens."""
         names, end = _variables(len(first), count, capacity)
         return cls(tuple(v.bind(p) for v, p in zip(names, first, strict=True)), end.bind(max(first) + count))
 
     @classmethod
-    def of_rows(cls, numbers: Sequence[int], first: Sequence[int], count: int, size: tuple[int, int]) -> Places:
+    def of_rows(cls, numbers: Sequence[int], first: Sequence[int], count: int, size: tuple[int, int]) -> Positions:
         """The arguments of one call for `count` tokens of each of these sequences of a cache.
 
         `size`: number of sequences, and capacity.
@@ -95,7 +95,7 @@ class Places(NamedTuple):
         return cat([Tensor(p).reshape(1) for p in self.first])
 
     @classmethod
-    def whole(cls, lengths: Tensor, count: int) -> Places:
+    def whole(cls, lengths: Tensor, count: int) -> Positions:
         """Whole texts from position 0 on. Shapes: lengths (texts,)."""
         return cls((0,), count, lengths=lengths)
 
@@ -105,8 +105,8 @@ class Places(NamedTuple):
         Shapes: (capacity, ..) -> (sequences or 1, count, ..).
         """
         if self.chosen is not None and len(self.first) > 1:
-            places = self.chosen.first.unsqueeze(1) + Tensor.arange(count)
-            return table[places]
+            positions = self.chosen.first.unsqueeze(1) + Tensor.arange(count)
+            return table[positions]
         return cat([table[p : p + count].unsqueeze(0) for p in self.first])
 
 
@@ -220,28 +220,28 @@ class Cache(NamedTuple):
         pair = [self.keys[layer], self.values[layer]] if layer in self.keys else []
         return [*pair, *self.states.get(layer, [])]
 
-    def read_states(self, layer: int, places: Places) -> list[Tensor]:
+    def read_states(self, layer: int, positions: Positions) -> list[Tensor]:
         """The states of a layer before the new tokens: zeros at position 0. Shapes: (sequences, ..) each."""
-        is_begun = places.starts > 0
+        is_begun = positions.starts > 0
         found: list[Tensor] = []
         for table in self.states[layer]:
-            if places.chosen is None:
-                rows = table[: len(places.first)]
-            elif len(places.first) > 1:
-                rows = table[places.chosen.ids]
+            if positions.chosen is None:
+                rows = table[: len(positions.first)]
+            elif len(positions.first) > 1:
+                rows = table[positions.chosen.ids]
             else:
-                rows = table[places.row(0) : places.row(0) + 1]
+                rows = table[positions.row(0) : positions.row(0) + 1]
             found.append(where(is_begun.reshape(-1, *[1] * (table.ndim - 1)), rows, rows._filled(0.0)))
         return found
 
-    def write_states(self, layer: int, places: Places, states: Sequence[Tensor]) -> None:
+    def write_states(self, layer: int, positions: Positions, states: Sequence[Tensor]) -> None:
         """Replace the states of a layer by those after the new tokens. Shapes: (sequences, ..) each."""
         for table, new in zip(self.states[layer], states, strict=True):
-            if places.chosen is None:
-                table[: len(places.first)] = new
+            if positions.chosen is None:
+                table[: len(positions.first)] = new
                 continue
-            for n in range(len(places.first)):
-                row = places.row(n)
+            for n in range(len(positions.first)):
+                row = positions.row(n)
                 table[row : row + 1] = new[n : n + 1]
 
     def copy_states(self, source: Any, target: Any) -> None:
@@ -250,8 +250,8 @@ class Cache(NamedTuple):
             for table in layer:
                 table[target : target + 1] = table[source : source + 1].contiguous()
 
-    def write(self, layer: int, places: Places, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Write the keys and values of new tokens; return those of the layer up to `places.end`.
+    def write(self, layer: int, positions: Positions, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Write the keys and values of new tokens; return those of the layer up to `positions.end`.
 
         Shapes: keys and values (sequences, kv heads, tokens, width); the results the same with `end` tokens.
         Dtypes: the results float32.
@@ -267,18 +267,18 @@ class Cache(NamedTuple):
             (self.values[layer], values, self.value_type),
         ):
             stored = _stored(new, type)
-            for n, p in enumerate(places.first):
-                row = places.row(n)
+            for n, p in enumerate(positions.first):
+                row = positions.row(n)
                 old[row : row + 1, :, p : p + count] = stored[n : n + 1]
-            found.append(_read(places.cached(old), type))
+            found.append(_read(positions.cached(old), type))
         return found[0], found[1]
 
-    def read(self, layer: int, places: Places) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of a layer up to `places.end`, those of this pass included. See `write`."""
+    def read(self, layer: int, positions: Positions) -> tuple[Tensor, Tensor]:
+        """Return the keys and values of a layer up to `positions.end`, those of this pass included. See `write`."""
         if layer not in self.keys:
             assert self.passed is not None
             return self.passed[layer]
-        keys, values = places.cached(self.keys[layer]), places.cached(self.values[layer])
+        keys, values = positions.cached(self.keys[layer]), positions.cached(self.values[layer])
         return _read(keys, self.key_type), _read(values, self.value_type)
 
 

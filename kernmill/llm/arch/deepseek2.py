@@ -8,7 +8,7 @@ from dataclasses import replace
 from kernmill import FormatError, Tensor, where
 
 from .architecture import Architecture, Around, Weights
-from .cache import Cache, Places
+from .cache import Cache, Positions
 from .config import Config
 from .rope import rotate, tables
 from .weight import chosen
@@ -98,7 +98,7 @@ class DeepSeek2(Architecture):
         growth = 1 + c.rope.log_multiplier * stretch
         return growth * growth / math.sqrt(c.latent.key_width)
 
-    def attention(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
+    def attention(self, n: int, x: Tensor, positions: Positions, around: Around, cache: Cache) -> Tensor:
         """Each token looks at the latent vectors of those before it."""
         c, (cosine, sine, mask) = self.config, around
         assert c.latent is not None
@@ -117,7 +117,7 @@ class DeepSeek2(Architecture):
             rotate(part, cosine, sine, by_halves=self.by_halves) for part in (q[..., plain:], both[..., rank:])
         )
         absorbed = self._by_head(n, q[..., :plain], "attn_k_b")
-        keys, values = cache.write(n, places, latent.cat(k_rotated, axis=-1).contiguous(), latent)
+        keys, values = cache.write(n, positions, latent.cat(k_rotated, axis=-1).contiguous(), latent)
         scores = absorbed.matmul(keys[..., :rank].mT) + q_rotated.contiguous().matmul(keys[..., rank:].mT)
         shares = where(mask.squeeze(1), scores * self.scale(), -math.inf).softmax(-1)
         mixed = self._by_head(n, shares.matmul(values), "attn_v_b")

@@ -16,7 +16,7 @@ from dataclasses import replace
 from kernmill import FormatError, Tensor, where
 
 from .architecture import Around, Weights
-from .cache import Cache, Places
+from .cache import Cache, Positions
 from .config import Config
 from .recurrent import RecurrentDecoder, convolved, of_text
 from .weight import parts_of
@@ -123,13 +123,13 @@ class DeltaNet(RecurrentDecoder):
         shape[axis] = times
         return wide.expand(*shape).flatten(-3, -2)
 
-    def attention(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
+    def attention(self, n: int, x: Tensor, positions: Positions, around: Around, cache: Cache) -> Tensor:
         """A delta net, or attention with a gate."""
         if self.is_recurrent(self.config, n):
-            return self.recurrent(n, x, places, cache)
+            return self.recurrent(n, x, positions, cache)
         q, k, v = self.queries_keys_values(n, x)
         q, gate = (part.flatten(-2) for part in q.unflatten(-1, (self.config.heads, 2, -1)).unbind(-2))
-        mixed = self.attended(n, q, k, v, places, around, cache)
+        mixed = self.attended(n, q, k, v, positions, around, cache)
         return self.product(n, (mixed * gate.sigmoid()).contiguous(), "attn_output")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernmill import Tensor
 
 from .architecture import Around
-from .cache import Cache, LayerMemory, Places
+from .cache import Cache, LayerMemory, Positions
 from .config import Config
 from .mamba2 import Mamba2Layers
 
@@ -40,6 +40,6 @@ class FalconH1(Mamba2Layers):
         """Keys and values, and states."""
         return super().kept(c, n)._replace(states=cls.state_shapes(c))
 
-    def attention(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
+    def attention(self, n: int, x: Tensor, positions: Positions, around: Around, cache: Cache) -> Tensor:
         """The sum of both parts."""
-        return super().attention(n, x, places, around, cache) + self.recurrent(n, x, places, cache)
+        return super().attention(n, x, positions, around, cache) + self.recurrent(n, x, positions, cache)

@@ -7,7 +7,7 @@ import math
 from kernmill import Tensor
 
 from .architecture import Architecture
-from .cache import Places
+from .cache import Positions
 
 __all__ = ["Gemma"]
 
@@ -15,9 +15,9 @@ __all__ = ["Gemma"]
 class Gemma(Architecture):
     """Scaled embeddings, and a GELU gate. Its files store 1 + w where the paper norms with 1 + w."""
 
-    def embed(self, tokens: Tensor, places: Places) -> Tensor:
+    def embed(self, tokens: Tensor, positions: Positions) -> Tensor:
         """The embedding times the root of the width."""
-        return super().embed(tokens, places) * math.sqrt(self.config.width)
+        return super().embed(tokens, positions) * math.sqrt(self.config.width)
 
     def activation(self, x: Tensor) -> Tensor:
         """GELU by its tanh formula."""

@@ -9,7 +9,7 @@ from typing import Any
 from kernmill import Tensor, cat
 
 from .architecture import Around, Weights
-from .cache import Cache, Places
+from .cache import Cache, Positions
 from .config import Config
 from .layered import LayerInputs
 from .tensors import GATED
@@ -72,9 +72,9 @@ class Gemma3n(LayerInputs):
         return shapes, needed | cls._own_shapes(c).keys()
 
     # --- streams
-    def embed(self, tokens: Tensor, places: Places) -> Tensor:
+    def embed(self, tokens: Tensor, positions: Positions) -> Tensor:
         """Four streams behind each other: the rows of the tokens, and projections of the same length."""
-        x = super().embed(tokens, places).contiguous()
+        x = super().embed(tokens, positions).contiguous()
         flat = x.flatten(0, 1).unsqueeze(0)
         more = self._projected("altup_proj", flat.expand(_STREAMS - 1, *flat.shape[1:]).contiguous(), flat)
         return cat([x, *(one.reshape(x.shape) for one in more.unbind(0))], -1).contiguous()
@@ -100,7 +100,7 @@ class Gemma3n(LayerInputs):
         routed = (self.normed(n, x, "altup_router_norm") / self.config.width).contiguous()
         return self.product(n, self.product(n, routed, "altup_router").tanh().contiguous(), name)
 
-    def layer(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
+    def layer(self, n: int, x: Tensor, positions: Positions, around: Around, cache: Cache) -> Tensor:
         """Predict the streams, compute with the first, and correct all."""
         streams = x.unflatten(-1, (_STREAMS, -1))
         mixing = self._shares(n, streams[:, :, 0], "altup_predict_coef").unflatten(-1, (_STREAMS, _STREAMS))
@@ -110,19 +110,19 @@ class Gemma3n(LayerInputs):
             for i in range(_STREAMS)
         ]  # fmt: skip
         active = predicted[0].contiguous()
-        y = self._first_stream(n, active, places, around, cache)
+        y = self._first_stream(n, active, positions, around, cache)
         factors = self._shares(n, y, "altup_correct_coef") + 1
         corrected = [part + factors[..., i : i + 1] * (y - active) for i, part in enumerate(predicted)]
         first = (corrected[0] * self.vectors[n]["altup_correct_scale.weight"]).contiguous()
-        added = self.layer_part(n, first, places)
+        added = self.layer_part(n, first, positions)
         return cat([corrected[0], *(part + added for part in corrected[1:])], -1).contiguous()
 
-    def _first_stream(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
+    def _first_stream(self, n: int, x: Tensor, positions: Positions, around: Around, cache: Cache) -> Tensor:
         """Attention, the low-rank part and the feed-forward part. Shapes: (sequences, tokens, width) to the same."""
         a = self.normed(n, x, "attn_norm").contiguous()
         low = self.product(n, self.product(n, a, "laurel_l").contiguous(), "laurel_r")
         low = a + self.normed(n, low, "laurel_post_norm")
-        part = self.normed(n, self.attention(n, a, places, around, cache), "post_attention_norm")
+        part = self.normed(n, self.attention(n, a, positions, around, cache), "post_attention_norm")
         x = ((x + part + low) * 0.5**0.5).contiguous()
         return (x + self.normed(n, self.feed_forward(n, self.normed(n, x, "ffn_norm")), "post_ffw_norm")).contiguous()
 

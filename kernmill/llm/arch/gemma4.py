@@ -7,7 +7,7 @@ from dataclasses import replace
 from kernmill import Tensor
 
 from .architecture import Around
-from .cache import Cache, Places
+from .cache import Cache, Positions
 from .config import Config
 from .experts import apart, chosen_experts
 from .layered import LayerInputs
@@ -66,13 +66,13 @@ class Gemma4(LayerInputs):
         self.has_values = [*getattr(self, "has_values", []), any(self._weights(f"blk.{n}.{name}") is not None
                                                                  for name in names)]  # fmt: skip
 
-    def layer(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
+    def layer(self, n: int, x: Tensor, positions: Positions, around: Around, cache: Cache) -> Tensor:
         """One layer, then its input, then its factor."""
-        part = self.attention(n, self.normed(n, x, "attn_norm"), places, around, cache)
+        part = self.attention(n, self.normed(n, x, "attn_norm"), positions, around, cache)
         x = x + self.normed(n, part, "post_attention_norm")
         x = x + self.normed(n, self._both_parts(n, x), "post_ffw_norm")
-        if places.inputs is not None:
-            x = x + self.layer_part(n, x.contiguous(), places)
+        if positions.inputs is not None:
+            x = x + self.layer_part(n, x.contiguous(), positions)
         scale = self.vectors[n].get("layer_output_scale.weight")
         return x if scale is None else x * scale
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernmill import SettingError, Tensor
 
 from .architecture import Weights
-from .cache import Places
+from .cache import Positions
 from .config import Config
 from .starcoder2 import StarCoder2
 from .weight import rows
@@ -35,6 +35,6 @@ class Gpt2(StarCoder2):
         """False."""
         return False
 
-    def embed(self, tokens: Tensor, places: Places) -> Tensor:
+    def embed(self, tokens: Tensor, positions: Positions) -> Tensor:
         """The rows of the tokens and of their positions."""
-        return super().embed(tokens, places) + places.rows(self.ends["position_embd.weight"], tokens.shape[1])
+        return super().embed(tokens, positions) + positions.rows(self.ends["position_embd.weight"], tokens.shape[1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernmill import Tensor
 
 from .bert import Bert
-from .cache import Places
+from .cache import Positions
 from .config import Config
 from .slopes import falling
 
@@ -30,10 +30,10 @@ class JinaBertV2(Bert):
         """False."""
         return False
 
-    def mask(self, places: Places, count: int, is_local: bool) -> Tensor:
+    def mask(self, positions: Positions, count: int, is_local: bool) -> Tensor:
         """Scores that fall with the distance of two tokens, -inf for padding."""
-        mask = super().mask(places, count, is_local)
-        return falling(mask, places, self.capacity, (self.config.heads, self.config.kv_heads))
+        mask = super().mask(positions, count, is_local)
+        return falling(mask, positions, self.capacity, (self.config.heads, self.config.kv_heads))
 
     def after_sum(self, n: int, x: Tensor, part: Tensor) -> Tensor:
         """x and attention, normed; some models add x again and norm once more."""

@@ -13,7 +13,7 @@ from typing import Any
 from kernmill import FormatError, Tensor
 
 from .architecture import Around, Weights
-from .cache import Cache, LayerMemory, Places
+from .cache import Cache, LayerMemory, Positions
 from .config import Config
 from .gemma3 import Gemma3
 from .tensors import ATTENTION
@@ -106,10 +106,10 @@ class LayerInputs(Gemma3):
         inputs = (self.norm(projected, self.ends["per_layer_proj_norm.weight"]) + own) * math.sqrt(0.5)
         return inputs.contiguous()
 
-    def layer_part(self, n: int, x: Tensor, places: Places) -> Tensor:
+    def layer_part(self, n: int, x: Tensor, positions: Positions) -> Tensor:
         """Return what the input of a layer adds to x. Shapes: (sequences, tokens, width) to the same."""
-        assert places.inputs is not None
-        gate = self.activation(self.product(n, x, "inp_gate")) * places.inputs[:, :, n].to(x.device)
+        assert positions.inputs is not None
+        gate = self.activation(self.product(n, x, "inp_gate")) * positions.inputs[:, :, n].to(x.device)
         return self.normed(n, self.product(n, gate.contiguous(), "proj"), "post_norm")
 
     def value_heads(self, n: int, v: Tensor) -> Tensor:
@@ -117,12 +117,12 @@ class LayerInputs(Gemma3):
         v = super().value_heads(n, v)
         return v * (v.square().mean(-1, keepdim=True) + self.config.epsilon).rsqrt()
 
-    def attention(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
+    def attention(self, n: int, x: Tensor, positions: Positions, around: Around, cache: Cache) -> Tensor:
         """Attend to own keys, or to those of an earlier layer."""
         if not self.shares(self.config, n):
-            return super().attention(n, x, places, around, cache)
+            return super().attention(n, x, positions, around, cache)
         c = self.config.of_layer(n)
         q = self._heads(n, self.product(n, x, "attn_q"), "attn_q_norm", c.head_width)
-        q, _ = self._positioned(n, q, q, places, around)
-        keys, values = cache.read(self.source(n), places)
+        q, _ = self._positioned(n, q, q, positions, around)
+        keys, values = cache.read(self.source(n), positions)
         return self.product(n, self.mixed(n, q, keys, values, around[2]), "attn_output")

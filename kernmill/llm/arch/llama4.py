@@ -9,7 +9,7 @@ import numpy as np
 from kernmill import Tensor
 
 from .architecture import Architecture, Around, Weights
-from .cache import Places
+from .cache import Positions
 from .config import Config
 
 __all__ = ["Llama4"]
@@ -45,19 +45,19 @@ class Llama4(Architecture):
         """True in three of four layers."""
         return n % self.period < self.period - 1
 
-    def mask(self, places: Places, count: int, is_local: bool) -> Tensor:
+    def mask(self, positions: Positions, count: int, is_local: bool) -> Tensor:
         """Build the causal mask; with `is_local` from the start of the chunk of each token."""
-        mask = super().mask(places, count, False)
+        mask = super().mask(positions, count, False)
         if not is_local:
             return mask
         every = Tensor.arange(self.capacity)
-        first = places.rows(every - every % self.chunk, count).unflatten(-1, (1, 1, -1, 1))
-        return mask & (every[: places.end] >= first)
+        first = positions.rows(every - every % self.chunk, count).unflatten(-1, (1, 1, -1, 1))
+        return mask & (every[: positions.end] >= first)
 
-    def _positioned(self, n: int, q: Tensor, k: Tensor, places: Places, around: Around) -> tuple[Tensor, Tensor]:
-        q, k = super()._positioned(n, q, k, places, around)
+    def _positioned(self, n: int, q: Tensor, k: Tensor, positions: Positions, around: Around) -> tuple[Tensor, Tensor]:
+        q, k = super()._positioned(n, q, k, positions, around)
         if not self.is_rotated[n]:
-            return q * places.rows(self._growth, q.shape[2]).unflatten(-1, (1, -1, 1)), k
+            return q * positions.rows(self._growth, q.shape[2]).unflatten(-1, (1, -1, 1)), k
         return (q, k) if self.config.experts.count == _NORMLESS else (self._unit_norm(q), self._unit_norm(k))
 
     def _unit_norm(self, x: Tensor) -> Tensor:

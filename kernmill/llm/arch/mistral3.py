@@ -10,7 +10,7 @@ import numpy as np
 from kernmill import Tensor
 
 from .architecture import Around, Weights
-from .cache import Places
+from .cache import Positions
 from .config import Config
 from .llama import Llama
 from .rope import tables
@@ -33,8 +33,8 @@ class Mistral3(Llama):
         factor = rope.attention_factor / (1 + 0.1 * rope.log_multiplier * stretch)
         return tables(replace(rope, attention_factor=factor), self.capacity, self.rope_factors())
 
-    def _positioned(self, n: int, q: Tensor, k: Tensor, places: Places, around: Around) -> tuple[Tensor, Tensor]:
-        q, k = super()._positioned(n, q, k, places, around)
+    def _positioned(self, n: int, q: Tensor, k: Tensor, positions: Positions, around: Around) -> tuple[Tensor, Tensor]:
+        q, k = super()._positioned(n, q, k, positions, around)
         if not self.config.temperature_scale:
             return q, k
-        return q * places.rows(self._growth, q.shape[2]).unflatten(-1, (1, -1, 1)), k
+        return q * positions.rows(self._growth, q.shape[2]).unflatten(-1, (1, -1, 1)), k

@@ -7,7 +7,7 @@ from dataclasses import replace
 from kernmill import Tensor
 
 from .architecture import Architecture, Weights
-from .cache import Places
+from .cache import Positions
 from .config import Config
 from .rope import tables
 
@@ -52,6 +52,6 @@ class ModernBert(Architecture):
         """GELU."""
         return x.gelu("tanh")
 
-    def embed(self, tokens: Tensor, places: Places) -> Tensor:
+    def embed(self, tokens: Tensor, positions: Positions) -> Tensor:
         """The rows of the tokens, normed."""
-        return self.norm(super().embed(tokens, places), self.ends["token_embd_norm.weight"])
+        return self.norm(super().embed(tokens, positions), self.ends["token_embd_norm.weight"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernmill import Tensor
 
 from .architecture import Around
-from .cache import Cache, LayerMemory, Places
+from .cache import Cache, LayerMemory, Positions
 from .config import Config
 from .mamba2 import Mamba2Layers
 
@@ -49,11 +49,11 @@ class NemotronH(Mamba2Layers):
         """The square of ReLU."""
         return x.relu().square()
 
-    def attention(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
+    def attention(self, n: int, x: Tensor, positions: Positions, around: Around, cache: Cache) -> Tensor:
         """The only part of a layer, whichever it is."""
         if self.config.of_layer(n).feed_forward:
             return self.feed_forward(n, x)
-        return super().attention(n, x, places, around, cache)
+        return super().attention(n, x, positions, around, cache)
 
 
 class NemotronHMoe(NemotronH):

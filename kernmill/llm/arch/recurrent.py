@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from kernmill import FormatError, Tensor
 
 from .architecture import Architecture, Around
-from .cache import Cache, LayerMemory, Places
+from .cache import Cache, LayerMemory, Positions
 from .config import Config
 
 __all__ = ["RecurrentDecoder", "convolved", "of_text"]
@@ -83,29 +83,29 @@ class RecurrentDecoder(Architecture):
         kept = super().kept(c, n)
         return kept._replace(heads=0, states=cls.state_shapes(c)) if cls.is_recurrent(c, n) else kept
 
-    def layer(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
+    def layer(self, n: int, x: Tensor, positions: Positions, around: Around, cache: Cache) -> Tensor:
         """One layer. Shapes: (sequences, tokens, width) to the same."""
         if self.has_one_part:
-            return x + self.attention(n, self.normed(n, x, self.before_attention), places, around, cache)
-        return super().layer(n, x, places, around, cache)
+            return x + self.attention(n, self.normed(n, x, self.before_attention), positions, around, cache)
+        return super().layer(n, x, positions, around, cache)
 
-    def attention(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
+    def attention(self, n: int, x: Tensor, positions: Positions, around: Around, cache: Cache) -> Tensor:
         """Attend to the tokens before, or continue the states of a recurrent layer."""
         if not self.is_recurrent(self.config, n):
-            return super().attention(n, x, places, around, cache)
-        return self.recurrent(n, x, places, cache)
+            return super().attention(n, x, positions, around, cache)
+        return self.recurrent(n, x, positions, cache)
 
-    def recurrent(self, n: int, x: Tensor, places: Places, cache: Cache) -> Tensor:
+    def recurrent(self, n: int, x: Tensor, positions: Positions, cache: Cache) -> Tensor:
         """Continue the states of a layer. Shapes: (sequences, tokens, width) to the same."""
-        result, after = self.step(n, x, self.states_of(n, x.shape[0], places, cache), places.counts)
+        result, after = self.step(n, x, self.states_of(n, x.shape[0], positions, cache), positions.counts)
         if n in cache.states:
-            cache.write_states(n, places, after)
+            cache.write_states(n, positions, after)
         return result
 
-    def states_of(self, n: int, sequences: int, places: Places, cache: Cache) -> list[Tensor]:
+    def states_of(self, n: int, sequences: int, positions: Positions, cache: Cache) -> list[Tensor]:
         """The states of a layer before the new tokens. Shapes: (sequences, ..) each."""
         if n in cache.states:
-            return cache.read_states(n, places)
+            return cache.read_states(n, positions)
         return [Tensor.zeros((sequences, *shape)) for shape in self.state_shapes(self.config)]
 
 
@@ -129,5 +129,5 @@ def convolved(x: Tensor, tail: Tensor, weight: Tensor, counts: Tensor | None) ->
         result = result + whole[:, tap : tap + count] * weight[:, tap]
     if counts is None:
         return result, whole[:, count:].contiguous()
-    places = counts.reshape(-1, 1, 1) + Tensor.arange(taps - 1).reshape(1, -1, 1)
-    return result, whole.take_along_dim(places, 1).contiguous()
+    positions = counts.reshape(-1, 1, 1) + Tensor.arange(taps - 1).reshape(1, -1, 1)
+    return result, whole.take_along_dim(positions, 1).contiguous()

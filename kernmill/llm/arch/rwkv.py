@@ -11,7 +11,7 @@ from math import prod
 from kernmill import FormatError, Tensor
 
 from .architecture import Around, Weights
-from .cache import Cache, Places
+from .cache import Cache, Positions
 from .config import Config
 from .recurrent import RecurrentDecoder
 from .weight import Weight, linear
@@ -96,23 +96,23 @@ class Rwkv(RecurrentDecoder):
             return weight.reshape(sizes).contiguous().realize()
         return super().found(name, *shape)
 
-    def embed(self, tokens: Tensor, places: Places) -> Tensor:
+    def embed(self, tokens: Tensor, positions: Positions) -> Tensor:
         """The rows of the tokens, normed."""
         ends = self.ends
-        return self.norm(super().embed(tokens, places), ends["token_embd_norm.weight"], ends["token_embd_norm.bias"])
+        return self.norm(super().embed(tokens, positions), ends["token_embd_norm.weight"], ends["token_embd_norm.bias"])
 
-    def layer(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
+    def layer(self, n: int, x: Tensor, positions: Positions, around: Around, cache: Cache) -> Tensor:
         """One layer: the states of both parts are read first and written last."""
-        first, second, heads = self.states_of(n, x.shape[0], places, cache)
+        first, second, heads = self.states_of(n, x.shape[0], positions, cache)
         part = self.normed(n, x, self.before_attention).contiguous()
-        before, first = self.shifted(part, first, places.counts)
-        mixed, heads, value = self.time_mix(n, part, before, heads, self.carried(n, x), places.counts)
+        before, first = self.shifted(part, first, positions.counts)
+        mixed, heads, value = self.time_mix(n, part, before, heads, self.carried(n, x), positions.counts)
         x = self.residual(x) + mixed
         part = self.normed(n, x, self.before_feed_forward).contiguous()
-        before, second = self.shifted(part, second, places.counts)
+        before, second = self.shifted(part, second, positions.counts)
         x = x + self.channel_mix(n, part, before)
         if n in cache.states:
-            cache.write_states(n, places, [first, second, heads])
+            cache.write_states(n, positions, [first, second, heads])
         return self.after_layer(n, x, value)
 
     def carried(self, n: int, x: Tensor) -> Tensor | None:

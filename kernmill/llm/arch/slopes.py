@@ -9,7 +9,7 @@ import numpy as np
 
 from kernmill import Tensor, where
 
-from .cache import Places
+from .cache import Positions
 
 __all__ = ["falling", "slopes"]
 
@@ -22,12 +22,12 @@ def slopes(heads: int, largest: float = 8.0) -> Tensor:
     return Tensor(np.concatenate([first, between]).astype(np.float32))
 
 
-def falling(mask: Tensor, places: Places, capacity: int, heads: tuple[int, int], largest: float = 8.0) -> Tensor:
+def falling(mask: Tensor, positions: Positions, capacity: int, heads: tuple[int, int], largest: float = 8.0) -> Tensor:
     """Scores to add that fall with the distance, and -inf where a mask is False. `heads`: of queries and of keys.
 
     Shapes: mask (sequences, 1, 1, tokens, end) -> (sequences, key heads, queries of each, tokens, end).
     """
     every = Tensor.arange(capacity)
-    seen, now = every[: places.end], places.rows(every, mask.shape[-2]).unflatten(-1, (1, 1, -1, 1))
+    seen, now = every[: positions.end], positions.rows(every, mask.shape[-2]).unflatten(-1, (1, 1, -1, 1))
     falls = (seen - now).abs().float() * -slopes(heads[0], largest).reshape(heads[1], -1, 1, 1)
     return where(mask, falls, falls._filled(float("-inf"))).contiguous()

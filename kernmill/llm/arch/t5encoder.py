@@ -7,7 +7,7 @@ import numpy as np
 from kernmill import FormatError, Tensor, where
 
 from .architecture import Architecture, Weights
-from .cache import Places
+from .cache import Positions
 from .config import Config
 
 __all__ = ["T5Encoder", "buckets"]
@@ -74,12 +74,12 @@ class T5Encoder(Architecture):
         """1: the weights contain it."""
         return 1.0
 
-    def mask(self, places: Places, count: int, is_local: bool) -> Tensor:
+    def mask(self, positions: Positions, count: int, is_local: bool) -> Tensor:
         """Biases of scores, -inf for padding."""
         every = Tensor.arange(self.capacity)
-        seen, now = every[: places.end], places.rows(every, count).unsqueeze(-1)
+        seen, now = every[: positions.end], positions.rows(every, count).unsqueeze(-1)
         falls = self._falls[seen - now + (self.capacity - 1)].movedim(-1, 1).unsqueeze(2)
-        return where(super().mask(places, count, is_local), falls, falls._filled(float("-inf"))).contiguous()
+        return where(super().mask(positions, count, is_local), falls, falls._filled(float("-inf"))).contiguous()
 
     def feed_forward(self, n: int, x: Tensor) -> Tensor:
         """A GELU gate, or ReLU without a gate."""

@@ -15,7 +15,7 @@ import numpy as np
 from kernmill import Tensor, Variable
 
 from ...captures import Jit
-from ..arch import Cache, Places, kept_by
+from ..arch import Cache, Positions, kept_by
 from ..arch.cache import CacheTypes
 from ..generate import Model
 from ..kept_states import KeptStates
@@ -55,22 +55,22 @@ class Steps:
         self._checks = Jit(self._after_each, runs_first=False)
 
     # --- captured functions
-    def _next(self, tokens: Tensor | tuple[Any], places: Places) -> Tensor:
+    def _next(self, tokens: Tensor | tuple[Any], positions: Positions) -> Tensor:
         """The logits after one token for each row. Shapes: (rows, vocabulary)."""
         table = tokens if isinstance(tokens, Tensor) else Tensor(tokens[0]).reshape(1, 1)
-        return self._logits(self._hidden(table, places).squeeze(1))
+        return self._logits(self._hidden(table, positions).squeeze(1))
 
-    def _after(self, tokens: Tensor, last: Tensor, places: Places) -> Tensor:
+    def _after(self, tokens: Tensor, last: Tensor, positions: Positions) -> Tensor:
         """The logits after token `last` of a piece. Shapes: (1, vocabulary)."""
-        hidden = self._hidden(tokens, places).take_along_dim(last.reshape(1, 1, 1), 1)
+        hidden = self._hidden(tokens, positions).take_along_dim(last.reshape(1, 1, 1), 1)
         return self._logits(hidden.squeeze(1))
 
-    def _after_each(self, tokens: Tensor, places: Places) -> Tensor:
+    def _after_each(self, tokens: Tensor, positions: Positions) -> Tensor:
         """The logits after each token of a piece. Shapes: (tokens, vocabulary)."""
-        return self._logits(self._hidden(tokens, places).squeeze(0))
+        return self._logits(self._hidden(tokens, positions).squeeze(0))
 
-    def _hidden(self, tokens: Tensor, places: Places) -> Tensor:
-        return self.model.architecture.forward(tokens, places, self.cache, LayerTemplates().layer)
+    def _hidden(self, tokens: Tensor, positions: Positions) -> Tensor:
+        return self.model.architecture.forward(tokens, positions, self.cache, LayerTemplates().layer)
 
     def _logits(self, rows: Tensor) -> Tensor:
         return self.model.architecture.logits(rows.contiguous())
@@ -92,9 +92,9 @@ class Steps:
         with self.model.turn():
             self.model._announce("next_tokens", rows)
             tokens = (self._one.bind(ids[0]),) if count == 1 else Tensor(np.array(ids, np.int32).reshape(-1, 1))
-            places = self._places([row.number for row in padded], [row.position for row in padded], 1)
+            positions = self._positions([row.number for row in padded], [row.position for row in padded], 1)
             step = self._tokens.setdefault(count, Jit(self._next, runs_first=False))
-            logits: Array = step(tokens, places).numpy()
+            logits: Array = step(tokens, positions).numpy()
         return logits[: len(rows)]
 
     def read(self, number: int, position: int, ids: Sequence[int], size: int) -> Array:
@@ -107,10 +107,10 @@ class Steps:
             tokens = Tensor(np.array([[*ids, *[0] * (size - len(ids))]], np.int32))
             last = Tensor(np.array([len(ids) - 1], np.int32))
             step = self._pieces.setdefault(size, Jit(self._after, runs_first=False))
-            places = self._places([number], [position], size)
+            positions = self._positions([number], [position], size)
             if self._kept.is_needed:
-                places = places._replace(counts=last + 1)
-            logits: Array = step(tokens, last, places).numpy()[0]
+                positions = positions._replace(counts=last + 1)
+            logits: Array = step(tokens, last, positions).numpy()[0]
         return logits
 
     def rewound(self, number: int, have: int, want: int) -> int:
@@ -139,11 +139,11 @@ class Steps:
         """Compute up to CHECKED tokens of one sequence. Shapes: (tokens, vocabulary): the logits after each."""
         with self.model.turn():
             tokens = Tensor(np.array([[*ids, *[0] * (CHECKED - len(ids))]], np.int32))
-            logits: Array = self._checks(tokens, self._places([number], [position], CHECKED)).numpy()
+            logits: Array = self._checks(tokens, self._positions([number], [position], CHECKED)).numpy()
         return logits[: len(ids)]
 
-    def _places(self, numbers: Sequence[int], first: Sequence[int], count: int) -> Places:
-        return Places.of_rows(numbers, first, count, (self.slots, self.context))
+    def _positions(self, numbers: Sequence[int], first: Sequence[int], count: int) -> Positions:
+        return Positions.of_rows(numbers, first, count, (self.slots, self.context))
 
     def warm_up(self) -> None:
         """Build the graph of every step. What is written is at positions that no text has reached."""

@@ -135,12 +135,12 @@ class ReplyReader:
         place = self._waiting.find(mark)
         if place >= 0:
             text, self._waiting = self._waiting[:place], self._waiting[place + len(mark) :]
-            yield from self._told(text, is_reasoning)
+            yield from self._parts_of(text, is_reasoning)
             self._state, self._strips = state, True
             return
         sure = len(self._waiting) - (0 if is_end else longest_overlap(self._waiting, mark))
         text, self._waiting = self._waiting[:sure], self._waiting[sure:]
-        yield from self._told(text, is_reasoning)
+        yield from self._parts_of(text, is_reasoning)
 
     def _answer(self, is_end: bool) -> Iterator[ReplyPart]:
         opens = [] if self._calls is None else list(self._calls.opens)
@@ -151,13 +151,13 @@ class ReplyReader:
         if found:
             place, _ = min(found)
             text, self._waiting = self._waiting[:place], self._waiting[place:]
-            yield from self._told(text.rstrip() if not text.strip() else text, False)
+            yield from self._parts_of(text.rstrip() if not text.strip() else text, False)
             self._state = "call"
             return
         held = 0 if is_end else max((longest_overlap(self._waiting, mark) for mark in opens), default=0)
         sure = len(self._waiting) - held
         text, self._waiting = self._waiting[:sure], self._waiting[sure:]
-        yield from self._told(text, False)
+        yield from self._parts_of(text, False)
 
     def _opening(self, is_end: bool) -> Iterator[ReplyPart]:
         """Decide what the reply begins with: reasoning, a call without a marker, or an answer."""
@@ -191,14 +191,14 @@ class ReplyReader:
         self._state = "content"
         if not calls:
             self._strips = False
-            yield from self._told(block, False)
+            yield from self._parts_of(block, False)
         else:
             self._strips = True
         for call in calls:
             yield ReplyPart(call=call, index=self._count)
             self._count += 1
 
-    def _told(self, text: str, is_reasoning: bool) -> Iterator[ReplyPart]:
+    def _parts_of(self, text: str, is_reasoning: bool) -> Iterator[ReplyPart]:
         if self._strips:
             text = text.lstrip()
         if text:
@@ -237,14 +237,14 @@ class HarmonyReader:
             ends = [(self._waiting.find(mark), mark) for mark in _ENDS if mark in self._waiting]
             if ends:
                 place, mark = min(ends)
-                yield from self._told(self._waiting[:place])
+                yield from self._parts_of(self._waiting[:place])
                 self._waiting = self._waiting[place + len(mark) :]
                 yield from self._ended()
                 continue
             held = 0 if is_end else max(longest_overlap(self._waiting, mark) for mark in _ENDS)
             sure = len(self._waiting) - held
             text, self._waiting = self._waiting[:sure], self._waiting[sure:]
-            yield from self._told(text)
+            yield from self._parts_of(text)
             return
 
     _channel = ""
@@ -253,7 +253,7 @@ class HarmonyReader:
         _, mark, rest = self._channel.partition("to=functions.")
         return rest.split("<|")[0].split()[0] if mark and rest.split("<|")[0].split() else ""
 
-    def _told(self, text: str) -> Iterator[ReplyPart]:
+    def _parts_of(self, text: str) -> Iterator[ReplyPart]:
         if not text:
             return
         if self._recipient():

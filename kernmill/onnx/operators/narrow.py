@@ -151,7 +151,7 @@ def _parsed_texts(x: Known, kind: str, code: int) -> Value:
             return Known(np.array(flat).astype(dtype.name).reshape(x.shape))
         array = np.array([float(v) for v in x.array.ravel()]).reshape(x.shape)
     except ValueError as error:
-        raise DTypeError(f"Cast: a string is no number: {error}. Change the model.") from None
+        raise DTypeError(f"Cast: a string is not a number: {error}. Change the model.") from None
     if dtype is None:
         return encoded(Tensor(array.astype(np.float32)), kind)
     return Known(tensor=Tensor(array).cast(dtype).realize())

@@ -55,7 +55,7 @@ def test_large_memory_is_kept_for_few() -> None:
         assert len(held) == 6
         more = [made.take() for _ in range(1)]
         alive = [spare.nodes[1] for spare in more]
-        assert len(made._spares) <= kept
+        assert len(made._pool) <= kept
         del alive, held
 
 

@@ -100,7 +100,7 @@ def test_grammars_of_the_command_line(asked: list[Any], tmp_path: Path, capsys: 
     assert capsys.readouterr().err.splitlines() == [
         "kernmill: run: --grammar and --json-schema are both a grammar. Give one.",
         "kernmill: run: --grammar-file /no: cannot be read: No such file or directory.",
-        "kernmill: run: --sampler-seq kz: z is none of edskypmxt.",
+        "kernmill: run: --sampler-seq kz: z must be one of edskypmxt.",
         "kernmill: run: --mirostat 3: must be from 0 to 2.",
     ]
 

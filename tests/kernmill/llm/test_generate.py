@@ -394,8 +394,8 @@ def test_a_file_is_a_model(kind: str | None, made: Callable[..., Path]) -> None:
     path = made(kind)
     model = Model.from_gguf(path, block=4)
     matrix = model.architecture.matrices[0]["attn_q.weight"]
-    is_laid = quant.are_side_by_side(dtypes.float32)
-    assert isinstance(matrix, QuantizedTensor if kind is not None else FloatMatrix if is_laid else Tensor)
+    is_interleaved = quant.prefers_interleaved_rows(dtypes.float32)
+    assert isinstance(matrix, QuantizedTensor if kind is not None else FloatMatrix if is_interleaved else Tensor)
     laid = matrix if isinstance(matrix, Tensor) else matrix.data
     (buffer,) = (node.storage for node in laid.uop.toposort() if node.storage is not None)
     assert not buffer.whole.is_borrowed  # in memory of its own, which has large pages
@@ -406,7 +406,7 @@ def test_a_file_is_a_model(kind: str | None, made: Callable[..., Path]) -> None:
         np.testing.assert_allclose(model.logits([1, 50, 60, 70, 80]).numpy(), expected.numpy(), rtol=1e-3, atol=1e-3)
     entries = gguf_format.read(path).entries
     filled = {
-        n: -(-w.shape[0] // 16) * 16 / w.shape[0] if len(w.shape) == 2 and (is_laid or kind is not None) else 1
+        n: -(-w.shape[0] // 16) * 16 / w.shape[0] if len(w.shape) == 2 and (is_interleaved or kind is not None) else 1
         for n, w in weights.items()
     }
     stored = sum((entry.stop - entry.start) * filled[name] for name, entry in entries.items())

@@ -26,8 +26,8 @@ def weight(name: str, rows: int = 21) -> QuantizedTensor:
 @pytest.fixture
 def with_dots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Written out on every device: as if it had dot products of bytes."""
-    plain = tensor._laid
-    monkeypatch.setattr(tensor, "_laid", lambda kind, device: kind.written or plain(kind, device))
+    plain = tensor._interleaved_layout
+    monkeypatch.setattr(tensor, "_interleaved_layout", lambda kind, device: kind.written or plain(kind, device))
 
 
 def test_sizes() -> None:

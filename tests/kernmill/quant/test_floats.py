@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kernmill import Context, DType, GradientError, ShapeError, Tensor, Variable, dtypes, no_grad
-from kernmill.quant import FloatMatrix, are_side_by_side, float_unit, interleave
+from kernmill.quant import FloatMatrix, float_unit, interleave, prefers_interleaved_rows
 from kernmill.runtime import WeightArena, get_device
 from tests.kernmill.against import only_on
 
@@ -87,13 +87,13 @@ def test_on_every_device(device: str) -> None:
 def test_who_reads_faster_so() -> None:
     with Context(TARGET=""):
         is_fast = float_unit("LLVM") is None
-        assert [are_side_by_side(kind, "LLVM") for kind in KINDS] == [is_fast] * 3
-        assert not are_side_by_side(dtypes.float64, "LLVM")
-        assert not are_side_by_side(dtypes.int32, "LLVM")
-        assert not are_side_by_side(None, "LLVM")
+        assert [prefers_interleaved_rows(kind, "LLVM") for kind in KINDS] == [is_fast] * 3
+        assert not prefers_interleaved_rows(dtypes.float64, "LLVM")
+        assert not prefers_interleaved_rows(dtypes.int32, "LLVM")
+        assert not prefers_interleaved_rows(None, "LLVM")
     with Context(TARGET="amx"):
-        assert not are_side_by_side(dtypes.float16, "LLVM")
-    assert not are_side_by_side(dtypes.float16, "PYTHON")
+        assert not prefers_interleaved_rows(dtypes.float16, "LLVM")
+    assert not prefers_interleaved_rows(dtypes.float16, "PYTHON")
 
 
 def test_x_of_another_width() -> None:

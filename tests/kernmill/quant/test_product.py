@@ -127,7 +127,7 @@ def test_products_of_all_forms(name: str, form: str, monkeypatch: pytest.MonkeyP
     def chosen(kind: BlockType, device: str) -> object:
         return getattr(kind, form) or (kind, dict)
 
-    monkeypatch.setattr(tensor, "_laid", chosen)
+    monkeypatch.setattr(tensor, "_interleaved_layout", chosen)
     mine = weight(name, 2)
     other = mine.interleaved()
     assert other.form is chosen(mine.type, "")[0]  # type: ignore[index]

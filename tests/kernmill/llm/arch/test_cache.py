@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kernmill import Context, SettingError, ShapeError, Tensor, dtypes, jit
-from kernmill.llm.arch import CACHE_TYPES, Cache, Config, LayerMemory, Places, kept_by
+from kernmill.llm.arch import CACHE_TYPES, Cache, Config, LayerMemory, Positions, kept_by
 from kernmill.llm.arch.weight import nbytes
 from kernmill.llm.generate import Model
 from kernmill.quant import BLOCKS
@@ -21,9 +21,9 @@ def part(count: int, start: int, sequences: int = 1) -> np.ndarray[Any, Any]:
     return (np.arange(2 * sequences * count * 6, dtype=np.float32) + start).reshape(sequences, 2, count, 6)
 
 
-def at(first: Sequence[int], count: int) -> Places:
+def at(first: Sequence[int], count: int) -> Positions:
     """Plain numbers: outside of a captured function."""
-    return Places(first, max(first) + count)
+    return Positions(first, max(first) + count)
 
 
 @pytest.mark.parametrize("device", ["LLVM", "PYTHON"])
@@ -59,14 +59,14 @@ def test_one_captured_graph_serves_every_position(tiny: Any, sequences: int, dev
         cache = small(tiny, sequences=sequences)
 
         @jit
-        def put(places: Places, keys: Tensor, values: Tensor, cache: Cache) -> Tensor:
-            return cache.write(0, places, keys, values)[0].sum()
+        def put(positions: Positions, keys: Tensor, values: Tensor, cache: Cache) -> Tensor:
+            return cache.write(0, positions, keys, values)[0].sum()
 
         wanted = np.zeros((2, sequences, 2, 8, 6), np.float32)
         for p in (0, 1, 2, 3, 7, 4, 5, 6):
             first = [p, 7 - p][:sequences]
             new = part(1, p, sequences), part(1, -p, sequences)
-            total = put(Places.bound(first, 1, 8), Tensor(new[0]), Tensor(new[1]), cache).item()
+            total = put(Positions.bound(first, 1, 8), Tensor(new[0]), Tensor(new[1]), cache).item()
             for n, place in enumerate(first):
                 wanted[0, n, :, place], wanted[1, n, :, place] = new[0][n, :, 0], new[1][n, :, 0]
             np.testing.assert_array_equal([cache.keys[0].numpy(), cache.values[0].numpy()], wanted)
@@ -81,7 +81,7 @@ def test_rows_of_a_table(tiny: Any) -> None:
 
 def test_a_step_that_does_not_fit() -> None:
     with pytest.raises(ShapeError, match=r"first0.bind: 6 is outside 0 to 5."):
-        Places.bound([6], 3, 8)
+        Positions.bound([6], 3, 8)
 
 
 def test_half_precision(tiny: Any) -> None:

@@ -11,7 +11,7 @@ from kernmill import Context, FormatError, Tensor, dtypes
 from kernmill.llm.arch import Config, weight
 from kernmill.llm.arch.weight import linear, nbytes, rows
 from kernmill.llm.generate import Model
-from kernmill.quant import QuantizedTensor, are_side_by_side
+from kernmill.quant import QuantizedTensor, prefers_interleaved_rows
 
 Array = np.ndarray[Any, Any]
 
@@ -81,7 +81,7 @@ def test_matrices_with_the_same_x_become_one(
         monkeypatch.setattr(weight, "joined", lambda matrices: None)
         apart = Model.from_gguf(path, block=4)
         rows = {name: matrix.shape[0] for name, matrix in together.architecture.matrices[0].items()}
-        if values or are_side_by_side(dtypes.float32):
+        if values or prefers_interleaved_rows(dtypes.float32):
             joined = {"attn_q.weight": 96} if values != "Q4_0" else {"attn_q.weight": 64, "attn_v.weight": 32}
             assert rows == joined | {"attn_output.weight": 32, "ffn_gate.weight": 64, "ffn_down.weight": 32}
         assert len(apart.architecture.matrices[0]) == 7
