@@ -175,7 +175,7 @@ def _gather_facts(order: list[UOp], forced: set[UOp]) -> dict[UOp, _Facts]:
             facts[node] = _Facts(reads=int(is_data), widest=size, data=size, is_bytes=is_bytes)
         elif node.op is Ops.REDUCE:
             is_tiled = _elements(node.src[0].shape) >= _TILED * max(1, below[0].widest)
-            is_tiled |= below[0].is_tiled and below[0].terms <= _SHORT_SUM
+            is_tiled |= below[0].is_tiled and (below[0].terms <= _SHORT_SUM or _extends_sum(node))
             terms = terms * _reduced(node) if node.dtype.is_int else _UNKNOWN
             facts[node] = _Facts(
                 is_heavy=True, depth=depth + 1, widest=_elements(node.shape), is_tiled=is_tiled, data=data, terms=terms
@@ -222,7 +222,9 @@ def _open_kernel(node: UOp, fusion: Fusion, in_place: bool) -> Use:
 # --- the decision ----------------------------------------------------------------------------------------------------
 def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
     fact = facts[node]
-    if node.op.group is OpGroup.MOVEMENT or node.op in (Ops.TAKE, Ops.DETACH) or _is_unpacked(uses, fact, fusion):
+    if node.op.group is OpGroup.MOVEMENT:
+        return node.op is Ops.PERMUTE and _is_scattered(node, uses, facts, fusion)
+    if node.op in (Ops.TAKE, Ops.DETACH) or _is_unpacked(uses, fact, fusion):
         return False
     if not fact.reads and fact.cost <= _CHEAP:  # no memory inputs: indices and constants only
         return False
@@ -260,6 +262,24 @@ def _is_widened(node: UOp, facts: dict[UOp, _Facts]) -> bool:
     if node.op is Ops.CAST:
         return node.src[0].dtype.size_bytes < node.dtype.size_bytes
     return node.op.group is OpGroup.COMPARE and _elements(node.shape) >= _REUSE * facts[node].widest > 0
+
+
+def _is_scattered(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
+    """True if a window slides over elements that are computed in a different order: a sum of loops is divided to find
+    them. They are read often enough to be stored anyway. Stored in the order of the window, neighbours are adjacent."""
+    places, computed = uses, node
+    while computed.op in (Ops.RESHAPE, Ops.PERMUTE):
+        places = [fusion.places.moved(computed, use) for use in places]
+        computed = computed.src[0]
+        if len(fusion.readers[computed]) > 1:
+            return False
+    if computed.op in _LEAVES or not facts[computed].reads or _is_widened(computed, facts):
+        return False
+    if not any(_evaluations(use, fusion.roots[use.kernel]) >= _REUSE * max(1, _elements(node.shape)) for use in uses):
+        return False
+    indices = {i for use in places for i in use.place}
+    divided = {part for i in indices for part in i.toposort() if part.op in (Ops.FLOORDIV, Ops.MOD)}
+    return any(len(part.src[0].ranges) > 1 for part in divided)
 
 
 def _unrolled_instances(uses: list[Use]) -> int:
@@ -383,6 +403,15 @@ def _continues(node: UOp, fusion: Fusion) -> bool:
     while len(readers) == 1 and readers[0].op.group is OpGroup.MOVEMENT and readers[0].op is not Ops.EXPAND:
         readers = fusion.readers[readers[0]]
     return len(readers) == 1 and readers[0].op is Ops.REDUCE and readers[0].arg[0] is node.arg[0]
+
+
+def _extends_sum(node: UOp) -> bool:
+    """True if this reduction and one that it reads, movement ops aside, are fused into one: `_continues` from above."""
+    inner = node.src[0]
+    while inner.op.group is OpGroup.MOVEMENT and inner.op is not Ops.EXPAND:
+        inner = inner.src[0]
+    is_same = inner.op is Ops.REDUCE and inner.arg[0] is node.arg[0]
+    return is_same and _elements(node.src[0].shape) <= _REPEATS * _elements(inner.shape)
 
 
 def _loses_its_tile(node: UOp, use: Use, fusion: Fusion) -> bool:
