@@ -16,7 +16,7 @@ consumer) and leaves enough independent rows. Tests: tests/compiler/graph/test_f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import TypeAlias
@@ -96,6 +96,7 @@ class Fusion:
     """The decision: kernels, and for every node the uses it is computed for, with the uses of its sources."""
 
     order: list[UOp]
+    packed: set[UOp]
     roots: list[KernelRoot] = field(default_factory=list[KernelRoot])
     kernel_of: dict[UOp, int] = field(default_factory=dict[UOp, int])
     uses: dict[UOp, list[Use]] = field(default_factory=dict[UOp, list[Use]])
@@ -123,12 +124,20 @@ class _Facts:
     is_bytes: bool = False  # all data are bytes, so that the node is at least as large
 
 
-def fuse(sink: UOp, forced: set[UOp], in_place: frozenset[UOp] = frozenset()) -> Fusion:
+def fuse(
+    sink: UOp,
+    forced: set[UOp],
+    in_place: frozenset[UOp] = frozenset(),
+    device_of: Mapping[UOp, str] | None = None,
+    packers: frozenset[str] = frozenset(),
+) -> Fusion:
     """Kernel borders for a closed graph.
 
-    The nodes of `forced` get memory in any case; ASSIGNs of `in_place` write into old memory.
+    The nodes of `forced` get memory in any case; ASSIGNs of `in_place` write into old memory. Products on the
+    devices of `packers` pack both operands, and round them meanwhile.
     """
-    fusion = Fusion(sink.toposort())
+    packed = {node for node, device in (device_of or {}).items() if device in packers}
+    fusion = Fusion(sink.toposort(), packed)
     for number, node in enumerate(fusion.order):
         fusion.position[node] = number
         for source in node.src:
@@ -234,7 +243,7 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
     if not (is_heavy and _depends_on_stored(node, facts, fusion)):
         if node.op is Ops.REDUCE or is_heavy:
             return len(uses) > 1 or not _inline(node, uses[0], fact, fusion)
-        if fact.cost == 0:
+        if fact.cost == 0 and (not _is_rounded(node) or node in fusion.packed):
             return False
         if len(uses) > max(_MOST_PLACES, min(_MOST_COPIES, _unrolled_instances(uses))):
             return True
@@ -262,6 +271,12 @@ def _is_widened(node: UOp, facts: dict[UOp, _Facts]) -> bool:
     if node.op is Ops.CAST:
         return node.src[0].dtype.size_bytes < node.dtype.size_bytes
     return node.op.group is OpGroup.COMPARE and _elements(node.shape) >= _REUSE * facts[node].widest > 0
+
+
+def _is_rounded(node: UOp) -> bool:
+    """True if a float becomes narrower. Several instructions round each one, and only narrow operands form pairs."""
+    is_cast = node.op is Ops.CAST and node.dtype.is_float and node.src[0].dtype.is_float
+    return is_cast and node.dtype.size_bytes < node.src[0].dtype.size_bytes
 
 
 def _is_scattered(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) -> bool:

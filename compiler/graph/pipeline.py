@@ -52,6 +52,8 @@ class Draft:
     """Bytes, of an intermediate, by device."""
     slice_alignments: Mapping[str, int] = field(default_factory=dict[str, int])
     """Bytes, of a slice of a buffer that a kernel gets as a buffer, by device; 1 where it is absent."""
+    packers: frozenset[str] = frozenset()
+    """Devices with a matrix unit: their products pack both operands, and round them meanwhile."""
 
     placed: Placed = field(init=False)
     """The graph with copies, and the devices of nodes without data of their own."""
@@ -113,8 +115,9 @@ GRAPH_PIPELINE: tuple[GraphPass, ...] = (
     GraphPass("choose_in_place", lambda d: choose_in_place(d.placed.roots, d.in_place, d.refused), "targets",
               ("place",),
               "an assignment that may not overwrite its old value needs a separate buffer, which fusion decides"),
-    GraphPass("fuse", lambda d: fuse(d.stored.sink, d.stored.nodes, frozenset(d.targets)), "fusion",
-              ("choose_stored", "choose_in_place"),
+    GraphPass("fuse",
+              lambda d: fuse(d.stored.sink, d.stored.nodes, frozenset(d.targets), d.device_of, d.packers), "fusion",
+              ("find_devices", "choose_stored", "choose_in_place"),
               "kernel borders must exist before loops do; every use of a node gets its index here (rangeify)"),
     GraphPass("build_kernels", lambda d: build_kernels(d.fusion, d.stored, d.targets, d.device_of), "built",
               ("find_devices", "fuse"),

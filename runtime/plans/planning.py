@@ -35,9 +35,10 @@ def planned(
     limits = {name: get_device(name).limits for name in names}
     alignments = {name: limit.alignment for name, limit in limits.items()}
     slices = {name: limit.slice_alignment for name, limit in limits.items()}
+    packers = frozenset(name for name in names if get_device(name).target.units)
     text = ""
     for left in reversed(range(_ROUNDS)):
-        draft = plan_graph(Draft(roots, devices, in_place, default, table, price, alignments, slices))
+        draft = plan_graph(Draft(roots, devices, in_place, default, table, price, alignments, slices, packers))
         plan, memory = draft.plan, draft.memory
         if table is None or not (full := _full(plan, memory, table)):
             return plan, memory

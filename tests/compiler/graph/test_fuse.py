@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kernmill.compiler import Draft, plan_graph
 from kernmill.ir import (
     Ops,
     UOp,
@@ -168,6 +169,14 @@ def test_a_costly_value_read_in_a_loop_is_stored() -> None:
     """Each exp would be computed 64 times inside the product."""
     assert len(names(matmul(A.alu(Ops.EXP), B))) == 2
     assert len(names(matmul(elementwise(Ops.ADD, A, A), B))) <= 2
+
+
+def test_operands_are_rounded_once() -> None:
+    """Weights in float32, products in bfloat16: each tile of rows rounded the weight again. Matrix units pack it."""
+    rounded = matmul(A, B.cast(dtypes.bfloat16).cast(F32))
+    assert names(rounded) == ["map_48x64", "sum_32x64_k48"]
+    draft = Draft((rounded,), ("LLVM",) * 2, frozenset(), "LLVM", packers=frozenset({"LLVM"}))
+    assert [kernel.name for kernel in kernels(plan_graph(draft).plan)] == ["sum_32x64_k48"]
 
 
 def test_a_window_slides_over_elements_in_its_own_order() -> None:

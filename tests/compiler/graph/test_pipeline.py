@@ -12,7 +12,17 @@ from kernmill.ir import Kernel, assign
 from tests.compiler.kernels import data, matmul, softmax
 
 FOLDER = Path(__file__).resolve().parents[3] / "compiler" / "graph"
-GIVEN = {"roots", "devices", "in_place", "default_device", "table", "price", "alignments", "slice_alignments"}
+GIVEN = {
+    "roots",
+    "devices",
+    "in_place",
+    "default_device",
+    "table",
+    "price",
+    "alignments",
+    "slice_alignments",
+    "packers",
+}
 
 
 def test_every_pass_stands_behind_those_it_needs() -> None:
