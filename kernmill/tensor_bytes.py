@@ -10,12 +10,12 @@ from math import prod
 from typing import Any
 
 from kernmill.ir import DType, dtypes, reshape
-from kernmill.runtime import Buffer, WeightArena, allocate_buffer, buffer_node, current_recording, upload
+from kernmill.runtime import Buffer, WeightArena, allocate_buffer, buffer_node, current_recording, get_device, upload
 
 from .lazy import device_name
 from .tensor import Tensor, _stored
 
-__all__ = ["bytes_of", "in_new_memory", "joined_in_memory", "tensor_over"]
+__all__ = ["bytes_of", "host_memory", "in_new_memory", "joined_in_memory", "tensor_over"]
 
 
 def tensor_over(
@@ -33,6 +33,17 @@ def tensor_over(
     array = raw.view(stored.newbyteorder("<")).astype(stored, copy=False)
     place = device_name(device)
     return Tensor._make(reshape(upload(array, dtype, place, borrow=borrow), tuple(shape)), place)
+
+
+def host_memory(size_bytes: int, device: str | None = None) -> memoryview:
+    """Return new memory for bytes that `tensor_over` will borrow. It is a block of the device's allocator, which
+    reuses blocks, if kernels there work on memory of the host."""
+    place = device_name(device)
+    limits = get_device(place).limits
+    if not size_bytes or not (limits.is_host_visible and limits.wraps_host_memory):
+        return memoryview(bytearray(size_bytes))
+    memory: memoryview = allocate_buffer(place, dtypes.uint8, size_bytes).host_array().data
+    return memory
 
 
 def in_new_memory(

@@ -43,13 +43,13 @@ def opened(path: str | os.PathLike[str], kind: str) -> Generator[tuple[BinaryIO,
         raise FormatError(f"{where}: cannot be read: {error}. Give the path of a {kind} file.") from None
 
 
-def read_into(file: BinaryIO, start: int, size: int) -> memoryview:
-    """These bytes of a file in new memory.
+def read_into(memory: memoryview, file: BinaryIO, start: int) -> memoryview:
+    """Fill the memory with the bytes of a file from `start` on, and return it.
 
     Raises:
         FormatError: the file has become shorter.
     """
-    memory = memoryview(bytearray(size))
+    size = len(memory)
     file.seek(start)
     if (count := file.readinto(memory)) != size:  # type: ignore[attr-defined]
         raise FormatError(

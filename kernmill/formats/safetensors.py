@@ -14,7 +14,7 @@ import json
 import math
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,13 +66,23 @@ class SafetensorsFile:
         return self.data[entry.start : entry.stop]
 
 
-def read(path: str | os.PathLike[str], *, mmap: bool = False, has_values: bool = True) -> SafetensorsFile:
+def _new_memory(size: int) -> memoryview:
+    return memoryview(bytearray(size))
+
+
+def read(
+    path: str | os.PathLike[str],
+    *,
+    mmap: bool = False,
+    has_values: bool = True,
+    allocate: Callable[[int], memoryview] = _new_memory,
+) -> SafetensorsFile:
     """Open a file and check all of its header. The tensors are read into memory, each separately.
 
     `mmap` maps the file instead: its bytes are read when they are used. Then the file must not be truncated while a
     tensor is alive: the system ends a program (SIGBUS) that reads missing bytes. Overwriting the file changes the
     tensors. One that `write` replaces remains intact for readers that have it open. Without `has_values` only the
-    header is read.
+    header is read. `allocate` gives memory for the bytes of a tensor.
 
     Raises:
         FormatError: the file does not exist, cannot be read, or is invalid.
@@ -89,7 +99,9 @@ def read(path: str | os.PathLike[str], *, mmap: bool = False, has_values: bool =
             head += file.read(length - 1)
         found = parse(memoryview(head), where, size)
         if has_values:
-            found.copies = {e.name: read_into(file, e.start, e.stop - e.start) for e in found.entries.values()}
+            found.copies = {
+                e.name: read_into(allocate(e.stop - e.start), file, e.start) for e in found.entries.values()
+            }
     return found
 
 

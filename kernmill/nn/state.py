@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from kernmill.ir import DType, DTypeError, FormatError, LazyModule
@@ -11,7 +12,7 @@ from kernmill.ir import DType, DTypeError, FormatError, LazyModule
 from ..arguments import with_sentences
 from ..formats import kinds, nested, safetensors
 from ..tensor import Tensor
-from ..tensor_bytes import bytes_of, tensor_over
+from ..tensor_bytes import bytes_of, host_memory, tensor_over
 from .module import Module
 
 __all__ = ["load", "load_metadata", "save"]
@@ -81,7 +82,7 @@ def load(path: str | os.PathLike[str], device: str | None = None, *, mmap: bool 
         return _quant.load(path, device, mmap=mmap)
     if kind == "index":
         return _of_shards(path, device, mmap)
-    file, where = safetensors.read(path, mmap=mmap), os.fspath(path)
+    file, where = safetensors.read(path, mmap=mmap, allocate=partial(host_memory, device=device)), os.fspath(path)
     found = {
         n: _tensor(file.values(n), e.dtype, e.shape, device, f"{where}: tensor {n!r}") for n, e in file.entries.items()
     }
