@@ -1,17 +1,22 @@
 """Recurrent layers: RNN, LSTM and GRU. Names of arguments and tensors, shapes and the order of gates are PyTorch's.
 
-A layer is unrolled over the sequence: a different length is a different graph, and another capture.
+A layer is unrolled over the sequence: a different length is a different graph, and another capture. Without gradients,
+and outside of `jit`, a layer captures itself when a shape comes again: the graph of a sequence has thousands of nodes.
 """
 
 from __future__ import annotations
 
 import math
 import reprlib
+import weakref
 from collections.abc import Sequence
+from typing import Any
 
 from kernmill.ir import DType, SettingError, ShapeError, dtypes, show_shape
 
 from ..arguments import is_whole
+from ..captures import jit
+from ..lazy import grad_state
 from ..methods.movement import cat, stack
 from ..tensor import Tensor
 from .module import Module
@@ -20,6 +25,12 @@ __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
 
 
 _MOST_LAYERS = 1 << 12  # a layer has a separate attribute for each weight and is part of each graph
+
+
+_MOST_CAPTURED = 8  # shapes of a layer: each capture keeps its intermediates, and jit warns above 16
+_MOST_MET = 64  # shapes that are noted in order to find those that come again
+_met: weakref.WeakKeyDictionary[Recurrent, dict[Any, bool]] = weakref.WeakKeyDictionary()
+"""The shapes of earlier calls without gradients; True: it is captured."""
 
 
 class Recurrent(Module):
@@ -63,7 +74,25 @@ class Recurrent(Module):
 
     def _run(self, x: Tensor, given: Sequence[Tensor] | None) -> tuple[Tensor, list[Tensor]]:
         """Return the last layer's values at each position, and the states after the last one, in the order of
-        layers."""
+        layers. They are captured if gradients are off, no number is random, and the shape was met before."""
+        if grad_state() or (self.dropout and self.training):
+            return self._unrolled(x, given)
+        met, shape = _met.setdefault(self, {}), (x.shape, given is None)
+        if shape in met and (met[shape] or sum(met.values()) < _MOST_CAPTURED):
+            met[shape] = True
+            replayed: tuple[Tensor, list[Tensor]] = self._captured(x, given)
+            return replayed
+        found = self._unrolled(x, given)
+        met[shape] = False
+        if len(met) > _MOST_MET:
+            del met[next(known for known, is_captured in met.items() if not is_captured)]
+        return found
+
+    @jit
+    def _captured(self, x: Tensor, given: Sequence[Tensor] | None) -> tuple[Tensor, list[Tensor]]:
+        return self._unrolled(x, given)
+
+    def _unrolled(self, x: Tensor, given: Sequence[Tensor] | None) -> tuple[Tensor, list[Tensor]]:
         name, wide = type(self).__name__, self.input_size
         if x.ndim not in (2, 3) or x.uop.shape[-1] != wide or not all(isinstance(s, int) and s for s in x.uop.shape):
             raise ShapeError(

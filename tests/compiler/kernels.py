@@ -132,8 +132,11 @@ def convolution(x: UOp, w: UOp, stride: int = 1) -> UOp:
 
 
 # --- schedules -------------------------------------------------------------------------------------------------------
-def scheduled(*roots: UOp, in_place: Sequence[int] = (), devices: Sequence[str] = ("LLVM",) * 8) -> GraphPlan:
-    return plan_graph(Draft(roots, devices, frozenset(in_place), "LLVM")).plan
+def scheduled(
+    *roots: UOp, in_place: Sequence[int] = (), devices: Sequence[str] = ("LLVM",) * 8, has_unit: bool = False
+) -> GraphPlan:
+    packers = frozenset(devices if has_unit else ())
+    return plan_graph(Draft(roots, devices, frozenset(in_place), "LLVM", packers=packers)).plan
 
 
 def kernels(schedule: GraphPlan) -> list[Kernel]:
@@ -144,9 +147,9 @@ def names(*roots: UOp, in_place: Sequence[int] = ()) -> list[str]:
     return [kernel.name for kernel in kernels(scheduled(*roots, in_place=in_place))]
 
 
-def only(*roots: UOp) -> UOp:
+def only(*roots: UOp, has_unit: bool = False) -> UOp:
     """The AST of a graph that is one kernel."""
-    (kernel,) = kernels(scheduled(*roots))
+    (kernel,) = kernels(scheduled(*roots, has_unit=has_unit))
     return kernel.ast
 
 

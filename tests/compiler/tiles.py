@@ -35,7 +35,7 @@ def product(
     for slot, (shape, dtype, is_turned, found) in enumerate(zip(shapes, pair, turned, kept, strict=True)):
         operand = data(slot, *(shape[::-1] if is_turned else shape), dtype=found or dtype).cast(dtype).cast(wide)
         operands.append(permute(operand, (1, 0)) if is_turned else operand)
-    return only(matmul(*operands))
+    return only(matmul(*operands), has_unit=True)
 
 
 def laid(
@@ -47,4 +47,4 @@ def laid(
     wide = dtypes.int32 if dtype.is_int else dtypes.float32
     left = reshape(permute(left, (0, 2, 1, 3)), (rows, inner))
     right = reshape(permute(right, (1, 3, 0, 2)), (inner, columns))
-    return only(matmul(left.cast(wide), right.cast(wide)))
+    return only(matmul(left.cast(wide), right.cast(wide)), has_unit=True)
