@@ -66,8 +66,9 @@ def grammar(command: str, given: argparse.Namespace) -> tuple[str, str] | None:
 
 
 def adapters(given: argparse.Namespace) -> dict[str, float]:
-    """Return the adapters of a command line by path, with their scales."""
-    return {**dict.fromkeys(given.lora or (), 1.0), **dict(given.lora_scaled or ())}
+    """Return the adapters and control vectors of a command line by path, with their scales."""
+    plain = [*(given.lora or ()), *(given.control_vector or ())]
+    return {**dict.fromkeys(plain, 1.0), **dict([*(given.lora_scaled or ()), *(given.control_vector_scaled or ())])}
 
 
 def template(command: str, given: argparse.Namespace) -> str | None:

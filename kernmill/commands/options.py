@@ -170,6 +170,8 @@ _TEMPLATE = (
 _ADAPTERS = (
     Option("--lora", str, None, "a LoRA adapter, a GGUF file; may be repeated", "FILE", repeats=True),
     Option("--lora-scaled", _scaled, None, "the same with a scale; may be repeated", "FILE:SCALE", repeats=True),
+    Option("--control-vector", str, None, "a control vector, a GGUF file; may be repeated", "FILE", repeats=True),
+    Option("--control-vector-scaled", _scaled, None, "the same with a scale; may be repeated", "FILE:SCALE", repeats=True),
 )
 _SAMPLING = (
     Option("--temperature --temp", float, 0.8, "sampling temperature, 0 = greedy", "N"),
@@ -319,7 +321,8 @@ _OTHERS = (  # names of llama.cpp (also with a -suffix) that would change the re
     ("-bf --binary-file", "Give a text with -f FILE."),
     ("-hf -hfr --hf-repo --hf -hff --hf-file -mu --model-url -dr --docker-repo", "Download the GGUF file, and give its path: -m FILE."),
     ("-md --model-draft --draft --spec-type", "kernmill serve checks guesses of a draft model. Remove it here."),
-    ("--control-vector -mm --mmproj --image --audio -ctkd -ctvd", "Only the model of the file runs, on text, without additions."),
+    ("-mm --mmproj --image --audio -ctkd -ctvd", "Only the model of the file runs, on text, without additions."),
+    ("--control-vector-layer-range", "All layers are changed that the control vector has. Take the others out of its file."),
     ("--rope --yarn -gan --grp-attn -gaw --override-kv", "The file says how the model computes. Change the file."),
     ("--context-shift", "A text ends where the context is full, and a conversation continues without its oldest exchanges."),
     ("-pg -d --n-depth -embd --embeddings", "Prompt lengths are -p N,N, generated lengths -n N,N; each test begins with an empty context."),

@@ -1,13 +1,14 @@
-"""Adapters (LoRA): small matrices in a GGUF file that change a model while it runs, without a copy of its weights.
+"""Adapters: GGUF files that change a model while it runs, without a copy of its weights.
 
-Of a matrix W with a pair A, B the product is W x + scale * B (A x). Several adapters add up. Scales are tensors:
-one graph serves all of them.
+LoRA has small matrices: of a matrix W with a pair A, B the product is W x + scale * B (A x). A control vector has a
+direction for each layer, which is added, times the scale, to the state after the layer. Several adapters add up. What
+depends on scales is a tensor: one graph serves all of them.
 """
 
 from __future__ import annotations
 
 import numbers
-import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,11 +20,11 @@ from kernmill import FormatError, SettingError, Tensor
 from ..formats import gguf
 from ..formats.quoting import escaped, quoted
 from ..quant import load_tensor
-from .arch import Weight
+from .arch import Architecture, Config, Weight
 from .arch.weight import linear, nbytes, rows
 from .model_file import naming
 
-__all__ = ["AdaptedMatrix", "Adapter", "Given", "adapters_of"]
+__all__ = ["AdaptedMatrix", "Adapter", "ControlVector", "Given", "adapters_of"]
 
 _FIRST, _SECOND = ".lora_a", ".lora_b"
 _EMBEDDING = "token_embd.weight"
@@ -94,9 +95,8 @@ class Adapter:
         SettingError: a scale that is not a finite number.
     """
 
-    def __init__(self, path: str | os.PathLike[str], scale: float, architecture: str) -> None:
-        self.path, self.scale = os.fspath(path), _checked_scale(scale)
-        self._file = gguf.read(path)
+    def __init__(self, file: gguf.GGUFFile, scale: float, architecture: str) -> None:
+        self.path, self.scale, self._file = file.paths[0], _checked_scale(scale), file
         self._factors: dict[int, Tensor] = {}  # by rank
         with naming(self._file):
             metadata = self._file.metadata
@@ -173,13 +173,79 @@ class Adapter:
         return np.array(self.scale * self._alpha / rank if self._alpha else self.scale, np.float32)
 
 
+class ControlVector:
+    """A control vector of a model, and its scale, which can be changed between two texts.
+
+    Raises:
+        FormatError: the file cannot be read, or its directions are not for such a model.
+        SettingError: a scale that is not a finite number.
+    """
+
+    def __init__(self, file: gguf.GGUFFile, scale: float, config: Config) -> None:
+        self.path, self.scale = file.paths[0], _checked_scale(scale)
+        self._directions: dict[int, np.ndarray[Any, Any]] = {}
+        self._added: dict[int, Tensor] = {}
+        with naming(file):
+            hint = file.metadata.get("controlvector.model_hint", config.name)
+            if hint != config.name:
+                raise FormatError(
+                    f"the control vector is for a model of architecture {quoted(hint)}, and this one is {config.name}."
+                )
+            for name in file.entries:
+                found = re.fullmatch(r"direction\.(\d{1,9})", name)
+                layer = int(found[1]) if found else 0
+                if not 1 <= layer < config.layers:
+                    raise FormatError(
+                        f"a control vector has a tensor direction.N for each layer N from 1 to {config.layers - 1}, "
+                        f"and this one has {escaped(name)}: it is for another model."
+                    )
+                direction = load_tensor(file, name, copied=True)
+                if not isinstance(direction, Tensor) or direction.shape != (config.width,):
+                    raise FormatError(
+                        f"{escaped(name)} has shape {tuple(direction.shape)}, and the states of this model have "
+                        f"{config.width} floats: the control vector is for another model."
+                    )
+                self._directions[layer] = direction.float().numpy()
+            if not self._directions:
+                raise FormatError("a control vector without a tensor direction.N changes nothing.")
+
+    def attach(self, architecture: Architecture) -> None:
+        """Have the layers of a model add their directions, each on the device of its layer."""
+        homes = architecture.config.homes
+        for layer in self._directions:
+            device = homes[layer] if homes else None
+            self._added[layer] = Tensor(self._value(layer), device=device).realize()
+            architecture.added.setdefault(layer, []).append(self._added[layer])
+
+    def adapted(self, name: str, weight: Weight) -> Weight:
+        """Return the weight: a control vector changes none."""
+        return weight
+
+    def check_all_used(self) -> None:
+        """Nothing is left to check: the model has all layers that the file names."""
+
+    def rescale(self, scale: float) -> None:
+        """Change the scale."""
+        self.scale = _checked_scale(scale)
+        for layer, added in self._added.items():
+            added.assign(Tensor(self._value(layer), device=added.device)).realize()
+
+    def _value(self, layer: int) -> np.ndarray[Any, Any]:
+        return np.asarray(self._directions[layer] * np.float32(self.scale), np.float32)
+
+
 Given = Mapping[str, float] | Sequence[str]  # paths, with a scale each or without
 
 
-def adapters_of(given: Given, architecture: str) -> list[Adapter]:
-    """Open adapters for a model of an architecture: paths with a scale each, or without (1)."""
+def adapters_of(given: Given, config: Config) -> list[Adapter | ControlVector]:
+    """Open LoRA adapters and control vectors for a model: paths with a scale each, or without (1)."""
     scales = given if isinstance(given, Mapping) else dict.fromkeys(given, 1.0)
-    return [Adapter(path, scale, architecture) for path, scale in scales.items()]
+    found: list[Adapter | ControlVector] = []
+    for path, scale in scales.items():
+        file = gguf.read(path)
+        is_vector = file.metadata.get("general.architecture") == "controlvector"
+        found.append(ControlVector(file, scale, config) if is_vector else Adapter(file, scale, config.name))
+    return found
 
 
 def _checked_scale(scale: object) -> float:

@@ -42,7 +42,7 @@ from ..captures import Jit
 from ..formats import gguf
 from ..formats.quoting import quoted
 from ..quant import MANY_ROWS, float_unit
-from .adapters import Adapter, Given, adapters_of
+from .adapters import Adapter, ControlVector, Given, adapters_of
 from .arch import ARCHITECTURES, Architecture, Cache, Config, Positions, Weight, kept_by
 from .arch.cache import CacheTypes
 from .arch.part import Absent
@@ -123,7 +123,7 @@ class Model:
         self.cache_type = cache_type
         self.metadata: Mapping[str, Any] = {}
         self.split: Split | None = None
-        self.adapters: tuple[Adapter, ...] = ()
+        self.adapters: tuple[Adapter | ControlVector, ...] = ()
         self.changes = 0  # of the scales of adapters: keys and values before one are not those after it
         self.block, self.large_block = (min(size, capacity) for size in sizes)
         if not config.homes:
@@ -194,7 +194,7 @@ class Model:
 
         `arena`: the result of an earlier `arena_for` for the file. `device`: such as "CL", or several in order
         of preference, over which the layers are split: "CL,LLVM"; default: the setting DEVICE. `wanted`: how to split.
-        `adapters`: paths of LoRA files, or a dict of paths and scales.
+        `adapters`: paths of LoRA files and control vectors, or a dict of paths and scales.
 
         Weights keep their bits. They are copied now, matrices in the layout that products read fastest; no tensor of
         the file is read again.
@@ -206,7 +206,7 @@ class Model:
             with Context(DEVICE=canonical_devices(device)):
                 return cls.from_gguf(source, arena=arena, wanted=wanted, adapters=adapters, **options)
         file = _opened(source)
-        used, opened = set[str](), list[Adapter]()
+        used, opened = set[str](), list[Adapter | ControlVector]()
         with naming(file):
             own, config, split = _divided(file, wanted, adapters, options)
         device_of = (lambda _: default_device()) if split is None else split.device_of
@@ -229,13 +229,15 @@ class Model:
 
         beside = 2 * min(1, int(setting("COMPILER_PROCESS")))  # many kernels will be compiled, a few at a time
         with naming(file), Context(COMPILER_PROCESS=beside), Progress("loading", len(own.entries), "tensor") as bar:
-            opened += adapters_of(adapters, config.name)
+            opened += adapters_of(adapters, config)
             model = cls.of(file.metadata, weight, split=split, config=config, **options)
             for each in arenas.values():
                 each.close()
             check_all_used(file, used | (file.entries.keys() - own.entries.keys()), model.config)
         for adapter in opened:
             adapter.check_all_used()
+            if isinstance(adapter, ControlVector):
+                adapter.attach(model.architecture)
         model.adapters = tuple(opened)
         return model
 

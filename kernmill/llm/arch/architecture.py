@@ -76,6 +76,7 @@ class Architecture(LayerTensors):
             else:
                 self.matrices.append({})
                 self.vectors.append({})
+        self.added: dict[int, list[Tensor]] = {}  # by layer: what control vectors add to its result
         self.is_local = [self.has_window(n) for n in range(config.layers)]
         self.is_rotated = [self.has_rope(n) for n in range(config.layers)]
         self.rope = {is_local: self.rope_tables(is_local) for is_local in set(self.is_local)}
@@ -161,12 +162,13 @@ class Architecture(LayerTensors):
             matrices, vectors = self.matrices[n], self.vectors[n]
             if self.config.homes:
                 x = x.to(self.config.homes[n])
-            build = partial(self.layer, n, x, positions, around[self.is_local[n]], cache)
+            build = partial(self._changed_layer, n, x, positions, around[self.is_local[n]], cache)
             if layers is None:
                 x = build()
                 continue
-            kind = (self.variant(n), *matrices, *vectors)
-            weights = [*matrices.values(), *vectors.values()]
+            added = self.added.get(n, ())
+            kind = (self.variant(n), len(added), *matrices, *vectors)
+            weights = [*matrices.values(), *vectors.values(), *added]
             x = layers(kind, x, weights, cache.of_layer(n), build)
         if self.config.homes:
             x = x.to(self.config.homes[-1])
@@ -174,6 +176,13 @@ class Architecture(LayerTensors):
             return part.passed_on(x)
         x = self.finished(x)
         return self.norm(x, self.ends.get("output_norm.weight"), self.ends.get("output_norm.bias"))
+
+    def _changed_layer(self, n: int, x: Tensor, positions: Positions, around: Around, cache: Cache) -> Tensor:
+        """One layer, and the directions of control vectors."""
+        x = self.layer(n, x, positions, around, cache)
+        for direction in self.added.get(n, ()):
+            x = x + direction
+        return x
 
     def layer_inputs(self, tokens: Tensor, x: Tensor) -> Tensor | None:
         """Return what layers take in addition to x; None: nothing. Shapes: (sequences, tokens, layers, width)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +16,12 @@ from kernmill.ir import FormatError, SettingError
 from kernmill.llm import Model
 from kernmill.llm.engine import Engine, GenerationRequest
 from kernmill.quant import save
-from tests.tiny_models import CASES, metadata_of, weights_of, write
+from tests.tiny_models import CASES, SIZES, metadata_of, weights_of, write
 
 Array = np.ndarray[Any, Any]
 IDS = [1, 5, 9, 200, 33, 12, 7]
 NAMES = ("attn_q", "attn_v", "attn_output", "ffn_down", "ffn_up")
+WIDTH = int(SIZES["embedding_length"])
 TIED = replace(CASES["llama"], is_tied=True)
 
 
@@ -147,3 +149,45 @@ def test_another_number_of_scales(tmp_path: Path) -> None:
         pytest.raises(SettingError, match=r"^rescale: 1 scales, and the model has 0 adapters\.$"),
     ):
         model.rescale([1.0])
+
+
+# --- control vectors
+def write_vector(path: Path, directions: Mapping[int, Array], **keys: Any) -> str:
+    metadata = {"general.architecture": "controlvector", "controlvector.model_hint": "llama"}
+    tensors = {f"direction.{layer}": Tensor(np.asarray(value, np.float32)) for layer, value in directions.items()}
+    save(path, tensors, metadata | {key.replace("__", "."): value for key, value in keys.items()})
+    return str(path)
+
+
+def test_a_control_vector_is_added_after_its_layer(tmp_path: Path) -> None:
+    """As a bias of the last product of the layer, which the file of another model has."""
+    chance = np.random.default_rng(3)
+    weights, path = weights_of(TIED), tmp_path / "model.gguf"
+    vectors = [{layer: chance.standard_normal(WIDTH) for layer in layers} for layers in ((1, 2), (2,))]
+    given = {write_vector(tmp_path / f"{n}.gguf", one): 0.5 + n for n, one in enumerate(vectors)}
+    plain = logits_of(path, weights, TIED)
+    added = {0: np.zeros(WIDTH), 1: 0.5 * vectors[0][1], 2: 0.5 * vectors[0][2] + 1.5 * vectors[1][2]}
+    biases = {f"blk.{layer}.ffn_down.bias": np.asarray(value, np.float32) for layer, value in added.items()}
+    wanted = logits_of(tmp_path / "biased.gguf", weights | biases, TIED)
+    with Model.from_gguf(path, tokenizer=None, capacity=64, adapters=given) as model:
+        np.testing.assert_allclose(model.logits(IDS).numpy(), wanted, rtol=1e-4, atol=1e-4)
+        model.rescale([0, 0])
+        np.testing.assert_allclose(model.logits(IDS).numpy(), plain, rtol=1e-4, atol=1e-4)
+
+
+OTHER_MODELS = [
+    ({0: WIDTH}, {}, "a tensor direction.N for each layer N from 1 to 2, and this one has direction.0: it is for"),
+    ({3: WIDTH}, {}, "a tensor direction.N for each layer N from 1 to 2, and this one has direction.3: it is for"),
+    ({1: 7}, {}, f"direction.1 has shape (7,), and the states of this model have {WIDTH} floats: the control vector"),
+    ({1: WIDTH}, {"controlvector__model_hint": "qwen2"}, "is for a model of architecture 'qwen2', and this one is"),
+]
+
+
+@pytest.mark.parametrize(("directions", "keys", "sentence"), OTHER_MODELS)
+def test_a_control_vector_of_another_model(
+    directions: dict[int, int], keys: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    model = write(TIED, tmp_path / "model.gguf")
+    vector = write_vector(tmp_path / "vector.gguf", {n: np.ones(size) for n, size in directions.items()}, **keys)
+    with pytest.raises(FormatError, match=re.escape(sentence)):
+        Model.from_gguf(model, adapters=[vector])
