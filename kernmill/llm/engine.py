@@ -310,12 +310,31 @@ class Engine:
                 # the last token is computed again: its logits are needed
                 same = min(common_length(slot.seen, task.ids), len(task.ids) - 1)
                 same = self._steps.rewound(slot.number, len(slot.seen), same)
-                slot.seen, slot.task, slot.used = slot.seen[:same], task, self._counts["steps"]
+                same = self._shared_prefix(slot, task, same)
+                slot.seen, slot.task, slot.used = task.ids[:same], task, self._counts["steps"]
                 if self._draft is not None:
                     self._draft.begin(slot.number)
                 task.generation.usage = Usage(task.prompt_tokens, same)
                 self._counts["prompt_tokens"] += task.prompt_tokens
                 self._counts["cached_tokens"] += same
+
+    def _shared_prefix(self, slot: Slot, task: Task, same: int) -> int:
+        """Copy the tokens that a slot lacks of a prompt from the slot that holds most of it, which may be busy.
+
+        Returns how many tokens of the prompt the slot holds then. A state is that of the last token only, so a model
+        with states copies nothing.
+        """
+        if self._steps.has_states:
+            return same
+        current = [one for one in self._slots if one is not slot and one.change == self.model.changes]
+        longest = max(current, key=lambda one: common_length(one.seen, task.ids), default=None)
+        if longest is None:
+            return same
+        most = min(common_length(longest.seen, task.ids), len(task.ids) - 1)
+        if most <= same:
+            return same
+        self._steps.copy_prefix(longest.number, slot.number, same, most)
+        return most
 
     def _forget_changed(self, free: Sequence[Slot]) -> None:
         """Forget what slots hold from before the scales of adapters changed."""

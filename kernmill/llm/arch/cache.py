@@ -244,6 +244,12 @@ class Cache(NamedTuple):
                 row = positions.row(n)
                 table[row : row + 1] = new[n : n + 1]
 
+    def copy_tokens(self, source: Any, target: Any, position: Any, count: int) -> None:
+        """Replace `count` keys and values of a sequence, from a position on, by those of another at the same ones."""
+        for table in (*self.keys.values(), *self.values.values()):
+            taken = table[source : source + 1, :, position : position + count].contiguous()
+            table[target : target + 1, :, position : position + count] = taken
+
     def copy_states(self, source: Any, target: Any) -> None:
         """Replace the states of a row by those of another: rows are numbers of sequences, kept ones behind."""
         for layer in self.states.values():

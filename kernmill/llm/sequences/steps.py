@@ -26,6 +26,7 @@ __all__ = ["CHECKED", "Row", "Steps"]
 Array = np.ndarray[Any, Any]
 _SMALLER = 4  # a piece of a prompt has the chunk's size, or that divided by 4 or 16: padding is at most 3 of 4 rows
 _LEAST = 16  # tokens of the smallest piece; fewer are read one by one
+_COPIED = 64  # tokens that one call copies from a sequence to another
 CHECKED = 8  # tokens of a step that checks guesses
 _FILLED = 0.6  # a piece of the next larger size is used when this much of it would be
 
@@ -53,6 +54,10 @@ class Steps:
         self._tokens: dict[int, Jit[..., Tensor]] = {}
         self._pieces: dict[int, Jit[..., Tensor]] = {}
         self._checks = Jit(self._after_each, runs_first=False)
+        self._copied = min(_COPIED, context)
+        self._rows = [Variable(name, 0, max(1, slots - 1)) for name in ("source_row", "target_row")]
+        self._from = Variable("position", 0, max(1, context - self._copied))
+        self._copies: Jit[..., Tensor] = Jit(self._copy, runs_first=False)
 
     # --- captured functions
     def _next(self, tokens: Tensor | tuple[Any], positions: Positions) -> Tensor:
@@ -68,6 +73,10 @@ class Steps:
     def _after_each(self, tokens: Tensor, positions: Positions) -> Tensor:
         """The logits after each token of a piece. Shapes: (tokens, vocabulary)."""
         return self._logits(self._hidden(tokens, positions).squeeze(0))
+
+    def _copy(self, source: Any, target: Any, position: Any) -> Tensor:
+        self.cache.copy_tokens(source, target, position, self._copied)
+        return Tensor([0])
 
     def _hidden(self, tokens: Tensor, positions: Positions) -> Tensor:
         return self.model.architecture.forward(tokens, positions, self.cache, LayerTemplates().layer)
@@ -112,6 +121,17 @@ class Steps:
                 positions = positions._replace(counts=last + 1)
             logits: Array = step(tokens, last, positions).numpy()[0]
         return logits
+
+    def copy_prefix(self, source: int, target: int, have: int, want: int) -> None:
+        """Copy the keys and values of tokens `have` to `want` of a sequence to another one.
+
+        More may be copied behind them, which is overwritten before it is visible.
+        """
+        with self.model.turn():
+            self.model._announce("copy_prefix", source, target, have, want)
+            rows = [row.bind(number) for row, number in zip(self._rows, (source, target), strict=True)]
+            for position in range(have, want, self._copied):
+                self._copies(*rows, self._from.bind(min(position, self.context - self._copied)))
 
     def rewound(self, number: int, have: int, want: int) -> int:
         """Take a sequence of `have` tokens back to at most `want` of them. Returns how many it has then."""

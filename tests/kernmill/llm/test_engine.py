@@ -70,6 +70,23 @@ def test_texts_on_cl(made: Callable[..., Path], opencl: str) -> None:
         assert found == [list(model.generate(prompt, max_tokens=9)) for prompt in prompts]
 
 
+@pytest.mark.parametrize("cache_type", ["f32", "f16"])
+def test_a_prefix_in_a_busy_slot_is_copied(stories: Model, cache_type: Any) -> None:
+    """Two requests begin alike, as those with one system prompt do. The copy is longer than a call copies."""
+    prompts = [f"{TEXT} {TEXT} {TEXT} {end}" for end in ("Tim ran home.", "The cat was sad")]
+    same = len(ids(stories, f"{TEXT} {TEXT} {TEXT}"))
+    with Engine(stories, slots=2, chunk=32, cache_type=cache_type) as engine:
+        first = engine.submit(GenerationRequest(ids(stories, prompts[0])))
+        pieces = [next(first)]  # its prompt is read, and it goes on
+        second = engine.submit(GenerationRequest(ids(stories, prompts[1]), max_tokens=12))
+        text = second.text()
+        whole = "".join(piece.text for piece in [*pieces, *first])
+        assert second.usage.cached_tokens >= same - 2 > 64
+    with Engine(stories, slots=1, chunk=32, cache_type=cache_type) as one:
+        assert text == one.submit(GenerationRequest(ids(stories, prompts[1]), max_tokens=12)).text()
+        assert whole == one.submit(GenerationRequest(ids(stories, prompts[0]))).text()
+
+
 def test_a_prefix_in_a_slot_is_not_read_again(stories: Model, engine: Engine) -> None:
     first = engine.submit(GenerationRequest(ids(stories, TEXT), max_tokens=4))
     first.text()
