@@ -214,7 +214,7 @@ class ControlVector:
         homes = architecture.config.homes
         for layer in self._directions:
             device = homes[layer] if homes else None
-            self._added[layer] = Tensor(self._value(layer), device=device).realize()
+            self._added[layer] = Tensor(self._scaled_direction(layer), device=device).realize()
             architecture.added.setdefault(layer, []).append(self._added[layer])
 
     def adapted(self, name: str, weight: Weight) -> Weight:
@@ -228,9 +228,9 @@ class ControlVector:
         """Change the scale."""
         self.scale = _checked_scale(scale)
         for layer, added in self._added.items():
-            added.assign(Tensor(self._value(layer), device=added.device)).realize()
+            added.assign(Tensor(self._scaled_direction(layer), device=added.device)).realize()
 
-    def _value(self, layer: int) -> np.ndarray[Any, Any]:
+    def _scaled_direction(self, layer: int) -> np.ndarray[Any, Any]:
         return np.asarray(self._directions[layer] * np.float32(self.scale), np.float32)
 
 

@@ -57,7 +57,7 @@ class Steps:
         self._copied = min(_COPIED, context)
         self._rows = [Variable(name, 0, max(1, slots - 1)) for name in ("source_row", "target_row")]
         self._from = Variable("position", 0, max(1, context - self._copied))
-        self._copies: Jit[..., Tensor] = Jit(self._copy, runs_first=False)
+        self._copies: Jit[..., Tensor] = Jit(self._copy_tokens, runs_first=False)
 
     # --- captured functions
     def _next(self, tokens: Tensor | tuple[Any], positions: Positions) -> Tensor:
@@ -74,7 +74,7 @@ class Steps:
         """The logits after each token of a piece. Shapes: (tokens, vocabulary)."""
         return self._logits(self._hidden(tokens, positions).squeeze(0))
 
-    def _copy(self, source: Any, target: Any, position: Any) -> Tensor:
+    def _copy_tokens(self, source: Any, target: Any, position: Any) -> Tensor:
         self.cache.copy_tokens(source, target, position, self._copied)
         return Tensor([0])
 
