@@ -7,6 +7,7 @@ from kernmill.ir import lazy_exports
 from .chat import ChatTemplate
 from .generate import Model
 from .sampling import Sampler
+from .saved_state import load_state, save_state
 from .stories import Vocabulary, stories
 from .tokenizer import Tokenizer
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LLM", "ChatTemplate", "Learner", "Model", "Reply", "ReplyPart", "Sampler", "Tokenizer", "ToolCall", "Vocabulary",
-    "llama_metadata", "stories",
+    "llama_metadata", "load_state", "save_state", "stories",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # to a checker a __getattr__ is every name that there could be

@@ -22,7 +22,7 @@ from ..formats.quoting import escaped, quoted
 from ..quant import load_tensor
 from .arch import Architecture, Config, Weight
 from .arch.weight import linear, nbytes, rows
-from .model_file import naming
+from .model_file import digest_of, naming
 
 __all__ = ["AdaptedMatrix", "Adapter", "ControlVector", "Given", "adapters_of"]
 
@@ -97,6 +97,7 @@ class Adapter:
 
     def __init__(self, file: gguf.GGUFFile, scale: float, architecture: str) -> None:
         self.path, self.scale, self._file = file.paths[0], _checked_scale(scale), file
+        self.digest = digest_of(file)
         self._factors: dict[int, Tensor] = {}  # by rank
         with naming(self._file):
             metadata = self._file.metadata
@@ -183,6 +184,7 @@ class ControlVector:
 
     def __init__(self, file: gguf.GGUFFile, scale: float, config: Config) -> None:
         self.path, self.scale = file.paths[0], _checked_scale(scale)
+        self.digest = digest_of(file)
         self._directions: dict[int, np.ndarray[Any, Any]] = {}
         self._added: dict[int, Tensor] = {}
         with naming(file):

@@ -52,7 +52,7 @@ from .file_weights import arenas_for, loaded
 from .generation import Completion, Generations, Text, TokenGeneration, stop_strings
 from .kept_states import KeptStates
 from .layer_templates import LayerTemplates
-from .model_file import check_all_used, check_known, config_in, config_of, kept_metadata, naming
+from .model_file import check_all_used, check_known, config_in, config_of, digest_of, kept_metadata, naming
 from .ranks import over_ranks
 from .sampling import Chooser, Sampler
 from .split import Split, SplitOptions, choose_split
@@ -122,6 +122,7 @@ class Model:
         self.config, self.tokenizer, self.capacity, self.device = config, tokenizer, capacity, ",".join(device_list())
         self.cache_type = cache_type
         self.metadata: Mapping[str, Any] = {}
+        self.digest = ""  # of its file
         self.split: Split | None = None
         self.adapters: tuple[Adapter | ControlVector, ...] = ()
         self.changes = 0  # of the scales of adapters: keys and values before one are not those after it
@@ -238,7 +239,7 @@ class Model:
             adapter.check_all_used()
             if isinstance(adapter, ControlVector):
                 adapter.attach(model.architecture)
-        model.adapters = tuple(opened)
+        model.adapters, model.digest = tuple(opened), digest_of(file)
         return model
 
     def __reduce__(self) -> NoReturn:

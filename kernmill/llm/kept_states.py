@@ -22,7 +22,7 @@ class KeptStates:
     def __init__(self, cache: Cache, sequences: int) -> None:
         self.is_needed = bool(cache.states)
         self._cache, self._sequences = cache, sequences
-        self._lengths = [0] * sequences  # tokens before the kept state; 0: none is kept
+        self.lengths = [0] * sequences  # tokens before the kept state; 0: none is kept
         self._rows = [Variable(name, 0, max(1, 2 * sequences - 1)) for name in ("source_row", "target_row")]
         self._copy = Jit(self._copied, runs_first=False)
 
@@ -38,19 +38,19 @@ class KeptStates:
         """Take a sequence of `have` tokens back to at most `want` of them. Returns how many it has then."""
         if not self.is_needed or want >= have:
             return min(have, want)
-        length = self._lengths[number]
+        length = self.lengths[number]
         if not 0 < length <= want:
-            self._lengths[number] = 0
+            self.lengths[number] = 0
             return 0
         self._move(self._sequences + number, number)
         return length
 
     def keep(self, number: int, length: int) -> None:
         """Keep the state of a sequence that has this many tokens."""
-        if self.is_needed and length and length != self._lengths[number]:
+        if self.is_needed and length and length != self.lengths[number]:
             self._move(number, self._sequences + number)
-            self._lengths[number] = length
+            self.lengths[number] = length
 
     def forget(self) -> None:
         """Keep none of the states."""
-        self._lengths = [0] * self._sequences
+        self.lengths = [0] * self._sequences

@@ -8,15 +8,17 @@ from contextlib import contextmanager
 from typing import Any
 
 from kernmill import FormatError
+from kernmill.ir import blake2b
 
 from ..formats import gguf
 from ..formats.quoting import escaped, quoted
 from .arch import ARCHITECTURES, Config
 from .arch.config import architecture_in
 
-__all__ = ["check_all_used", "check_known", "config_in", "config_of", "kept_metadata", "naming"]
+__all__ = ["check_all_used", "check_known", "config_in", "config_of", "digest_of", "kept_metadata", "naming"]
 
 _OF_LAYER = re.compile(r"(?:enc\.)?blk\.(\d+)\.\w+\.weight")
+_SAMPLED_BYTES = 256
 _NOT_MODELS = {
     "adapter": "an adapter to a model", "imatrix": "an importance matrix", "mmproj": "the image encoder of a model",
 }  # fmt: skip
@@ -46,6 +48,17 @@ def config_of(metadata: Mapping[str, Any]) -> Config:
         raise FormatError("the file has no general.architecture, which is required. Convert it again.")
     check_known(name)
     return Config.of(metadata)
+
+
+def digest_of(file: gguf.GGUFFile) -> str:
+    """Return what tells the file of a model from others: of its sizes, and of the first bytes of each tensor."""
+    digest = blake2b(digest_size=16)
+    for key, value in sorted(kept_metadata(file.metadata).items()):
+        digest.update(repr((key, value)).encode())
+    for name, entry in sorted(file.entries.items()):
+        digest.update(repr((name, entry.type.name, entry.shape)).encode())
+        digest.update(file.values(name)[:_SAMPLED_BYTES])
+    return digest.hexdigest()
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from .masks import MaskedSampler
 from .memory_needs import needing_memory
 from .model_file import config_in, naming
 from .sampling import Chooser, Sampler
+from .saved_state import load_state, save_state
 from .split import SplitOptions
 from .tokenizer import Tokenizer
 
@@ -41,7 +42,8 @@ class Options:
     """The options of the command line. `tokens` None: until the text ends. `capacity` None: as needed, 0: the
     trained context. `block`: prompt tokens per batch. `stop`: strings that end the text. `grammar`: the kind of a
     grammar that the text follows, and its source. `adapters`: scales by path. `template`: Jinja source instead of
-    the file's. `template_values`: its variables."""
+    the file's. `template_values`: its variables. `state`: a file with the state of an earlier text, which is read if it
+    exists, and written at the end, with the answer or without."""
 
     prompt: str | None
     chat: bool = False
@@ -59,6 +61,9 @@ class Options:
     adapters: Mapping[str, float] = field(default_factory=dict[str, float])
     template: str | None = None
     template_values: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    state: str | None = None
+    keeps_answer: bool = False
+    writes_state: bool = True
 
 
 class Timings:
@@ -191,6 +196,7 @@ class _Chat:
         for piece in self.answer(ids):
             self.screen.write(piece)
         self.screen.write("\n")
+        self.keep_state(None if self.options.keeps_answer else len(ids))
 
     def converse(self) -> None:
         """Hold a conversation: the prompt first if there is one, then lines of stdin until it ends."""
@@ -209,6 +215,7 @@ class _Chat:
             asked = [*messages, {"role": "user", "content": said}]
             with _another_chance():
                 text = self.reply(template, asked)
+                self.keep_state(None)
                 messages = [*asked, {"role": "assistant", "content": text}]
 
     def reply(self, template: ChatTemplate, messages: list[dict[str, str]]) -> str:
@@ -310,10 +317,17 @@ class _Chat:
                 cache_type=self.options.cache_type, block=self.options.block, wanted=self.options.split,
                 adapters=self.options.adapters,
             )  # fmt: skip
+            if self.options.state is not None and os.path.exists(self.options.state):
+                _tell(f"{load_state(self.model, self.options.state)} tokens are read from {self.options.state}.")
             self.timings.load = time.perf_counter_ns() - self.timings.start
             if self.model.split is not None:
                 _tell("\n".join(load_lines(self.model)))
         return self.model
+
+    def keep_state(self, tokens: int | None) -> None:
+        """Write the state of the text, or of its first tokens, to the file of --prompt-cache."""
+        if self.options.state is not None and self.options.writes_state and self.model is not None:
+            save_state(self.model, self.options.state, tokens)
 
     def capacity(self, prompt: int) -> int:
         """Return the current or needed number of tokens in the cache: attention to all of them costs time, used or

@@ -479,3 +479,33 @@ def test_text_under_a_grammar(made: Callable[..., Path], capsys: pytest.CaptureF
     assert capsys.readouterr().out in ('"aa"\n', "12\n")
     assert main([*words, "--grammar", "root ::= ("]) == 2
     assert ": the grammar cannot be read: " in capsys.readouterr().err
+
+
+def test_a_prompt_cache(made: Callable[[], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "run",
+        str(made()),
+        "-p",
+        "abab",
+        "-n",
+        "6",
+        "--temp",
+        "0",
+        "-c",
+        "64",
+        "--prompt-cache",
+        str(tmp_path / "state"),
+    ]
+    assert main([*words, "--prompt-cache-ro"]) == 0
+    assert not (tmp_path / "state").exists()
+    texts = []
+    for more in ([], [], ["--prompt-cache-all"]):
+        capsys.readouterr()
+        assert main([*words, *more]) == 0
+        texts.append(capsys.readouterr())
+    assert len({text.out for text in texts}) == 1
+    assert "are read from" not in texts[0].err
+    assert [re.findall(r"(\d+) tokens are read from", text.err) for text in texts[1:]] == [
+        ["4"],
+        ["4"],
+    ]  # the begin token, and three of the text
