@@ -43,7 +43,7 @@ def save_state(model: Model, path: str | os.PathLike[str], tokens: int | None = 
         if not ids:
             raise SettingError("save_state: the model has no tokens in its cache. Generate a text first.")
         parts: dict[str, tuple[DType, tuple[int, ...], memoryview]] = {}
-        for name, dtype, part in _parts(model, len(ids)):
+        for name, dtype, part in _cached_parts(model, len(ids)):
             array: Array = part.bitcast(_BITS[dtype.size_bytes]).contiguous().numpy()
             parts[name] = dtype, tuple(part.shape), memoryview(array.tobytes())
         parts["tokens"] = dtypes.int32, (len(ids),), memoryview(np.array(ids, np.int32).tobytes())
@@ -79,7 +79,7 @@ def load_state(model: Model, path: str | os.PathLike[str]) -> int:
         kept = file.metadata.get("kept", "")
         if not kept.isdecimal() or int(kept) > len(ids):
             raise FormatError(f"{where}: kept={quoted(kept)} is not a number of its tokens. The file is damaged.")
-        targets = [*_parts(model, len(ids))]
+        targets = [*_cached_parts(model, len(ids))]
         for name, dtype, target in targets:
             found = file.entries.get(name)
             if found is None or (found.dtype, found.shape) != (dtype, tuple(target.shape)):
@@ -94,7 +94,7 @@ def load_state(model: Model, path: str | os.PathLike[str]) -> int:
     return len(ids)
 
 
-def _parts(model: Model, count: int) -> list[tuple[str, DType, Tensor]]:
+def _cached_parts(model: Model, count: int) -> list[tuple[str, DType, Tensor]]:
     """Return the name, dtype and memory of everything that the cache has of the first `count` tokens."""
     cache, sequences = model._cache, len(model._seen)
     found: list[tuple[str, DType, Tensor]] = []
@@ -108,7 +108,7 @@ def _parts(model: Model, count: int) -> list[tuple[str, DType, Tensor]]:
 
 
 def _facts(model: Model) -> dict[str, str]:
-    """What a state depends on."""
+    """Return everything that a state depends on."""
     digest = blake2b(model.digest.encode(), digest_size=16)
     for adapter in model.adapters:
         digest.update(f"{adapter.digest} {adapter.scale}".encode())
