@@ -15,13 +15,13 @@ from .process.errors import DTypeError
 __all__ = ["DType", "DTypeLike", "as_dtype", "dtypes", "named_dtype", "promote", "round_float"]
 
 
-Kind: TypeAlias = Literal["void", "bool", "uint", "int", "float", "index"]  # decides which ops take a type
+Kind: TypeAlias = Literal["void", "bool", "uint", "int", "float", "index", "complex"]  # decides which ops take a type
 _EPSILON: Final = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 
 
 def _limits(kind: Kind, bits: int) -> tuple[int | float, int | float]:
     """The least and the greatest value."""
-    if kind == "float":
+    if kind in ("float", "complex"):
         return -math.inf, math.inf
     return (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if kind in ("int", "index") else (0, (1 << bits) - 1)
 
@@ -93,6 +93,9 @@ class dtypes(metaclass=_Constants):  # a namespace of constants, as in `dtypes.f
     float32: Final = DType("float32", "float", 32)
     float64: Final = DType("float64", "float", 64)
 
+    complex64: Final = DType("complex64", "complex", 64)  # of a ComplexTensor: no node has one
+    complex128: Final = DType("complex128", "complex", 128)
+
     # the names of C on 64-bit Linux, as in PyTorch and tinygrad; NumPy's "int" and "float" have 64 bits
     half: Final = float16
     float: Final = float32
@@ -135,6 +138,8 @@ def as_dtype(value: object) -> DType:
     else:
         name = value if isinstance(value, str) else getattr(value, "name", None) or getattr(value, "__name__", value)
         found = _by_name.get(str(name))
+    if found is not None and found.kind == "complex":
+        raise DTypeError(f"as_dtype({value!r}): a Tensor is real. Use kernmill.ComplexTensor(.., dtype={value!r}).")
     if found not in dtypes.data:
         known = ", ".join(dtype.name for dtype in dtypes.data)
         raise DTypeError(f"as_dtype({value!r}): kernmill has no such dtype. Use one of {known}.")

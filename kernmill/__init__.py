@@ -36,6 +36,7 @@ try:
     from kernmill.ir import scope as scope  # as nn.scope; architectures load no nn
 
     from . import tensor_bytes as tensor_bytes  # pickling
+    from .lazy import REFLECTED as _REFLECTED
     from .lazy import no_grad, train
     from .methods.contraction import einsum
     from .methods.elementwise import where
@@ -58,16 +59,19 @@ finally:
         _gc.enable()
 
 if TYPE_CHECKING:
+    from . import fft as fft
     from . import functional as functional
     from . import linalg as linalg
     from . import nn as nn
     from .captures import jit
+    from .complex_tensor import ComplexTensor
     from .profiling import profile
 
     __version__: str
 
 __all__ = [
     "CompileError",
+    "ComplexTensor",
     "Context",
     "DType",
     "DTypeError",
@@ -87,6 +91,7 @@ __all__ = [
     "cat",
     "dtypes",
     "einsum",
+    "fft",
     "functional",
     "jit",
     "linalg",
@@ -118,7 +123,9 @@ def _version() -> str:
 
 
 if not TYPE_CHECKING:  # to a checker a __getattr__ is every name that there could be
-    _find, __dir__ = _lazy_exports(__name__, "captures", "functional", "linalg", "nn", "profiling", only=__all__)
+    _find, __dir__ = _lazy_exports(
+        __name__, "captures", "complex_tensor", "fft", "functional", "linalg", "nn", "profiling", only=__all__
+    )
 
     def __getattr__(name: str) -> object:
         """Import the module of a name; for an unknown name, say where it is."""
@@ -133,6 +140,8 @@ if not TYPE_CHECKING:  # to a checker a __getattr__ is every name that there cou
                 if not name.startswith("_") and hasattr(globals()[place], name):
                     raise AttributeError(f"{error}. Write {place}.{name}.", name=name) from None
             raise
+
+    _REFLECTED[complex] = lambda x: _find("ComplexTensor")(x)  # Tensor + 1j
 
 
 if _os.environ.get("PROFILE"):

@@ -64,8 +64,8 @@ if TYPE_CHECKING:
     Operand: TypeAlias = "Lazy | float | UOp | SymbolicSize | np.ndarray[Any, Any] | np.generic"
 
 __all__ = [
-    "Lazy", "constant", "device_name", "grad_state", "is_grad_enabled", "is_training", "no_grad", "trace_origins",
-    "train",
+    "REFLECTED", "Lazy", "constant", "device_name", "grad_state", "is_grad_enabled", "is_training", "no_grad",
+    "trace_origins", "train",
 ]  # fmt: skip
 
 _grad_enabled: contextvars.ContextVar[bool] = contextvars.ContextVar("grad_enabled", default=True)
@@ -161,6 +161,10 @@ KNOWN: WeakTable[UOp, tuple[Any, Callable[[UOp, Any, UOp], Any]]] = WeakTable()
 the node, the node below and the gradient of the node. Of several nodes below, in a tuple, the rule returns as many
 gradients. No rule holds a tensor: tensors are alive as long as somebody has them; and none holds a node of this table,
 which would never be released."""
+
+REFLECTED: dict[type, Callable[[Any], Any]] = {}
+"""Types of operands that are wider than any tensor, such as complex numbers: a function makes the tensor, of another
+class, that the operator is called with instead."""
 
 _alive: set[weakref.ref[Lazy]] = set()
 _track, _forget = _alive.add, _alive.discard  # functions of C: they run for every tensor
@@ -333,6 +337,11 @@ class Lazy(AnyTensor):
             return self._make(checked_const(weak(self.dtype, value), value, self.dtype))
         if isinstance(value, (UOp, SymbolicSize)):
             return self._make(as_node(value).cast(weak(self.dtype, 1)))
+        if type(value) in REFLECTED:
+            raise DTypeError(
+                f"{type(self).__name__} with {type(value).__name__}: a Tensor is real. Use an operator, or wrap it in "
+                "kernmill.ComplexTensor(..)."
+            )
         if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
             return self._from_host(value, self._device)  # host data are not on a device yet
         raise DTypeError(
@@ -530,7 +539,13 @@ def _line_of_model() -> str:
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def _traced(method: Method) -> Method:
+def _reflected(name: str, args: tuple[Any, ...]) -> Any:
+    """The result of an operator by the class of its second operand, or NotImplemented."""
+    wide = REFLECTED.get(type(args[1])) if len(args) == 2 and name in _OPERATORS and name[2] != "i" else None
+    return NotImplemented if wide is None else getattr(wide(args[0]), name)(args[1])
+
+
+def _traced(method: Method, name: str) -> Method:
     @functools.wraps(method)
     def traced(*args: Any, **kwargs: Any) -> Any:
         if current_origin.line is not None:
@@ -551,6 +566,8 @@ def _traced(method: Method) -> Method:
                     one._named()
             return result
         except Exception as error:
+            if (found := _reflected(name, args)) is not NotImplemented:
+                return found
             own = renamed(method, args, kwargs) if kwargs and isinstance(error, TypeError) else None
             if own is None:
                 refuse(error, method, args, kwargs)
@@ -583,7 +600,7 @@ def trace_origins(cls: Class) -> Class:
             if hasattr(inner, "__code__"):  # Python's errors for wrong arguments use the class that users know
                 inner.__qualname__ = f"{cls.__name__}.{inner.__name__}"
                 inner.__module__ = cls.__module__  # where pickle finds it: Tensor.relu is a layer of models
-            wrapped = _traced(inner)
+            wrapped = _traced(inner, name)
             wrapped.__qualname__ = f"{cls.__name__}.{name}"  # an alias has its own name
             if isinstance(member, (classmethod, staticmethod)):
                 setattr(base, name, type(member)(wrapped))

@@ -7,7 +7,7 @@ from typing import Any
 
 from kernmill.ir import AxisKind, Target, UOp
 
-from . import eigen, factor, orthogonal
+from . import eigen, factor, fourier, orthogonal
 from .builder import Routine
 from .eigen import eigh_count, svd_count, tridiagonal_count
 from .orthogonal import qr_count
@@ -17,6 +17,7 @@ __all__ = ["ROUTINES", "Routine", "eigh_count", "expand_routine", "qr_count", "s
 ROUTINES: dict[str, Callable[..., None]] = {
     "cholesky": factor.cholesky, "lu": factor.lu, "solve": factor.solve, "triangular": factor.triangular,
     "qr": orthogonal.qr, "svd": eigen.svd, "eigh": eigen.eigh, "eigh_large": eigen.eigh_large,
+    "fft": fourier.fft,
 }  # fmt: skip
 
 

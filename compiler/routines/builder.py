@@ -142,6 +142,7 @@ class Routine:
         self.vector = vector
         self.span_lanes = 1 if interleaved else vector
         self.base: Number | None = None  # number of the first of these matrices
+        self.shared: set[UOp] = set()  # memory of which all matrices read the same
         self.scopes = [_Scope(None)]
         self.depth_of: dict[UOp, int] = {}
         self.version: dict[UOp, UOp] = {p: p for p in params}
@@ -214,6 +215,10 @@ class Routine:
         """A float as an index."""
         return self._number(UOp(Ops.CAST, _INT, (number.uop,)))
 
+    def lane(self, number: Number, lane: int) -> Number:
+        """One lane of a vector."""
+        return self._number(UOp(Ops.LANE, number.uop.dtype.scalar, (number.uop,), lane))
+
     def any_lane(self, condition: Number) -> Number:
         """1 if the condition holds in any lane, else 0, as an index."""
         number = self.choose(condition, self.constant(1.0), 0.0).uop
@@ -241,6 +246,8 @@ class Routine:
         return Entries(self, memory, count)
 
     def _address(self, memory: UOp, index: Number, width: int) -> UOp:
+        if memory in self.shared:
+            return self._hoist(UOp(Ops.INDEX, self.dtype.vec(width), (memory, index.uop)))
         if memory.op is Ops.LOCAL:
             at = index * self.lanes
         else:
@@ -305,10 +312,10 @@ class Routine:
         with self.loop(self.as_index(high) - low) as i:
             yield self.as_index(high) - 1 - i
 
-    def spans(self, low: Number | int, high: Number | int) -> Iterator[Number]:
-        """Indices from low to high - 1, as many at once as a vector has lanes: the body is written once for vectors
-        and once for the rest."""
-        width = self.span_lanes
+    def spans(self, low: Number | int, high: Number | int, most: int | None = None) -> Iterator[Number]:
+        """Indices from low to high - 1, as many at once as a vector has lanes, or `most`: the body is written once for
+        vectors and once for the rest."""
+        width = min(self.span_lanes, most or self.span_lanes)
         if width == 1:
             yield from self.between(low, high)
             return

@@ -140,7 +140,7 @@ class _Record(Kind):
     def has(self, value: Any) -> bool:
         if isinstance(value, SimpleNamespace):
             return True
-        is_ours = type(value).__module__.startswith("kernmill.")
+        is_ours = type(value).__module__.startswith("kernmill.") and not getattr(value, "is_pytree", False)
         return dataclasses.is_dataclass(value) and not isinstance(value, type) and not is_ours
 
     def keys(self, value: Any) -> Sequence[Any]:

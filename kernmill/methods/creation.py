@@ -322,6 +322,8 @@ def host_values(array: Array, dtype: DType | None) -> tuple[Array, DType]:
     """
     import numpy as np
 
+    if array.dtype.kind == "c":
+        raise DTypeError(f"Tensor of a NumPy array of {array.dtype}: a Tensor is real. Use kernmill.ComplexTensor(..).")
     if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
         raise DTypeError(
             f"Tensor of a NumPy array of {array.dtype}: kernmill has bools, ints and floats. Convert it first, "
@@ -440,6 +442,8 @@ def _explain_objects(array: Array, dtype: DType | None) -> None:
     for value in array.reshape(-1):
         if isinstance(value, int) and not -(2**63) <= value < 2**64:
             raise DTypeError(f"Tensor of a list: {reprlib.repr(value)} does not fit {name}. Use a float dtype.")
+        if isinstance(value, complex):
+            raise DTypeError("Tensor of complex numbers: a Tensor is real. Use kernmill.ComplexTensor(..).")
         if not isinstance(value, (int, float)):
             kind = type(value).__name__
             raise DTypeError(f"Tensor of a list that contains a {kind}: elements must be Python or NumPy numbers.")
