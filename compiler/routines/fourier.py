@@ -73,16 +73,19 @@ def _pass(
     for p in k.between(0, apart):
         for q in k.spans(0, together, 1 << (together.bit_length() - 1)):
             for i, pair in enumerate(butterfly(p, q)):
-                place = (p * radix + i) * together + q
-                for plane, part in zip(to, pair, strict=True):
-                    if plane is not None:
-                        plane[place, 0] = part
+                _write(to, (p * radix + i) * together + q, pair)
 
 
 def _read(k: Routine, source: Sequence[Entries | None], place: Number) -> Pair:
     parts = [None if plane is None else plane[place, 0] for plane in source]
     zero = k.zero(place.width)
     return tuple(zero if part is None else part for part in parts)  # type: ignore[return-value]
+
+
+def _write(to: Sequence[Entries | None], place: Number, pair: Pair) -> None:
+    for plane, part in zip(to, pair, strict=True):
+        if plane is not None:
+            plane[place, 0] = part
 
 
 def _write_apart(k: Routine, to: Sequence[Entries | None], p: Number, radix: int, i: int, pair: Pair) -> None:

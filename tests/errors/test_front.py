@@ -179,8 +179,7 @@ CASES: dict[str, Case] = {
     "too_large_int": (lambda: Tensor([2**70]), DTypeError,
                       "Tensor of a list: 1180591620717411303424 does not fit int64. Use a float dtype."),
     "complex": (lambda: Tensor(np.zeros(2, np.complex64)), DTypeError,
-                "Tensor of a NumPy array of complex64: kernmill has bools, ints and floats. Convert it first, for "
-                "example with .astype(np.float32)."),
+                "Tensor of a NumPy array of complex64: a Tensor is real. Use kernmill.ComplexTensor(..)."),
     "objects": (lambda: Tensor([1, None]), DTypeError,
                 "Tensor of a list that contains a NoneType: elements must be Python or NumPy numbers."),
     "operand": (lambda: ones(2).add(NOT_AN_ARRAY), DTypeError,
