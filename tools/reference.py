@@ -46,6 +46,7 @@ FAMILIES = {  # the module that defines a method, and the title of its page
     "contraction": "Products",
     "matrices": "Matrices",
     "factors": "Linear systems and factorizations",
+    "special": "Special functions",
     "spectral": "Eigenvalues and singular values",
     "convolution": "Convolutions and pooling",
     "attention": "Attention and dropout",

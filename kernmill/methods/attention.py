@@ -9,14 +9,14 @@ from kernmill.ir import DType, Ops, SettingError, ShapeError, show_shape
 
 from ..lazy import accumulator, is_training
 from .elementwise import choose
-from .spectral import Spectral
+from .special import Special
 
 __all__ = ["Attention"]
 
 _LEAST, _TINY = -3e38, 1e-30  # below every finite score, and below every sum of weights
 
 
-class Attention(Spectral):
+class Attention(Special):
     """Attention and dropout."""
 
     def dropout(self, p: float = 0.5, training: bool | None = None) -> Self:
