@@ -195,7 +195,7 @@ class ComplexPlanes:
         return f"<ComplexTensor {show_shape(self.shape)} {self.dtype.name} {self.device}>"
 
     # --- both planes alike
-    def _each(self, name: str, *args: Any, **kwargs: Any) -> Any:
+    def _on_planes(self, name: str, *args: Any, **kwargs: Any) -> Any:
         real, imag = (getattr(plane, name)(*args, **kwargs) for plane in (self.real, self.imag))
         if name in _LISTS:
             return [self._of(a, b) for a, b in zip(real, imag, strict=True)]
@@ -203,7 +203,7 @@ class ComplexPlanes:
 
     def __getattr__(self, name: str) -> Any:
         if name in _BOTH or name in _LISTS:
-            return functools.partial(self._each, name)
+            return functools.partial(self._on_planes, name)
         raise AttributeError(
             f"ComplexTensor has no attribute {name!r}. Use its planes .real and .imag, or .abs().", name=name, obj=self
         )
@@ -246,7 +246,7 @@ class ComplexPlanes:
             )
         return type(self)(value)
 
-    def _joined(self, others: Sequence[ComplexPlanes], axis: int, join: Any) -> Self:
+    def _joined_with(self, others: Sequence[ComplexPlanes], axis: int, join: Any) -> Self:
         """This tensor and others, their planes joined by `cat` or `stack`."""
         return self._of(
             join([self.real, *(t.real for t in others)], axis), join([self.imag, *(t.imag for t in others)], axis)
@@ -398,7 +398,7 @@ class ComplexArithmetic(ComplexPlanes):
         while (size := z.shape[0]) > 1:
             half = size // 2
             pairs = z[:half] * z[half : 2 * half]
-            z = pairs._joined([z[2 * half :]], 0, cat) if size % 2 else pairs
+            z = pairs._joined_with([z[2 * half :]], 0, cat) if size % 2 else pairs
         z = type(self)(Tensor.ones(*lead, dtype=self.real.dtype)) if not z.shape[0] else z[0]
         if not keepdim:
             return z
@@ -448,7 +448,7 @@ class ComplexTensor(ComplexArithmetic):
     """
 
     def exp(self) -> Self:
-        """e ** z; the imaginary part stays 0 where it is, also beside an infinite real part."""
+        """e ** z; an imaginary part of 0 stays 0, also where the real part is infinite."""
         x, y = self.real, self.imag
         size = x.exp()
         is_gone = x.eq(-math.inf).logical_and(y.isfinite().logical_not())
@@ -500,7 +500,7 @@ class ComplexTensor(ComplexArithmetic):
         return self._of(real, where(is_zero, y, imag.copysign(y)))
 
     def pow(self, exponent: Complex) -> Self:
-        """z ** exponent: whole numbers up to 16 by products, others exp(exponent * log(z))."""
+        """z ** exponent: integers up to 16 by products, others exp(exponent * log(z))."""
         if isinstance(exponent, int) and abs(exponent) <= 16:
             power, base, count = self._scalar(1.0), self, abs(exponent)
             while count:
@@ -611,7 +611,7 @@ def as_complex(x: Any) -> ComplexTensor:
 def joined(tensors: Sequence[Any], axis: int = 0, *, is_new: bool = False) -> ComplexTensor:
     """`cat` of complex tensors, or `stack`."""
     first, *others = map(as_complex, tensors)
-    return first._joined(others, axis, stack if is_new else cat)
+    return first._joined_with(others, axis, stack if is_new else cat)
 
 
 REFLECTED[ComplexTensor] = as_complex

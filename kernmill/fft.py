@@ -87,7 +87,7 @@ def _chirp(n: int, size: int, dtype: DType, device: str) -> tuple[ComplexTensor,
 
 
 # --- rows ------------------------------------------------------------------------------------------------------------
-def _rows(x: Tensor, is_inverse: bool) -> Tensor:
+def _transforms(x: Tensor, is_inverse: bool) -> Tensor:
     """The transforms of rows without a factor: (batch, planes, n) -> (batch, 2, n). One plane is real."""
     batch, planes, n = x.node_shape
     if not batch:
@@ -110,7 +110,7 @@ def _rows(x: Tensor, is_inverse: bool) -> Tensor:
         result = made.reshape((batch, count)).shrink([None, (0, 2 * n)]).reshape((batch, 2, n))
 
     def rule(_: Any, grad: Tensor) -> list[Tensor]:
-        back = _rows(grad, not is_inverse)
+        back = _transforms(grad, not is_inverse)
         return [back[:, :1] if planes == 1 else back]
 
     return linked(result, [x], rule)
@@ -124,8 +124,8 @@ def _bluestein(x: Tensor, is_inverse: bool) -> Tensor:
     real = x[:, 0]
     z = ComplexTensor(real, real._filled(0.0) if x.node_shape[1] == 1 else x[:, 1])
     z = (z.conj() if is_inverse else z) * wave
-    z = _split(_rows(_planes_of(z.pad([(0, 0), (0, size - n)])), False)) * kernel
-    z = _split(_rows(_planes_of(z), True))[:, :n] * wave * (1.0 / size)
+    z = _planes_apart(_transforms(_planes_of(z.pad([(0, 0), (0, size - n)])), False)) * kernel
+    z = _planes_apart(_transforms(_planes_of(z), True))[:, :n] * wave * (1.0 / size)
     return _planes_of(z.conj() if is_inverse else z)
 
 
@@ -133,7 +133,7 @@ def _planes_of(z: ComplexTensor) -> Tensor:
     return stack([z.real, z.imag], 1)
 
 
-def _split(x: Tensor) -> ComplexTensor:
+def _planes_apart(x: Tensor) -> ComplexTensor:
     return ComplexTensor(x[:, 0], x[:, 1])
 
 
@@ -155,7 +155,7 @@ def _checked_input(x: Any, call: str) -> Any:
     return x
 
 
-def _fitted(x: Any, n: int | None, axis: int, call: str) -> tuple[Any, int, int]:
+def _of_points(x: Any, n: int | None, axis: int, call: str) -> tuple[Any, int, int]:
     """The tensor with the axis last, cut or padded with zeros to n; the axis, and n."""
     if not x.ndim:
         raise ShapeError(f"{call}: a 0-d tensor has no axis. Reshape it.")
@@ -188,7 +188,7 @@ def _complex_rows(x: Any, is_inverse: bool) -> ComplexTensor:
         flat = stack([x.real.reshape((batch, n)), x.imag.reshape((batch, n))], 1)
     else:
         flat = x.reshape((batch, 1, n))
-    made = _rows(flat, is_inverse)
+    made = _transforms(flat, is_inverse)
     return ComplexTensor(made[:, 0].reshape((*lead, n)), made[:, 1].reshape((*lead, n)))
 
 
@@ -197,7 +197,7 @@ def _scaled(z: Any, scale: float) -> Any:
 
 
 def _along(x: Any, n: int | None, axis: int, norm: str | None, call: str, is_inverse: bool) -> ComplexTensor:
-    x, axis, n = _fitted(_checked_input(x, call), n, axis, call)
+    x, axis, n = _of_points(_checked_input(x, call), n, axis, call)
     scale = _scale(norm, n, is_inverse, call)
     return _back(_scaled(_complex_rows(x, is_inverse), scale), axis)  # type: ignore[no-any-return]
 
@@ -232,7 +232,7 @@ def rfft(x: Tensor, n: int | None = None, axis: int = -1, norm: str | None = Non
     """
     if isinstance(x, ComplexTensor):
         raise DTypeError(f"rfft: a {x.dtype.name} tensor: must be real. Use fft.")
-    y, axis, n = _fitted(_checked_input(x, "rfft"), n, axis, "rfft")
+    y, axis, n = _of_points(_checked_input(x, "rfft"), n, axis, "rfft")
     scale, half = _scale(norm, n, False, "rfft"), n // 2
     if n % 2 or half < 2:
         return _back(_scaled(_complex_rows(y, False)[..., : half + 1], scale), axis)  # type: ignore[no-any-return]
@@ -259,12 +259,12 @@ def irfft(x: Input, n: int | None = None, axis: int = -1, norm: str | None = Non
     """
     given = as_complex(_checked_input(x, "irfft"))
     if not given.ndim or not -given.ndim <= axis < given.ndim:
-        return _fitted(given, None, axis, "irfft")  # type: ignore[return-value]
+        return _of_points(given, None, axis, "irfft")  # type: ignore[return-value]
     n = 2 * (given.shape[axis] - 1) if n is None else operator.index(n)
     if n < 1:
         raise ShapeError(f"irfft: a transform of {n} points: must be 1 or more.")
     half = n // 2
-    z, axis, _ = _fitted(given, half + 1, axis, "irfft")
+    z, axis, _ = _of_points(given, half + 1, axis, "irfft")
     scale = _scale(norm, n, True, "irfft")
     place = Tensor.arange(half + 1)
     is_real = place.eq(0).logical_or(place.eq(half)) if n % 2 == 0 else place.eq(0)
@@ -301,7 +301,7 @@ def ihfft(x: Tensor, n: int | None = None, axis: int = -1, norm: str | None = No
 
 
 # --- several axes ----------------------------------------------------------------------------------------------------
-def _pairs(x: Any, s: Sequence[int] | None, axes: Axes, call: str) -> list[tuple[int, int | None]]:
+def _axes_with_sizes(x: Any, s: Sequence[int] | None, axes: Axes, call: str) -> list[tuple[int, int | None]]:
     """Axes with their sizes, which may be None."""
     if not isinstance(x, (Tensor, ComplexTensor)):
         _checked_input(x, call)
@@ -323,23 +323,23 @@ def _each_axis(one: Callable[..., Any], x: Any, pairs: Sequence[tuple[int, int |
 
 def fftn(x: Input, s: Sequence[int] | None = None, axes: Axes = None, norm: str | None = None) -> ComplexTensor:
     """`fft` of several axes, by default of all; `s` are their sizes."""
-    return as_complex(_each_axis(fft, _checked_input(x, "fftn"), _pairs(x, s, axes, "fftn"), norm))
+    return as_complex(_each_axis(fft, _checked_input(x, "fftn"), _axes_with_sizes(x, s, axes, "fftn"), norm))
 
 
 def ifftn(x: Input, s: Sequence[int] | None = None, axes: Axes = None, norm: str | None = None) -> ComplexTensor:
     """The inverse of `fftn`."""
-    return as_complex(_each_axis(ifft, _checked_input(x, "ifftn"), _pairs(x, s, axes, "ifftn"), norm))
+    return as_complex(_each_axis(ifft, _checked_input(x, "ifftn"), _axes_with_sizes(x, s, axes, "ifftn"), norm))
 
 
 def rfftn(x: Tensor, s: Sequence[int] | None = None, axes: Axes = None, norm: str | None = None) -> ComplexTensor:
     """`rfft` of the last of several axes, then `fft` of the others."""
-    *others, (axis, n) = _pairs(x, s, axes, "rfftn") or [(-1, None)]
+    *others, (axis, n) = _axes_with_sizes(x, s, axes, "rfftn") or [(-1, None)]
     return as_complex(_each_axis(fft, rfft(x, n, axis, norm), others, norm))
 
 
 def irfftn(x: Input, s: Sequence[int] | None = None, axes: Axes = None, norm: str | None = None) -> Tensor:
     """The inverse of `rfftn`."""
-    *others, (axis, n) = _pairs(x, s, axes, "irfftn") or [(-1, None)]
+    *others, (axis, n) = _axes_with_sizes(x, s, axes, "irfftn") or [(-1, None)]
     return irfft(_each_axis(ifft, x, others, norm), n, axis, norm)
 
 

@@ -1,4 +1,4 @@
-"""The discrete Fourier transform of rows: Stockham's passes, each by a radix whose butterfly is written out.
+"""The discrete Fourier transform of rows: Stockham's passes, each by a radix whose butterfly is unrolled.
 
 A pass of radix r reads entries that are n / r apart and writes them in order, so that no permutation is left at the
 end. Vectors run along the entries that earlier passes have brought together; in the first pass, which has none, along
@@ -59,11 +59,11 @@ def _pass(
     radix, apart, together = sizes
 
     def butterfly(p: Number, q: Number | int) -> list[Pair]:
-        values = [_read(k, source, (p + apart * i) * together + q) for i in range(radix)]
+        values = [_loaded(k, source, (p + apart * i) * together + q) for i in range(radix)]
         made = _transform(k, values)
         if apart == 1:
             return made
-        return [made[0], *(_product(k, value, root(i, p)) for i, value in enumerate(made) if i)]
+        return [made[0], *(_times(k, value, root(i, p)) for i, value in enumerate(made) if i)]
 
     if together == 1:
         for p in k.spans(0, apart):
@@ -73,16 +73,16 @@ def _pass(
     for p in k.between(0, apart):
         for q in k.spans(0, together, 1 << (together.bit_length() - 1)):
             for i, pair in enumerate(butterfly(p, q)):
-                _write(to, (p * radix + i) * together + q, pair)
+                _stored_at(to, (p * radix + i) * together + q, pair)
 
 
-def _read(k: Routine, source: Sequence[Entries | None], place: Number) -> Pair:
+def _loaded(k: Routine, source: Sequence[Entries | None], place: Number) -> Pair:
     parts = [None if plane is None else plane[place, 0] for plane in source]
     zero = k.zero(place.width)
     return tuple(zero if part is None else part for part in parts)  # type: ignore[return-value]
 
 
-def _write(to: Sequence[Entries | None], place: Number, pair: Pair) -> None:
+def _stored_at(to: Sequence[Entries | None], place: Number, pair: Pair) -> None:
     for plane, part in zip(to, pair, strict=True):
         if plane is not None:
             plane[place, 0] = part
@@ -102,7 +102,7 @@ def _write_apart(k: Routine, to: Sequence[Entries | None], p: Number, radix: int
 
 
 # --- butterflies -----------------------------------------------------------------------------------------------------
-def _product(k: Routine, a: Pair, b: Pair) -> Pair:
+def _times(k: Routine, a: Pair, b: Pair) -> Pair:
     return k.fma(a[0], b[0], -(a[1] * b[1])), k.fma(a[0], b[1], a[1] * b[0])
 
 
@@ -135,11 +135,11 @@ def _transform(k: Routine, x: Sequence[Pair]) -> list[Pair]:
     if n == 1:
         return list(x)
     if n == 2:
-        return [_sum(x[0], x[1]), _difference(x[0], x[1])]
+        return [_plus(x[0], x[1]), _minus(x[0], x[1])]
     if n == 4:
-        a, b = _sum(x[0], x[2]), _difference(x[0], x[2])
-        c, d = _sum(x[1], x[3]), _turned(k, _difference(x[1], x[3]), 1, 4)
-        return [_sum(a, c), _sum(b, d), _difference(a, c), _difference(b, d)]
+        a, b = _plus(x[0], x[2]), _minus(x[0], x[2])
+        c, d = _plus(x[1], x[3]), _turned(k, _minus(x[1], x[3]), 1, 4)
+        return [_plus(a, c), _plus(b, d), _minus(a, c), _minus(b, d)]
     first = next((f for f in (4, 2, 3, 5, 7, 11, 13) if n % f == 0 and f < n), 0)
     if not first:
         return _prime(k, x)
@@ -153,10 +153,10 @@ def _transform(k: Routine, x: Sequence[Pair]) -> list[Pair]:
 def _prime(k: Routine, x: Sequence[Pair]) -> list[Pair]:
     """An odd size: entry j and entry n - j together have one cosine and one sine."""
     n = len(x)
-    pairs = [(_sum(x[j], x[n - j]), _difference(x[j], x[n - j])) for j in range(1, n // 2 + 1)]
+    pairs = [(_plus(x[j], x[n - j]), _minus(x[j], x[n - j])) for j in range(1, n // 2 + 1)]
     out: list[Pair] = [x[0]] * n
     for both, _ in pairs:
-        out[0] = _sum(out[0], both)
+        out[0] = _plus(out[0], both)
     for i in range(1, n // 2 + 1):
         (real, imag), (real_side, imag_side) = x[0], (None, None)
         for j, (both, apart) in enumerate(pairs, 1):
@@ -172,9 +172,9 @@ def _prime(k: Routine, x: Sequence[Pair]) -> list[Pair]:
     return out
 
 
-def _sum(a: Pair, b: Pair) -> Pair:
+def _plus(a: Pair, b: Pair) -> Pair:
     return a[0] + b[0], a[1] + b[1]
 
 
-def _difference(a: Pair, b: Pair) -> Pair:
+def _minus(a: Pair, b: Pair) -> Pair:
     return a[0] - b[0], a[1] - b[1]

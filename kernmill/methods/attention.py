@@ -9,14 +9,14 @@ from kernmill.ir import DType, Ops, SettingError, ShapeError, show_shape
 
 from ..lazy import accumulator, is_training
 from .elementwise import choose
-from .special import Special
+from .images import Images
 
 __all__ = ["Attention"]
 
 _LEAST, _TINY = -3e38, 1e-30  # below every finite score, and below every sum of weights
 
 
-class Attention(Special):
+class Attention(Images):
     """Attention and dropout."""
 
     def dropout(self, p: float = 0.5, training: bool | None = None) -> Self:

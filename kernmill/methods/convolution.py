@@ -32,7 +32,7 @@ from ..lazy import accumulator
 from ..size import as_node
 from .matrices import Matrices
 
-__all__ = ["Convolution"]
+__all__ = ["Convolution", "each", "factors_of", "scaled_sizes"]
 
 _MOST_BETWEEN = 1 << 27  # elements of an axis: the host computes a table of 8 bytes for each, 1 GiB
 
@@ -315,8 +315,8 @@ class Convolution(Matrices):
                 f"interpolate: shape {show_shape(self.uop.shape)} has no spatial entries. Give (batch, channels, "
                 "*spatial), none of them empty."
             )
-        factors = _factors(scale_factor, rank)
-        new = each(size, rank, "size") if size is not None else _scaled(old, factors)
+        factors = factors_of(scale_factor, rank)
+        new = each(size, rank, "size") if size is not None else scaled_sizes(old, factors)
         result = self
         for axis, (before, after, factor) in enumerate(zip(old, new, factors, strict=True), 2):
             if mode != "nearest":
@@ -351,7 +351,7 @@ class Convolution(Matrices):
         return low.lerp(high, share.reshape([after if a == axis else 1 for a in range(self.ndim)]))
 
 
-def _factors(given: float | Sequence[float] | None, count: int) -> tuple[float, ...]:
+def factors_of(given: float | Sequence[float] | None, count: int) -> tuple[float, ...]:
     """One factor per spatial axis; 0 where the size is given."""
     factors = tuple(given) if isinstance(given, Sequence) else (0 if given is None else given,) * count
     if len(factors) != count or (given is not None and not all(0 < factor < math.inf for factor in factors)):
@@ -376,7 +376,8 @@ def _share(number: C, size: int, count: int) -> C:
     return number.mul(size).floor_divide(count)
 
 
-def _scaled(sizes: Sequence[int], factors: Sequence[float]) -> tuple[int, ...]:
+def scaled_sizes(sizes: Sequence[int], factors: Sequence[float]) -> tuple[int, ...]:
+    """The sizes times their factors, rounded down."""
     new = tuple(s * f if isinstance(f, int) else math.floor(s * f) for s, f in zip(sizes, factors, strict=True))
     if any(isinstance(size, int) and not size for size in new):
         raise ShapeError(

@@ -35,7 +35,7 @@ from kernmill.ir import (
     strided,
     take,
 )
-from kernmill.runtime import device_list
+from kernmill.runtime import current_recording, device_list
 
 from ..lazy import Lazy
 from ..size import SymbolicSize, as_node
@@ -59,7 +59,8 @@ class Indexing(Sortable):
 
     # --- reading
     def __getitem__(self, index: Index) -> Self:
-        """NumPy's indexing: ints, slices, None, `...`, int tensors and lists, and masks known on the host.
+        """NumPy's indexing: ints, slices, None, `...`, int tensors and lists, and masks, which are computed to know the
+        shape of the result; not in a captured function.
 
         As in NumPy ints and slices give a view: a write to it changes this tensor. Lists, tensors and masks copy.
         """
@@ -81,7 +82,7 @@ class Indexing(Sortable):
         """Convert masks known on the host to int arrays of indices; True and False index a new axis."""
         import numpy as np
 
-        given = list(index) if isinstance(index, tuple) else [index]
+        given = [_read_mask(i) for i in (index if isinstance(index, tuple) else (index,))]
         masks = [_known_mask(i) if _is_known_mask(i) else None for i in given]
         if all(mask is None for mask in masks):
             return self, index
@@ -261,7 +262,7 @@ class Indexing(Sortable):
         given = _mask_of(index)
         if given is not None:
             mask = self._tensor(given) if isinstance(given, Lazy) else self._from_host(_known_mask(given), self._device)
-            if mask is given or new.ndim + mask.ndim <= self.ndim:
+            if new.ndim + mask.ndim <= self.ndim or (mask is given and is_recording()):
                 return self._write_masked(mask, new)
         source, known = self._unmasked(index)
         if source.node_shape != self.node_shape:  # True and False have new axes there
@@ -507,16 +508,8 @@ class Indexing(Sortable):
         values = self._filled(1).cast(dtypes.int64) if weights is None else weights
         return self.zeros(minlength, dtype=values.dtype).index_add(0, self._classes("bincount", minlength), values)
 
-    def masked_select(self, mask: Self) -> Self:
-        """Refused: how many values a mask selects is not known before it is computed."""
-        raise _data_dependent("masked_select", "Pass size=")
 
-    def nonzero(self) -> Self:
-        """Refused: how many values are not zero is not known before they are computed."""
-        raise _data_dependent("nonzero", "Pass size=")
-
-
-def _data_dependent(call: str, remedy: str) -> ShapeError:
+def data_dependent(call: str, remedy: str) -> ShapeError:
     return ShapeError(
         f"{call}: the shape of the result depends on the data, and shapes must be known in advance. "
         f"{remedy}, or NumPy: t.numpy()[mask.numpy()]."
@@ -565,10 +558,21 @@ def _known_mask(item: Any) -> Any:
         raise ShapeError("t[mask]: the mask's rows differ in length. Give rows of one length.") from None
 
 
+def is_recording() -> bool:
+    """True in a captured function, where shapes must not depend on values."""
+    return current_recording() is not None
+
+
+def _read_mask(item: Any) -> Any:
+    """A mask as an array, whose values are known."""
+    is_read = isinstance(item, Lazy) and item.dtype.is_bool and not is_recording()
+    return item.numpy() if is_read else item
+
+
 def _refuse_mask(item: Any, shape: Sequence[Size]) -> None:
     if _is_mask(item):
         remedy = "Use where(mask, t, 0), for t[mask] *= 2 write t.assign(where(mask, t * 2, t))"
-        raise _data_dependent(f"t[mask] of shape {show_shape(tuple(shape))}", remedy)
+        raise data_dependent(f"t[mask] of shape {show_shape(tuple(shape))}", remedy)
 
 
 def _out_of_range(index: int, axis: int, size: int, call: str = "t[..]") -> IndexRangeError:

@@ -1,6 +1,6 @@
 """Tensor methods: values found in sorted ones, counted by index, and combined where an index repeats.
 
-Results whose size depends on the values have the fixed size that the caller gives.
+A result whose size depends on the values has the fixed size that the caller gives, or one that is computed first.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from kernmill.ir import (
 
 from ..lazy import Lazy
 from .elementwise import choose
+from .indexing import data_dependent, is_recording
 from .scan import Scan
 from .segments import added
 
@@ -158,12 +159,13 @@ class Searching(Scan):
     # --- results of a fixed size
     def nonzero(self, *, size: int | None = None, fill_value: int = 0) -> Self:
         """The indices of the elements that are not 0, int64 of shape (size, axes); rows without one are `fill_value`.
+        Without `size` their number is computed first.
 
         Raises:
-            ShapeError: without `size` the shape would depend on the values.
+            ShapeError: without `size` in a captured function, where the shape must not depend on the values.
         """
         if size is None:
-            return super().nonzero()
+            size = self._truth()._number_of_true("nonzero")
         flat, is_found = self._truth().flatten()._first_true(size)
         columns, left = [], flat
         for length in reversed(self.node_shape):
@@ -174,23 +176,28 @@ class Searching(Scan):
         first, *others = columns[::-1]
         return choose(is_found.unsqueeze(1), first.stack(*others, axis=1), first._make(first._tensor(fill_value).uop))
 
-    def masked_select(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, mask: Self, *, size: int | None = None, fill_value: float = 0
-    ) -> Self:
+    def masked_select(self, mask: Self, *, size: int | None = None, fill_value: float = 0) -> Self:
         """Return the first `size` elements where the mask is true, as a vector; `fill_value` if there are fewer.
+        Without `size` their number is computed first.
 
         Raises:
-            ShapeError: without `size` the shape would depend on the values.
+            ShapeError: without `size` in a captured function, where the shape must not depend on the values.
         """
-        if size is None:
-            return super().masked_select(mask)
         x, wide = self.broadcast_tensors(mask)
         if not wide.dtype.is_bool:
             raise DTypeError(f"masked_select: a mask of dtype {mask.dtype.name}: must be bool. Compare it with != 0.")
+        if size is None:
+            size = wide._number_of_true("masked_select")
         flat, is_found = wide.flatten()._first_true(size)
         if 0 in x.shape:
             return choose(is_found, x._own(0), x._own(fill_value))
         return choose(is_found, x.flatten()[flat], x._own(fill_value))
+
+    def _number_of_true(self, call: str) -> int:
+        """How many elements are true, computed now."""
+        if is_recording():
+            raise data_dependent(call, "Pass size=")
+        return int(self.cast(dtypes.int64).sum().item())  # type: ignore[attr-defined]
 
     def _first_true(self, size: int) -> tuple[Self, Self]:
         """The indices of the first `size` true elements of a vector, and which of them exist; the others are 0."""

@@ -49,9 +49,6 @@ CASES: dict[str, Case] = {
              "searchsorted: side='middle': must be 'left' or 'right'."),
     "mask": (lambda: v().masked_select(v(), size=2), DTypeError,
              "masked_select: a mask of dtype float32: must be bool. Compare it with != 0."),
-    "nonzero": (lambda: v().nonzero(), ShapeError,
-                "nonzero: the shape of the result depends on the data, and shapes must be known in advance. Pass "
-                "size=, or NumPy: t.numpy()[mask.numpy()]."),
     "size": (lambda: v().nonzero(size=-1), ShapeError, "nonzero: size=-1: must be 0 or more."),
     "repeats": (lambda: v().repeat_interleave([1, 2]), ShapeError,
                 "repeat_interleave: repeats [1, 2] for axis 0 of size 3: must be an integer of 0 or more for each "

@@ -137,11 +137,6 @@ CASES: dict[str, Case] = {
     "heads": (lambda: ones(3, 2, 4).scaled_dot_product_attention(ones(2, 2, 4), ones(2, 2, 4)), ShapeError,
               "scaled_dot_product_attention: query (3, 2, 4), key (2, 2, 4): 3 query heads do not share 2 key heads "
               "evenly. Make one a multiple of the other."),
-    # what depends on data
-    "mask": (lambda: ones(2, 2)[ones(2, 2) > 0], ShapeError,
-             "t[mask] of shape (2, 2): the shape of the result depends on the data, and shapes must be known in "
-             "advance. Use where(mask, t, 0), for t[mask] *= 2 write t.assign(where(mask, t * 2, t)), or NumPy: "
-             "t.numpy()[mask.numpy()]."),
     # indices
     "index": (lambda: ones(3)[5], IndexRangeError,
               "t[..]: index 5 is outside axis 0 of size 3. Valid are -3 to 2."),
