@@ -59,6 +59,7 @@ finally:
         _gc.enable()
 
 if TYPE_CHECKING:
+    from . import array_api as array_api
     from . import fft as fft
     from . import functional as functional
     from . import linalg as linalg
@@ -88,6 +89,7 @@ __all__ = [
     "ShapeError",
     "Tensor",
     "Variable",
+    "array_api",
     "cat",
     "dtypes",
     "einsum",
@@ -123,9 +125,8 @@ def _version() -> str:
 
 
 if not TYPE_CHECKING:  # to a checker a __getattr__ is every name that there could be
-    _find, __dir__ = _lazy_exports(
-        __name__, "captures", "complex_tensor", "fft", "functional", "linalg", "nn", "profiling", only=__all__
-    )
+    _MODULES = ("captures", "complex_tensor", "functional", "linalg", "nn", "profiling")
+    _find, __dir__ = _lazy_exports(__name__, *_MODULES, only=__all__, by_name=("array_api", "fft"))
 
     def __getattr__(name: str) -> object:
         """Import the module of a name; for an unknown name, say where it is."""
@@ -141,6 +142,13 @@ if not TYPE_CHECKING:  # to a checker a __getattr__ is every name that there cou
                     raise AttributeError(f"{error}. Write {place}.{name}.", name=name) from None
             raise
 
+    def _array_namespace(self: object, *, api_version: str | None = None) -> object:
+        """kernmill.array_api, which the array API standard asks every array for."""
+        if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12"):
+            raise SettingError(f"__array_namespace__: api_version={api_version!r}: must be 2024.12 or earlier.")
+        return _find("array_api")
+
+    Tensor.__array_namespace__ = _array_namespace
     _REFLECTED[complex] = lambda x: _find("ComplexTensor")(x)  # Tensor + 1j
 
 

@@ -194,6 +194,13 @@ class ComplexPlanes:
     def __repr__(self) -> str:
         return f"<ComplexTensor {show_shape(self.shape)} {self.dtype.name} {self.device}>"
 
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        return self.real.__array_namespace__(api_version=api_version)  # type: ignore[attr-defined]
+
+    def to_device(self, device: str, /, *, stream: None = None) -> Self:
+        """Return the tensor on another device, by the array API's name."""
+        return self.to(device)
+
     # --- both planes alike
     def _on_planes(self, name: str, *args: Any, **kwargs: Any) -> Any:
         real, imag = (getattr(plane, name)(*args, **kwargs) for plane in (self.real, self.imag))
@@ -437,7 +444,9 @@ class ComplexArithmetic(ComplexPlanes):
         Raises:
             GradientError: always.
         """
-        raise GradientError("backward: a complex tensor is no loss. Call it on a real one, for example z.abs().sum().")
+        raise GradientError(
+            "backward: a complex tensor is not a loss. Call it on a real one, for example z.abs().sum()."
+        )
 
 
 class ComplexTensor(ComplexArithmetic):

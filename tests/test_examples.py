@@ -111,6 +111,7 @@ GALLERY = {  # program: options of a tiny run, and what its last line says
     "kmeans": ("--points 200 --clusters 3 --rounds 4", r"200 points, 3 clusters: mean distance .* \d\.\d{3}"),
     "heat": ("--size 16 --steps 40", r"after 40 steps: mean \d+\.\d{3}, centre \d+\.\d{3}"),
     "mandelbrot": ("--width 20 --rounds 5", r"inside: 0\.\d{3} of the points"),
+    "spectrogram": ("--seconds 0.5", r"loudest: \d+ Hz at the start, \d+ Hz at the end; energy lost 0\.0\d\d %"),
     "life": ("--size 8 --steps 8", r"after 8 steps: 5 cells, the glider is where it should be"),
 }
 

@@ -175,7 +175,7 @@ def test_ways_in_and_out() -> None:
         (lambda: Tensor([1.0]).cast("complex64"), DTypeError, "a Tensor is real"),
         (lambda: Tensor([1.0]).add(ComplexTensor([1j])), DTypeError, "Use an operator"),  # type: ignore[arg-type]
         (lambda: ComplexTensor(A).softmax(), AttributeError, "Use its planes"),
-        (lambda: ComplexTensor(A).sum().backward(), GradientError, "a complex tensor is no loss"),
+        (lambda: ComplexTensor(A).sum().backward(), GradientError, "a complex tensor is not a loss"),
         (lambda: ComplexTensor(A).cast("float32"), DTypeError, "must be complex64 or complex128"),
         (lambda: ComplexTensor(A) + "a", DTypeError, "ComplexTensor with str"),  # type: ignore[operator]
         (lambda: ComplexTensor([[1], [1, 2]]), ShapeError, "different lengths"),
