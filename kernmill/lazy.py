@@ -542,7 +542,9 @@ def _line_of_model() -> str:
 def _reflected(name: str, args: tuple[Any, ...]) -> Any:
     """The result of an operator by the class of its second operand, or NotImplemented."""
     wide = REFLECTED.get(type(args[1])) if len(args) == 2 and name in _OPERATORS and name[2] != "i" else None
-    return NotImplemented if wide is None else getattr(wide(args[0]), name)(args[1])
+    if wide is None or not hasattr(other := wide(args[0]), name):
+        return NotImplemented
+    return getattr(other, name)(args[1])
 
 
 def _traced(method: Method, name: str) -> Method:

@@ -186,7 +186,7 @@ def eigvalsh(x: Any, /) -> Array:
     return _real(x, "eigvalsh").eigvalsh()  # type: ignore[no-any-return]
 
 
-def _cut(x: Any, values: Any, rtol: Any) -> Any:
+def _threshold(x: Any, values: Any, rtol: Any) -> Any:
     """The size up to which singular values count as 0."""
     most = values.max(-1, keepdim=True)
     if rtol is None:
@@ -199,7 +199,7 @@ def pinv(x: Any, /, *, rtol: Any = None) -> Array:
     u, s, vh = svd(x, full_matrices=False)
     if not min(x.shape[-2:]):
         return x.mT  # type: ignore[no-any-return]
-    is_small = s <= _cut(x, s, rtol)
+    is_small = s <= _threshold(x, s, rtol)
     inverse = (~is_small).cast(s.dtype) / (s + is_small.cast(s.dtype))
     return vh.mT @ (u.mT * inverse.unsqueeze(-1))  # type: ignore[no-any-return]
 
@@ -207,7 +207,7 @@ def pinv(x: Any, /, *, rtol: Any = None) -> Array:
 def matrix_rank(x: Any, /, *, rtol: Any = None) -> Array:
     """How many singular values are above rtol times the largest."""
     s = svdvals(x)
-    return (s > _cut(x, s, rtol)).sum(-1) if s.shape[-1] else s.sum(-1).cast("int64")
+    return (s > _threshold(x, s, rtol)).sum(-1) if s.shape[-1] else s.sum(-1).cast("int64")
 
 
 # --- norms -----------------------------------------------------------------------------------------------------------
