@@ -203,7 +203,7 @@ def reference() -> dict[str, str]:
     shown = examples()
     pages = _of_tensor(shown)
     functions = sorted(
-        name for name in kernmill.__all__ if name[0].islower() and name not in ("nn", "dtypes", *MODULES)
+        name for name in kernmill.__all__ if name[0].islower() and name not in ("nn", "dtypes", "array_api", *MODULES)
     )
     pages["kernmill.md"] = _of_names("Functions of kernmill", "kernmill", kernmill,
                                      [*functions, "Context", "Variable"], shown)  # fmt: skip
