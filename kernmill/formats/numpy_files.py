@@ -19,7 +19,9 @@ from kernmill.ir import FormatError
 from .disk import mapped
 from .quoting import quoted
 
-__all__ = ["read_npy", "read_npz"]
+__all__ = ["MOST_AXES", "read_npy", "read_npz"]
+
+MOST_AXES = 64  # of NumPy's arrays
 
 
 def read_npz(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -90,6 +92,8 @@ def _parsed_array(data: bytes | memoryview, where: str, name: str) -> Any:
     start = stream.tell()
     if math.prod(shape) * dtype.itemsize != len(data) - start:
         raise _array_fault(where, name, f"{dtype} of shape {quoted(shape)} does not fit {len(data) - start} bytes")
+    if len(shape) > MOST_AXES:
+        raise _array_fault(where, name, f"{len(shape)} axes are not supported: arrays have up to {MOST_AXES}")
     array: Any = np.frombuffer(data, dtype, offset=start).reshape(shape, order="F" if is_fortran else "C")
     if dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
         raise _array_fault(where, name, "a bool is neither 0 nor 1")

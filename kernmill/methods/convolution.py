@@ -46,6 +46,8 @@ def each(value: Each, count: int, name: str) -> tuple[int, ...]:
     Raises:
         ShapeError: another number of numbers, or one that is too small.
     """
+    if isinstance(value, str):
+        raise ShapeError(f"{name}={value!r}: give an integer, or one for each axis.")
     value = as_node(value)
     values = (value,) * count if isinstance(value, int) else tuple(map(as_node, value))
     if len(values) != count:

@@ -12,6 +12,7 @@ from typing import Any
 
 from kernmill.ir import FormatError, KernmillError
 
+from ..formats.numpy_files import MOST_AXES
 from .packages import defs, helper, numpy_helper, onnx
 from .table import OPERATORS, Operator
 from .values import Known, Value, dtype_of, from_array, type_name
@@ -252,6 +253,11 @@ def constant_of(tensor: Any, where: str, folder: Path | None) -> Value:
     """
     if any(d < 0 for d in tensor.dims):
         raise FormatError(f"{where}: constant {tensor.name!r}: a size of {min(tensor.dims)}. The file is damaged.")
+    if len(tensor.dims) > MOST_AXES:
+        raise FormatError(
+            f"{where}: constant {tensor.name!r}: {len(tensor.dims)} axes are not supported: arrays have up to "
+            f"{MOST_AXES}. Change the model."
+        )
     if tensor.data_location == _EXTERNAL:
         _read_external(tensor, where, folder)
     try:

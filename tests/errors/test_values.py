@@ -50,6 +50,8 @@ CASES: dict[str, Case] = {
                              "normal: mean=0, std=-1: std must be 0 or more, and both finite."),
     "bounds exchanged": (lambda: Tensor.uniform(3, low=2, high=1), SettingError,
                          "uniform: low=2, high=1: low must be at most high, and both finite."),
+    "a padding by name": (lambda: nn.ConvTranspose2d(3, 4, 3, padding="same"), ShapeError,
+                          "padding='same': give an integer, or one for each axis."),
     "a misspelt padding": (lambda: nn.Conv2d(3, 4, 3, padding="smae"), ShapeError,
                            "Conv2d: padding='smae' must be numbers, 'same' or 'valid'."),
     "same with a stride": (lambda: nn.Conv2d(3, 4, 3, padding="same", stride=2), ShapeError,

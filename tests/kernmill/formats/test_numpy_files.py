@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -73,3 +74,18 @@ def test_damaged_files_are_refused_or_read(save: Any, tmp_path: Path) -> None:
         path.write_bytes(changed[: draw.randrange(len(data))] if draw.random() < 0.3 else changed)
         with contextlib.suppress(FormatError):
             nn.state.load(path)
+
+
+@pytest.mark.parametrize("suffix", ["npy", "npz"])
+def test_more_axes_than_numpy_has(suffix: str, tmp_path: Path) -> None:
+    """The sentences spoke of a path that cannot be used, and of a damaged archive."""
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (" + b"1, " * 500 + b")}\n"
+    data = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(4)
+    path = tmp_path / f"x.{suffix}"
+    if suffix == "npz":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("a.npy", data)
+    else:
+        path.write_bytes(data)
+    with pytest.raises(FormatError, match="500 axes are not supported: arrays have up to 64"):
+        nn.state.load(path)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from kernmill import Tensor
+from kernmill import OutOfMemoryError, Tensor
 from kernmill.runtime import collecting_kernels, plan
 
 
@@ -33,3 +34,9 @@ def test_a_plan_of_short_kernels_is_prepared() -> None:
     (Tensor([1.0, 2.0]).realize() * 1.25).realize()
     (found,) = plan.plans.values()
     assert found.prepared[0] is not None
+
+
+def test_sizes_beyond_64_bits_are_refused_with_a_sentence() -> None:
+    """The table of launches was made first: OverflowError, int too big to convert."""
+    with pytest.raises(OutOfMemoryError, match=r"host memory: a buffer of .* exceeds the largest allocation"):
+        Tensor.zeros(2**40, 2**40, device="LLVM").numpy()
