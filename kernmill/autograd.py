@@ -198,7 +198,8 @@ def filled(like: UOp, value: UOp | float) -> UOp:
 
 def sum_axes(x: UOp, axes: Sequence[int]) -> UOp:
     """Sum axes to size 1; half types in float32. Values that are invariant in another axis are summed once."""
-    if still := _still(x, _DEPTH).difference(axes):
+    others = {a for a, size in enumerate(x.shape) if isinstance(size, int) and size != 1 and a not in axes}
+    if still := _still(x, _DEPTH, others):
         once = sum_axes(_narrow(x, still), axes)
         return expand(once, [x.shape[a] if a in still else size for a, size in enumerate(once.shape)])
     if x.dtype.is_float and x.dtype.bits < 32:
@@ -206,17 +207,20 @@ def sum_axes(x: UOp, axes: Sequence[int]) -> UOp:
     return reduce_axes(x, Ops.ADD, axes)
 
 
-def _still(x: UOp, depth: int) -> set[int]:
-    """Axes along which all entries are the same, as far as a short look can tell."""
-    long = {a for a, size in enumerate(x.shape) if isinstance(size, int) and size != 1}
-    if _constant(x) is not None:
-        return long
+def _still(x: UOp, depth: int, axes: set[int]) -> set[int]:
+    """Those of the axes along which all entries are the same, as far as a short look can tell."""
+    if not axes or _constant(x) is not None:
+        return axes
     if x.op in (Ops.EXPAND, Ops.PERMUTE, Ops.RESHAPE):
-        below = _still(x.src[0], depth)
-        return {a for a, own in enumerate(_axes_below(x)) if a in long and (own is None or own in below)}
+        own = _axes_below(x)
+        below = _still(x.src[0], depth, {place for a in axes if (place := own[a]) is not None and place >= 0})
+        return {a for a in axes if own[a] is None or own[a] in below}
     if not (x.op.is_elementwise and depth):
         return set()
-    return long.intersection(*(_still(s, depth - 1) for s in x.src if s.shape))
+    for s in x.src:
+        if s.shape and not (axes := _still(s, depth - 1, axes)):
+            break
+    return axes
 
 
 def _axes_below(x: UOp) -> list[int | None]:

@@ -13,14 +13,19 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from kernmill.ir import DType, GradientError, SettingError, UOp, current_origin, dtypes, show_shape
+from kernmill.runtime import is_to_be_recorded
 
 from ..arguments import with_sentences, with_sentences_at_init
+from ..captures import jit
 from ..lazy import no_grad, tracked_tensors
 from ..methods.other_names import OPTIMIZER, OPTIMIZERS, named_in, no_attribute
 from ..tensor import Tensor
 from .module import give_values, pending_updates
 
 __all__ = ["SGD", "Adagrad", "Adam", "AdamW", "Group", "Optimizer", "RMSprop", "clip_grad_norm"]
+
+_ORDINARY = 3  # steps, the last of which is captured, so that a program of one step captures nothing
+_MOST_CAPTURES = 3  # of an update; a program in which something else changes each time has no use for more
 
 Parameters = Iterable[Tensor | Mapping[str, Any]]  # all of them, or groups
 
@@ -84,6 +89,7 @@ class Optimizer:
         self.parameters = _checked(name, [p for group in self.groups for p in group.parameters])
         self._group = [group for group in self.groups for _ in group.parameters]  # of each parameter
         self._once: dict[Any, Any] = {}  # during a step: values that several parameters need
+        self._ordinary = 0  # steps outside of `jit` that moved every parameter, as far as they count
         self.parameters[0].realize(*self.parameters[1:], *self._rates().values())
 
     @property
@@ -137,6 +143,33 @@ class Optimizer:
         roots = {id(root): root for i in moving for ref in self.parameters[i]._roots if (root := ref()) is not None}
         grads = [grad for i in moving if (grad := self.parameters[i].grad) is not None]
         along = _on_the_way(self.parameters, [*roots.values(), *grads])
+        for parameter in self.parameters:
+            parameter._roots = ()
+        everything = [*grads, *pending_updates(), *along, *roots.values(), *also]
+        if self._is_repeated(moving):
+            everything[0].realize(*everything[1:])
+            self._captured([grad.detach() for grad in grads])
+        else:
+            everything = [*self._updated(moving, grads), *everything]
+            everything[0].realize(*everything[1:])
+        for root in roots.values():
+            root._let_go(self.parameters)
+
+    def _is_repeated(self, moving: Sequence[int]) -> bool:
+        """True for a step like several before it, outside of `jit`: its update is captured, since a graph of every
+        parameter takes longer to build than to compute. Subclasses from elsewhere may do more than compute."""
+        if type(self).__module__ != __name__ or is_to_be_recorded() or len(moving) < len(self.parameters):
+            return False
+        self._ordinary = min(self._ordinary + 1, _ORDINARY)
+        return self._ordinary == _ORDINARY and self._captured.cache_info().captures <= _MOST_CAPTURES
+
+    @jit
+    def _captured(self, grads: list[Tensor]) -> None:
+        """Update all parameters."""
+        self._updated(range(len(grads)), grads)
+
+    def _updated(self, moving: Sequence[int], grads: Sequence[Tensor]) -> list[Tensor]:
+        """Assign these parameters their next values; return all tensors that change."""
         self._once.clear()
         with no_grad():
             changed = self._before(moving)
@@ -144,13 +177,7 @@ class Optimizer:
                 with _updating(self.parameters[i], i):
                     changed += self._move(i, self.parameters[i], grad.detach())
         self._once.clear()
-        for parameter in self.parameters:
-            parameter._roots = ()
-        moved = [self.parameters[i] for i in moving]
-        everything = [*changed, *moved, *grads, *pending_updates(), *along, *roots.values(), *also]
-        everything[0].realize(*everything[1:])
-        for root in roots.values():
-            root._let_go(self.parameters)
+        return [*changed, *(self.parameters[i] for i in moving)]
 
     def state(self) -> list[Tensor]:
         """Return every tensor that a step changes in addition to the parameters."""

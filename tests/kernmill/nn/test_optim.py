@@ -643,3 +643,46 @@ def test_a_loss_of_two_optimizers_leads_to_the_second_ones_parameters_after_the_
     assert second.grad.tolist() == [3.0, 3.0]
     other.step()
     assert second.tolist() == [-0.5, -0.5]
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop"])
+def test_a_step_that_captured_itself_means_what_it_meant(name: str) -> None:
+    """Outside of `jit` the update is captured from the third step on. What was made of the parameters before a step,
+    computed or not, views and NumPy's arrays: all are what they are after an ordinary step."""
+
+    def trained(is_ordinary: bool) -> list[Any]:
+        w, b = (Tensor(values(4, seed=seed), requires_grad=True) for seed in (1, 2))
+        optimizer = getattr(nn.optim, name)([w, b], lr=0.1)
+        optimizer._ordinary = -1000 if is_ordinary else 0
+        found: list[Any] = []
+        for n in range(8):
+            optimizer.zero_grad()
+            loss = (w if n == 6 else w * b - 3).square().sum()  # in the seventh step b does not move
+            loss.backward()
+            made: list[Any] = [w.numpy(), w.detach(), w[1:], w.clone(), w * 2, w.grad]
+            optimizer.step()
+            found += [np.array(one.tolist()) for one in (*made, w, b, loss)]
+            optimizer.lr = 0.05
+        assert (optimizer._captured.replays > 0) is not is_ordinary
+        return found
+
+    for got, want in zip(trained(is_ordinary=False), trained(is_ordinary=True), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_an_optimizer_from_elsewhere_captures_nothing() -> None:
+    """Its update may do more than compute."""
+    seen: list[int] = []
+
+    class Noted(nn.optim.SGD):
+        def _move(self, i: int, parameter: Tensor, grad: Tensor) -> list[Tensor]:
+            seen.append(i)
+            return super()._move(i, parameter, grad)
+
+    w = Tensor([1.0, 2.0], requires_grad=True)
+    optimizer = Noted([w], lr=0.1)
+    for _ in range(6):
+        optimizer.zero_grad()
+        w.square().sum().backward()
+        optimizer.step()
+    assert seen == [0] * 6
