@@ -208,7 +208,7 @@ def sum_axes(x: UOp, axes: Sequence[int]) -> UOp:
 
 
 def _still(x: UOp, depth: int, axes: set[int]) -> set[int]:
-    """Those of the axes along which all entries are the same, as far as a short look can tell."""
+    """Return those of the axes along which all entries are the same, as far as a short look can tell."""
     if not axes or _constant(x) is not None:
         return axes
     if x.op in (Ops.EXPAND, Ops.PERMUTE, Ops.RESHAPE):

@@ -16,6 +16,7 @@ from kernmill.ir import BufferPlan, Copy, GraphPlan, Item, MemoryPlan
 __all__ = ["plan_memory"]
 
 _ALIGNMENT = 128  # bytes; also keeps a cache line pair between neighbours
+_PAGE = 4096  # bytes; elements at multiples of it are in the same set of an L1 cache
 _NO_ALIGNMENTS: Mapping[str, int] = {}
 
 
@@ -149,4 +150,6 @@ class Alive:
 
 
 def _size_bytes(plan: BufferPlan, alignment: int) -> int:
-    return -(-max(1, plan.numel * plan.dtype.size_bytes) // alignment) * alignment
+    size = -(-max(1, plan.numel * plan.dtype.size_bytes) // alignment) * alignment
+    # neighbours would be in the same cache sets: a kernel that adds up 32 buffers read all of them from L2
+    return size + alignment if size % _PAGE == 0 and alignment < _PAGE else size

@@ -105,7 +105,8 @@ class Recurrent(Module):
         if given is not None and (isinstance(given, Tensor) or len(given) != self.states):
             raise ShapeError(f"{name}: hx must be {self.states} tensors, such as (h, c). Give them as a tuple.")
         if given is None:
-            states = [Tensor.zeros(shape, dtype=x.dtype)] * self.states
+            # stored: the first step is then a kernel like all others
+            states = [Tensor.zeros(shape, dtype=x.dtype).contiguous()] * self.states
         else:
             states = [state if has_batch else state.unsqueeze(1) for state in given]
         for state in states:

@@ -34,7 +34,7 @@ def prepare(plan: Plan) -> Prepared | None:
     if device.limits.is_async or any(wanted.device != name for wanted in graph.buffers):
         return None
     if any(wanted.numel * wanted.dtype.size_bytes > device.limits.max_alloc_bytes for wanted in graph.buffers):
-        return None  # allocation refuses it with a sentence; such sizes may not fit the words of a table
+        return None  # allocation refuses it; such sizes may not fit the words of a table
     unbound = [Buffer(name, wanted.dtype, 0, None, 0) for wanted in graph.buffers]  # each run gives addresses
     calls = [
         Call(program, tuple([unbound[n] for n in kernel.buffers]), (0,) * len(kernel.variables), program.threads)

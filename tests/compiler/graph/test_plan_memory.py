@@ -7,7 +7,7 @@ import random
 import pytest
 
 from kernmill.compiler import plan_memory
-from kernmill.ir import BufferPlan, Copy, GraphPlan, MemoryPlan, Ops, UOp, dtypes, permute
+from kernmill.ir import BufferPlan, Copy, GraphPlan, MemoryPlan, Ops, UOp, dtypes, elementwise, permute
 from tests.compiler.kernels import F32, data, matmul, scheduled, softmax
 
 
@@ -55,14 +55,21 @@ def test_live_buffers_never_overlap(seed: int) -> None:
     assert sum(plan.arena_bytes.values()) <= plan.unplanned_bytes
 
 
+def test_neighbours_are_not_in_the_same_cache_sets() -> None:
+    """Buffers of whole pages, read together: each element was read from L2."""
+    halves = [elementwise(Ops.MUL, data(n, 64, 64), data(n, 64, 64)).alu(Ops.EXP).alu(Ops.SIN) for n in range(3)]
+    plan = check(scheduled(matmul(matmul(halves[0], halves[1]), halves[2])))
+    assert len({offset % 4096 for offset in plan.offsets.values()}) == len(set(plan.offsets.values())) > 2
+
+
 def test_a_chain_needs_two_places() -> None:
     """However long it is."""
     x = data(0, 64, 64)
     for _ in range(12):
         x = UOp(Ops.CONTIGUOUS, F32, (permute(x, (1, 0)) + 1.0,))
     plan = check(scheduled(x))
-    assert plan.arena_bytes == {"LLVM": 2 * 64 * 64 * 4}
-    assert plan.lower_bound_bytes == 2 * 64 * 64 * 4
+    assert plan.arena_bytes == {"LLVM": 2 * (64 * 64 * 4 + 128)}
+    assert plan.lower_bound_bytes == 2 * (64 * 64 * 4 + 128)
     assert plan.unplanned_bytes == 11 * 64 * 64 * 4
 
 

@@ -647,7 +647,7 @@ def test_a_loss_of_two_optimizers_leads_to_the_second_ones_parameters_after_the_
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop"])
 def test_a_step_that_captured_itself_means_what_it_meant(name: str) -> None:
-    """Outside of `jit` the update is captured from the third step on. What was made of the parameters before a step,
+    """Outside of `jit` the update is captured from the third step on. Earlier results that depend on the parameters,
     computed or not, views and NumPy's arrays: all are what they are after an ordinary step."""
 
     def trained(is_ordinary: bool) -> list[Any]:
