@@ -288,7 +288,7 @@ def _planes(data: Any, imag: Any, device: str | None, asked: DType | None) -> tu
     plane = asked or (dtypes.float32 if is_narrow else dtypes.float64)
     with np.errstate(over="ignore"):
         array = array.astype(complex_of(plane).name)
-    parts = [Tensor(np.ascontiguousarray(part), device=device) for part in (array.real, array.imag)]
+    parts = [Tensor(np.array(part, order="C"), device=device) for part in (array.real, array.imag)]
     return parts[0], parts[1]
 
 

@@ -66,6 +66,17 @@ def dtype_of(x: Any) -> DType:
     return found
 
 
+def ordered(x: Any, call: str) -> Any:
+    """A real array.
+
+    Raises:
+        DTypeError: a complex array.
+    """
+    if isinstance(x, ComplexTensor):
+        raise DTypeError(f"{call}: complex numbers have no order. Take real(x), imag(x) or abs(x).")
+    return x
+
+
 def astype(x: Array, dtype: DType, /, *, copy: Any = True, device: str | None = None) -> Array:
     """The values in another dtype. A complex array becomes complex only.
 

@@ -11,7 +11,7 @@ from kernmill.ir import DTypeError, dtypes
 from ..complex_tensor import ComplexTensor
 from ..tensor import Tensor
 from .creation import asarray
-from .dtypes import Array, result_type
+from .dtypes import Array, ordered, result_type
 
 _UNARY = {  # the standard's name: ours
     "abs": "abs", "acos": "acos", "acosh": "acosh", "asin": "asin", "asinh": "asinh", "atan": "atan", "atanh": "atanh",
@@ -119,7 +119,7 @@ def round(x: Array, /) -> Array:
 
 def clip(x: Array, /, min: Any = None, max: Any = None) -> Array:
     """Values between bounds, in the dtype of the array."""
-    own = checked(x, "clip")
+    own: Any = ordered(checked(x, "clip"), "clip")
     result: Any = own.clamp(min, max)
     return result if result.dtype is own.dtype else result.cast(own.dtype)  # type: ignore[no-any-return]
 

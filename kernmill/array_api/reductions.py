@@ -9,7 +9,7 @@ from kernmill.ir import DType, DTypeError, dtypes
 
 from ..complex_tensor import ComplexTensor
 from .creation import asarray
-from .dtypes import Array, astype
+from .dtypes import Array, astype, ordered
 from .manipulation import concat
 
 __all__ = [
@@ -64,22 +64,22 @@ def std(x: Array, /, *, axis: Axes = None, correction: float = 0.0, keepdims: bo
 
 def max(x: Any, /, *, axis: Axes = None, keepdims: bool = False) -> Array:
     """The largest values along axes."""
-    return x.max(axis, keepdims)  # type: ignore[no-any-return]
+    return ordered(x, "max").max(axis, keepdims)  # type: ignore[no-any-return]
 
 
 def min(x: Any, /, *, axis: Axes = None, keepdims: bool = False) -> Array:
     """The smallest values along axes."""
-    return x.min(axis, keepdims)  # type: ignore[no-any-return]
+    return ordered(x, "min").min(axis, keepdims)  # type: ignore[no-any-return]
 
 
 def argmax(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
     """The index of the largest value."""
-    return x.argmax(axis, keepdims)  # type: ignore[no-any-return]
+    return ordered(x, "argmax").argmax(axis, keepdims)  # type: ignore[no-any-return]
 
 
 def argmin(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
     """The index of the smallest value."""
-    return x.argmin(axis, keepdims)  # type: ignore[no-any-return]
+    return ordered(x, "argmin").argmin(axis, keepdims)  # type: ignore[no-any-return]
 
 
 def _truth(x: Array) -> Any:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from kernmill.ir import ShapeError
+
 from ..complex_tensor import ComplexTensor
 from ..tensor import Tensor
-from .dtypes import Array
+from .dtypes import Array, ordered
 
 __all__ = [
     "argsort", "isin", "nonzero", "searchsorted", "sort", "take", "take_along_axis", "unique_all", "unique_counts",
@@ -40,6 +42,8 @@ class UniqueInverse(NamedTuple):
 def take(x: Array, indices: Any, /, *, axis: int | None = None) -> Array:
     """Entries of an axis at a vector of indices."""
     own: Any = x.reshape((-1,)) if axis is None and x.ndim != 1 else x
+    if not own.ndim:
+        raise ShapeError("take: a 0-d array has no axis. Reshape it.")
     at = axis or 0
     key = (slice(None),) * (at % own.ndim)
     return own[(*key, indices)]  # type: ignore[no-any-return]
@@ -75,12 +79,12 @@ def isin(x1: Any, x2: Any, /, *, invert: bool = False) -> Array:
 
 def sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
     """Values in order along an axis."""
-    return x.sort(axis, descending)[0]  # type: ignore[no-any-return]
+    return ordered(x, "sort").sort(axis, descending)[0]  # type: ignore[no-any-return]
 
 
 def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
     """The indices of values in order along an axis; equal ones stay in theirs."""
-    return x.argsort(axis, descending)  # type: ignore[no-any-return]
+    return ordered(x, "argsort").argsort(axis, descending)  # type: ignore[no-any-return]
 
 
 def _distinct(x: Array) -> tuple[Any, ...]:

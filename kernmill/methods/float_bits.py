@@ -1,11 +1,11 @@
-"""Tensor methods: the sign bit of a float, its neighbours, and the length of a pair."""
+"""Tensor methods: the sign bit of a float, its neighbours, the length of a pair, and float8 as bits."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Self
 
-from kernmill.ir import Ops, dtypes
+from kernmill.ir import DTypeError, Ops, SettingError, dtypes
 
 from ..lazy import accumulator
 from .elementwise import Arithmetic, choose
@@ -67,3 +67,54 @@ class FloatBits(Arithmetic):
         x, y = x._floating(), y._floating()
         dtype = x.dtype if x.dtype is y.dtype else y.dtype
         return x.cast(dtype), y.cast(dtype)
+
+    # --- float8
+    def to_float8(self, kind: str = "e4m3fn") -> Self:
+        """The bits of the nearest float8, uint8: a quarter of the memory of float32. `from_float8` reads them.
+
+        `kind` is "e4m3fn", up to 448 and without infinities, or "e5m2", up to 57344. Larger values become nan, or inf.
+
+        Raises:
+            SettingError: another kind.
+        """
+        mantissa, least, most, beyond = _float8(kind)
+        x = self._floating().detach()._as(dtypes.float32)
+        sign = choose(x.signbit(), x._filled(128.0), x._filled(0.0))._as(dtypes.uint8)
+        size = x.copysign(1.0)
+        exponent = x._result(size.uop.bitcast(dtypes.int32)).bitwise_right_shift(23).sub(127).maximum(least)
+        unit = exponent._result(exponent.add(127 - mantissa).bitwise_left_shift(23).uop.bitcast(dtypes.float32))
+        value = size.div(unit)._apply(Ops.ROUND).mul(unit)
+        usual = value.le(most)
+        half = choose(usual, value, value._filled(0.0)).mul(_SCALE[kind])._as(dtypes.float16)
+        bits = half._result(half.uop.bitcast(dtypes.uint16)).bitwise_right_shift(_SHIFT[kind])._as(dtypes.uint8)
+        bits = choose(usual, bits, choose(size.isnan(), bits._filled(127), bits._filled(beyond)))
+        return bits.bitwise_or(sign)
+
+    def from_float8(self, kind: str = "e4m3fn") -> Self:
+        """The float32 values of bits that `to_float8` gives, or that a file holds.
+
+        Raises:
+            DTypeError: not uint8.
+            SettingError: another kind.
+        """
+        _float8(kind)
+        if self.dtype is not dtypes.uint8:
+            raise DTypeError(f"from_float8: a {self.dtype.name} tensor: must be uint8, the bits of float8.")
+        wide = self._as(dtypes.uint16)
+        size = wide.bitwise_and(127)
+        bits = size.bitwise_left_shift(_SHIFT[kind]).bitwise_or(wide.bitwise_and(128).bitwise_left_shift(8))
+        value = bits._result(bits.uop.bitcast(dtypes.float16))._as(dtypes.float32).mul(1 / _SCALE[kind])
+        return choose(size.eq(127), value._filled(math.nan), value) if kind == "e4m3fn" else value
+
+
+# float16 has the bits of e5m2 in its upper byte; those of e4m3fn a bit lower, for values of 2**-8
+_SHIFT = {"e4m3fn": 7, "e5m2": 8}
+_SCALE = {"e4m3fn": 2.0**-8, "e5m2": 1.0}
+_FLOAT8 = {"e4m3fn": (3, -6, 448.0, 127), "e5m2": (2, -14, 57344.0, 124)}
+
+
+def _float8(kind: str) -> tuple[int, int, float, int]:
+    """Bits of the mantissa, the least exponent, the largest value, and the bits of what is beyond."""
+    if kind not in _FLOAT8:
+        raise SettingError(f"float8: kind={kind!r}: must be 'e4m3fn' or 'e5m2'.")
+    return _FLOAT8[kind]

@@ -158,6 +158,7 @@ def test_ways_in_and_out() -> None:
     assert ComplexTensor([[1], [2]], [3, 4]).shape == (2, 2)
     assert ComplexTensor(np.arange(3, dtype=np.float32)).dtype is dtypes.complex64
     assert complex(ComplexTensor(3 + 4j)) == 3 + 4j
+    assert ComplexTensor(3 + 4j).shape == ComplexTensor(np.array(1j)).numpy().shape == ()
     assert np.asarray(ComplexTensor(A), np.complex64).dtype == np.complex64
     assert repr(ComplexTensor(A)) == "<ComplexTensor (3, 4) complex128 LLVM>"
     z = as_complex(2.0)

@@ -356,6 +356,8 @@ CONSTANT = frozenset(
         "gt",
         "half",
         "argwhere",
+        "from_float8",
+        "to_float8",
         "bucketize",
         "histc",
         "histogram",

@@ -254,6 +254,21 @@ def test_arrays_have_the_attributes() -> None:
     assert array_api.from_dlpack(FLOATS).shape == (3, 4)
 
 
+EDGES = ("abs", "exp", "sum", "prod", "mean", "all", "any", "sort", "unique_values", "flip", "sign", "square", "real",
+         "conj", "std", "count_nonzero", "zeros_like", "round", "positive")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EDGES)
+@pytest.mark.filterwarnings("ignore")
+def test_empty_and_0d(name: str) -> None:
+    for values in (np.zeros((0, 3)), np.array(2.0), np.zeros((0, 3), complex), np.array(1 + 2j)):
+        if (name == "std" or name in ("sort", "unique_values")) and (values.dtype.kind == "c" or not values.ndim):
+            continue
+        own, want = run(unary(name, values), array_api), run(unary(name, values), strict)
+        assert (own[1], own[0].shape) == (want[1], want[0].shape)
+        np.testing.assert_allclose(own[0], want[0])
+
+
 def test_gradients_flow_through_the_namespace() -> None:
     xp: Any = array_api
     x = Tensor(FLOATS, requires_grad=True)
@@ -286,6 +301,9 @@ def test_every_device(device: str) -> None:
         (lambda: array_api.where(Tensor([1]), 1, Tensor([1])), DTypeError, "must be bool"),
         (lambda: array_api.result_type(1, 2.0), DTypeError, "only Python numbers"),
         (lambda: array_api.finfo(dtypes.int8), DTypeError, "not a float dtype"),
+        (lambda: array_api.sort(ComplexTensor(COMPLEX)), DTypeError, "complex numbers have no order"),
+        (lambda: array_api.clip(ComplexTensor(COMPLEX), 0, 1), DTypeError, "complex numbers have no order"),
+        (lambda: array_api.take(Tensor(1.0), Tensor([0]), axis=0), KernmillError, "a 0-d array has no axis"),
         (lambda: array_api.concat([]), KernmillError, "no arrays"),
         (lambda: Tensor([1]).__array_namespace__(api_version="1999.1"), SettingError, "2024.12 or earlier"),  # type: ignore[attr-defined]
     ],

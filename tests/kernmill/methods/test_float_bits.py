@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import Tensor, dtypes
+from kernmill import DTypeError, SettingError, Tensor, dtypes
 
 from ..against import close, values, with_torch
 
@@ -60,3 +60,26 @@ def test_the_gradient_of_hypot_at_zero_is_zero() -> None:
     assert x.grad is not None
     assert y.grad is not None
     assert x.grad.tolist() + y.grad.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("kind", ["e4m3fn", "e5m2"])
+def test_float8_is_what_ml_dtypes_says(kind: str) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    theirs = getattr(ml_dtypes, f"float8_{kind}")
+    with np.errstate(all="ignore"):
+        x = np.arange(65536, dtype=np.uint16).view(np.float16).astype(np.float32)
+        x = np.concatenate([x, np.array([464, 464.1, 61439, 61440, 1e30, -1e-30, np.inf, -np.inf], np.float32)])
+        want = x.astype(theirs)
+    bits = Tensor(x).to_float8(kind)
+    assert bits.dtype is dtypes.uint8
+    is_number = ~np.isnan(want.astype(np.float32))
+    np.testing.assert_array_equal(bits.numpy()[is_number], want.view(np.uint8)[is_number])
+    np.testing.assert_array_equal(bits.from_float8(kind).numpy(), want.astype(np.float32))
+    assert Tensor([1, 2]).to_float8(kind).from_float8(kind).tolist() == [1.0, 2.0]
+
+
+def test_bad_calls_of_float8() -> None:
+    with pytest.raises(SettingError, match="must be 'e4m3fn' or 'e5m2'"):
+        Tensor([1.0]).to_float8("e3m4")
+    with pytest.raises(DTypeError, match="must be uint8"):
+        Tensor([1.0]).from_float8()
