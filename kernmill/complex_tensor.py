@@ -453,7 +453,8 @@ class ComplexTensor(ComplexArithmetic):
     """A complex tensor: `real` and `imag` are Tensors of its shape, which share their memory with it.
 
     `ComplexTensor(data)` takes complex numbers, nested lists of them, NumPy arrays and tensors;
-    `ComplexTensor(real, imag)` takes planes. It has Tensor's operators, and the methods that move or add elements.
+    `ComplexTensor(real, imag)` takes planes. It has Tensor's operators, and the methods that move or add elements;
+    `kernmill.array_api` has `concat`, `stack` and `where` of it, and `kernmill.fft` its transforms.
     """
 
     def exp(self) -> Self:
