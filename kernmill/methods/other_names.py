@@ -33,7 +33,7 @@ _INSTEAD: dict[str, str] = {  # their name: the replacement here
     "deg2rad": "x * (math.pi / 180)", "rad2deg": "x * (180 / math.pi)",
     "ptp": "x.max() - x.min()",
     "aminmax": "x.min(), x.max()", "real": "x", "conj": "x", "imag": "x.zeros_like()",
-    "angle": "z.angle(), of a ComplexTensor z",
+    "angle": "ComplexTensor, which has it",
     "glu": "a * b.sigmoid() with a, b = x.chunk(2, -1)", "prelu": "where(x > 0, x, weight * x)",
     "addmm": "x + a @ b", "baddbmm": "x + a @ b", "addcdiv": "x + a / b", "inner": "x.linear(y)",
     "vdot": "x.flatten() @ y.flatten()", "dist": "(x - y).norm()", "sum_to_size": "x.sum(axis, keepdim=True)",
