@@ -78,7 +78,8 @@ def test_no_name_that_is_here_is_said_to_be_missing() -> None:
 TABLES = ("_INSTEAD", "_LAYERS", "MODULE", "OPTIMIZER", "OPTIMIZERS", "FRONT")
 HINTS = [text for table in TABLES for text in getattr(other_names, table).values()]
 OWNERS: dict[str, Any] = {  # of an attribute, by the name that sentences use; any other name is a tensor
-    "kernmill": kernmill, "nn": nn, "nn.state": nn.state, "nn.optim": nn.optim, "np": np, "np.linalg": np.linalg, "np.fft": np.fft,
+    "kernmill": kernmill,
+    "nn": nn, "nn.state": nn.state, "nn.optim": nn.optim, "np": np, "np.linalg": np.linalg, "np.fft": np.fft,
     "dtypes": dtypes, "math": math, "model": nn.Linear(2, 2), "self": SimpleNamespace(name=1),
     "optimizer": nn.optim.SGD([Tensor([1.0], requires_grad=True)]),
 }  # fmt: skip
