@@ -13,6 +13,7 @@ from .evaluate import *
 from .fold import *
 from .graph import *
 from .graph_plan import *
+from .listing import *
 from .ops import *
 from .origin import *
 from .pattern import *

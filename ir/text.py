@@ -18,7 +18,7 @@ from .ops import Op, Ops
 from .process.errors import FormatError
 from .uop import UOp
 
-__all__ = ["parse_uops", "print_uop", "print_uops", "uops_in"]
+__all__ = ["parse_uops", "print_uop", "print_uops", "show_arg", "uops_in"]
 
 
 def print_uops(root: UOp | Sequence[UOp]) -> str:
@@ -44,7 +44,7 @@ def print_uops(root: UOp | Sequence[UOp]) -> str:
 def print_uop(node: UOp, number: Mapping[UOp, int]) -> str:
     """Format the line of one node; other nodes are numbers."""
     src = ", ".join(f"%{number.get(s, '?')}" for s in node.src)
-    arg = "" if node.arg is None else f" {_show(node.arg, number)}"
+    arg = "" if node.arg is None else f" {show_arg(node.arg, number)}"
     return f"%{number[node]} = {node.op.name} {node.dtype.name} ({src}){arg}"
 
 
@@ -55,14 +55,15 @@ def uops_in(arg: Any) -> list[UOp]:
     return [u for item in arg for u in uops_in(item)] if isinstance(arg, tuple) else []
 
 
-def _show(arg: Any, number: Mapping[UOp, int]) -> str:
+def show_arg(arg: Any, number: Mapping[UOp, int]) -> str:
+    """Format an arg; nodes are numbers."""
     match arg:
         case UOp():
             return f"%{number.get(arg, '?')}"
         case Op():
             return f"@{arg.name}"
         case tuple():
-            return f"({', '.join(_show(item, number) for item in arg)}{',' if len(arg) == 1 else ''})"
+            return f"({', '.join(show_arg(item, number) for item in arg)}{',' if len(arg) == 1 else ''})"
         case str():
             return json.dumps(str(arg), ensure_ascii=False)
         case float() if math.isnan(arg):

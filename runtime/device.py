@@ -366,6 +366,10 @@ class Device(ABC):
         """(default: none) Return the machine code as text."""
         return ""
 
+    def assembly_later(self, source: str) -> Callable[[], str]:
+        """(default: `assembly`, at the call) Start making it, and return a function that waits for it."""
+        return lambda: self.assembly(source)
+
     def expect_many(self) -> None:
         """(default: nothing) Get ready for many calls of `compile_later`."""
         return

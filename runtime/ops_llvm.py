@@ -14,7 +14,7 @@ from .chains import find_chains
 from .cpu.amx_trial import matrix_unit
 from .cpu.cpu_target import host_target
 from .cpu.host import this_host
-from .cpu.llvm_codegen import assembly, compile_ir, compile_ir_later, compiler_process, llvm_version
+from .cpu.llvm_codegen import assembly, assembly_later, compile_ir, compile_ir_later, compiler_process, llvm_version
 from .cpu.loader import load_object
 from .cpu.pool import ENTRY_WORDS, Launch, LaunchTable, copy_function, default_pool, expect_pool
 from .device import Batch, BufferCopy, Call, Device, Program, Properties
@@ -78,6 +78,10 @@ class LlvmDevice(Device):
     def assembly(self, source: str) -> str:
         """The machine's instructions."""
         return assembly(source, self.host)
+
+    def assembly_later(self, source: str) -> Callable[[], str]:
+        """The same, made in another process."""
+        return assembly_later(source, self.host)
 
     def load(self, name: str, binary: bytes) -> Program:
         """The object in executable memory."""

@@ -6,25 +6,34 @@ Tests: tests/runtime/test_pages.py.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from html import escape
 from itertools import pairwise
 from typing import NamedTuple
 
-from kernmill.compiler import PIPELINE, lower, optimize_loops, show_schedule
-from kernmill.ir import Kernel, KernmillError, UOp, print_uops
+from kernmill.compiler import PIPELINE, lower, optimize_loops
+from kernmill.ir import Kernel, KernmillError, Listings, UOp, has_origin
 
 from .device import Device
 from .profile import cost_of, work_of
-from .programs.compiling import schedule_of
-from .programs.schedules import symbol
+from .programs.compile_cache import cache_key
+from .programs.compiling import given_actions
+from .programs.schedules import given_schedule, stamp, symbol
 
-__all__ = ["KernelPage", "PassText", "brief_page", "kernel_page", "passes_of", "split_locations", "with_locations"]
+__all__ = [
+    "WHYS", "KernelPage", "Lowered", "PassText", "Passes", "begin_page", "brief_page", "kernel_page", "page_key",
+    "passes_of", "relative_names", "split_locations", "texts_of", "with_locations",
+]  # fmt: skip
 
 
-_WHY_KERNEL = "the planner's loops over one result, before anything is chosen"
+WHYS = {
+    "kernel": "the planner's loops over one result, before anything is chosen",
+    **{step.name: step.why for step in PIPELINE},
+}
 
 
 class PassText(NamedTuple):
@@ -36,10 +45,13 @@ class PassText(NamedTuple):
 
 
 class KernelPage(NamedTuple):
-    """All texts of a kernel. `code_uops`: for each line of `code`, that of the last of `passes`, or -1.
-    `assembly_lines`: for each line of `assembly`, that of `code`, or -1."""
+    """All texts of a kernel. `listings`: by pass, with their `heads` and `origins` (ir/listing.py). `code_uops`: for
+    each line of `code`, that of the last pass, or -1. `assembly_lines`: for each line of `assembly`, that of `code`, or
+    -1."""
 
-    passes: list[PassText]
+    heads: list[str]
+    origins: list[str]
+    listings: list[tuple[str, str]]
     schedule: str
     language: str
     code: str
@@ -47,6 +59,12 @@ class KernelPage(NamedTuple):
     assembly: str
     assembly_lines: list[int]
     cost: dict[str, float]
+
+    @property
+    def passes(self) -> list[PassText]:
+        """The UOps after each pass that changed something."""
+        tables = Listings(self.heads, self.origins)
+        return [PassText(name, WHYS[name], tables.text(listing)) for name, listing in self.listings]
 
     def _repr_html_(self) -> str:
         """Return the texts for notebooks, each to be opened by a click."""
@@ -58,25 +76,89 @@ class KernelPage(NamedTuple):
             for number, (head, text) in enumerate(texts)
         )
 
-    def fields(self) -> dict[str, object]:
-        """Return everything as dicts and lists, for JSON."""
-        return {**self._asdict(), "passes": [step._asdict() for step in self.passes]}
+    def json(self) -> bytes:
+        """Return everything as JSON: numbers as differences, which repeat more often."""
+        fields = {
+            **self._asdict(), "code": relative_names(self.code), "code_uops": _differences(self.code_uops),
+            "assembly_lines": _differences(self.assembly_lines),
+        }  # fmt: skip
+        return json.dumps(fields, separators=(",", ":"), default=str).encode()
 
 
-def passes_of(device: Device, kernel: Kernel) -> tuple[list[PassText], list[UOp]]:
-    """Return the UOps after each pass that changed something, and the linear list."""
-    found = [PassText("kernel", _WHY_KERNEL, print_uops(kernel.ast))]
-    whys = {step.name: step.why for step in PIPELINE}
+_VALUE = re.compile(r"\bv(\d+)\b( =)?")
 
-    def seen(name: str, uops: UOp | Sequence[UOp]) -> None:
-        text = print_uops(uops)
-        if text != found[-1].uops:
-            found.append(PassText(name, whys[name], text))
 
-    ast = optimize_loops(kernel.ast, device.target, schedule_of(device, kernel))
-    seen("optimize", ast)
-    uops = lower(ast, device.target, kernel.ast, seen=seen)
-    return found, uops
+def relative_names(code: str) -> str:
+    """Return generated code in which a value `v12` has the distance to the last one that was defined at the begin of a
+    line: `v~1` defines the next one, and in its line `v~3` is the value three before it."""
+    last = 0
+    found: list[str] = []
+    for line in code.split("\n"):
+        if "v" in line:
+            first = _VALUE.search(line)
+            if first is not None and first[2]:
+                now = int(first[1])
+                rest = _VALUE.sub(partial(_distance, now), line[first.end() :])
+                line = f"{line[: first.start()]}v~{now - last} ={rest}"
+                last = now
+            elif first is not None:
+                line = _VALUE.sub(partial(_distance, last), line)
+        found.append(line)
+    return "\n".join(found)
+
+
+def _distance(now: int, found: re.Match[str]) -> str:
+    return f"v~{now - int(found[1])}{found[2] or ''}"
+
+
+def _differences(numbers: Sequence[int]) -> list[int]:
+    return [now - before for before, now in pairwise((0, *numbers))]
+
+
+class Lowered(NamedTuple):
+    """A kernel on its way to a page: all texts but the assembly."""
+
+    tables: Listings
+    listings: list[tuple[str, str]]
+    schedule: str
+    code: str
+    code_uops: list[int]
+    cost: dict[str, float]
+
+
+class Passes:
+    """Collects the UOps after each pass."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.tables = Listings()
+        self.last: UOp | Sequence[UOp] = kernel.ast
+        self.listings = [("kernel", self.tables.add(kernel.ast))]
+
+    def seen(self, name: str, uops: UOp | Sequence[UOp]) -> None:
+        """Keep what a pass left, unless it changed nothing."""
+        if uops is self.last or (not isinstance(uops, UOp) and uops == self.last):
+            return
+        listing = self.tables.add(uops)
+        if listing != self.listings[-1][1]:
+            self.listings.append((name, listing))
+        self.last = uops
+
+
+def passes_of(device: Device, kernel: Kernel) -> tuple[Passes, list[UOp], UOp]:
+    """Return the UOps after each pass that changed something, the linear list, and the optimized kernel."""
+    found = Passes(kernel)
+    ast = optimize_loops(kernel.ast, device.target, given_actions(device, kernel))
+    found.seen("optimize", ast)
+    return found, lower(ast, device.target, kernel.ast, seen=found.seen), ast
+
+
+def texts_of(device: Device, kernel: Kernel, passes: Passes, uops: Sequence[UOp], optimized: UOp) -> Lowered:
+    """Return all texts of a kernel that was lowered, but the assembly."""
+    code, starts = device.renderer.render_mapped(symbol(kernel), uops)
+    work = work_of(device, kernel, {})
+    cost = {"flops": work.flops, "bytes": work.bytes_moved, "estimate_ns": work.work_ns, "uops": len(uops)}
+    schedule = "\n".join(getattr(optimized.arg, "actions", ()))
+    return Lowered(passes.tables, passes.listings, schedule, code, _by_line(code, starts), cost)
 
 
 def kernel_page(device: Device, kernel: Kernel, *, has_assembly: bool = True) -> KernelPage:
@@ -85,32 +167,50 @@ def kernel_page(device: Device, kernel: Kernel, *, has_assembly: bool = True) ->
     Raises:
         CompileError, InternalError: it cannot be lowered.
     """
-    passes, uops = passes_of(device, kernel)
-    code, starts = device.renderer.render_mapped(symbol(kernel), uops)
-    assembly, lines = "", list[int]()
-    if has_assembly:
+    return begin_page(device, kernel, has_assembly=has_assembly)()
+
+
+def begin_page(
+    device: Device, kernel: Kernel, *, known: Lowered | None = None, has_assembly: bool = True,
+    is_one_of_many: bool = False,
+) -> Callable[[], KernelPage]:  # fmt: skip
+    """Begin a page, and return a function that finishes it. Assembly of many is made in other processes meanwhile.
+    `known`: the texts, if they were kept when the kernel was compiled.
+
+    Raises:
+        CompileError, InternalError: the kernel cannot be lowered.
+    """
+    texts = known or texts_of(device, kernel, *passes_of(device, kernel))
+    is_llvm = "\ndefine " in f"\n{texts.code}"
+    begin = device.assembly_later if is_one_of_many else partial(partial, device.assembly)
+    assemble = begin(with_locations(texts.code) if is_llvm else texts.code) if has_assembly else str
+    language = "LLVM IR" if is_llvm else device.name.partition(":")[0]
+
+    def finish() -> KernelPage:
+        assembly, lines = "", list[int]()
         with suppress(KernmillError):  # the other texts are shown without it
-            assembly, lines = _assembly(device, code)
-    work = work_of(device, kernel, {})
-    cost = {"flops": work.flops, "bytes": work.bytes_moved, "estimate_ns": work.work_ns, "uops": len(uops)}
-    language = "LLVM IR" if "\ndefine " in f"\n{code}" else device.name.partition(":")[0]
-    return KernelPage(
-        passes,
-        show_schedule(schedule_of(device, kernel)),
-        language,
-        code,
-        _by_line(code, starts),
-        assembly,
-        lines,
-        cost,
-    )
+            assembly = assemble()
+            assembly, lines = split_locations(assembly) if is_llvm else (assembly, [-1] * (assembly.count("\n") + 1))
+        return KernelPage(
+            texts.tables.heads, texts.tables.origins, texts.listings, texts.schedule, language, texts.code,
+            texts.code_uops, assembly, lines, texts.cost,
+        )  # fmt: skip
+
+    return finish
+
+
+def page_key(device: Device, kernel: Kernel) -> str:
+    """Return the key of a page in the cache: as a program's, and the lines of its nodes."""
+    lines = "\n".join(sorted({node.origin for node in kernel.ast.toposort() if node.origin and has_origin(node)}))
+    return cache_key("page", kernel.key, device.tag, stamp(), given_schedule(device, kernel) or "", lines)
 
 
 def brief_page(kernel: Kernel) -> KernelPage:
     """Return the UOps before anything is chosen: what there is without lowering the kernel."""
-    work = cost_of(kernel.ast)
+    work, passes = cost_of(kernel.ast), Passes(kernel)
     cost = {"flops": work.flops, "bytes": work.bytes_moved, "estimate_ns": work.work_ns, "uops": 0}
-    return KernelPage([PassText("kernel", _WHY_KERNEL, print_uops(kernel.ast))], "", "", "", [], "", [], cost)
+    tables = passes.tables
+    return KernelPage(tables.heads, tables.origins, passes.listings, "", "", "", [], "", [], cost)
 
 
 def _by_line(code: str, starts: Sequence[tuple[int, int]]) -> list[int]:
@@ -120,13 +220,6 @@ def _by_line(code: str, starts: Sequence[tuple[int, int]]) -> list[int]:
         for line in range(first, min(end if end >= 0 else first + 1, len(found))):
             found[line] = number
     return found
-
-
-def _assembly(device: Device, code: str) -> tuple[str, list[int]]:
-    if "\ndefine " not in f"\n{code}":
-        text = device.assembly(code)
-        return text, [-1] * (text.count("\n") + 1)
-    return split_locations(device.assembly(with_locations(code)))
 
 
 # --- LLVM: the text itself is the debugger's source file -----------------------------------------------------------

@@ -140,5 +140,5 @@ def dump_kernel(device: Device, kernel: Kernel, time_ns: int) -> None:
     (folder / f"source.{device.name.partition(':')[0].lower()}").write_text(page.code)
     (folder / "kernel.s").write_text(page.assembly)
     (folder / "kernel.schedule").write_text(page.schedule + "\n")
-    (folder / "page.json").write_text(json.dumps(page.fields(), default=str))
+    (folder / "page.json").write_bytes(page.json())
     (folder / "kernel.json").write_text(json.dumps({**describe(kernel, device), "time_ns": time_ns}, indent=1) + "\n")

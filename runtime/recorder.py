@@ -21,6 +21,7 @@ from kernmill.ir import GraphPlan, Kernel, MemoryPlan
 if TYPE_CHECKING:
     from .device import Batch, Call, Device
     from .memory.buffer import Buffer
+    from .pages import Lowered
 
 __all__ = ["Note", "Ran", "Recorder", "Span", "recording_profile", "span", "tick"]
 
@@ -86,6 +87,7 @@ class Recorder:
         self.memory: list[tuple[int, str, int]] = []  # clock, device, bytes of its tensors
         self.plans: list[tuple[str, GraphPlan, MemoryPlan]] = []  # made in this time, with their line
         self.ticks: list[tuple[int, str]] = []  # clock, what was counted: tokens
+        self.texts: dict[tuple[str, bytes], Lowered] | None = None  # of compiled kernels, if a report will show them
 
     def launch(
         self, batch: Batch, kernels: Sequence[Kernel], values: Mapping[str, int] = _NO_VALUES, lines: Lines = None

@@ -29,6 +29,7 @@ def run(program: str, arguments: Sequence[str], *, most: int, page: str = "", tr
             raise SettingError(f"profile: the folder of {name} cannot be written to. Give a file in another one.")
     process = os.getpid()
     with profile() as found:
+        found.recorder.texts = {} if page else None
         ended_well = run_program("profile", program, arguments, "what it launched is still shown")
     if os.getpid() != process:  # a child that the program forked: the parent shows the profile
         return 0 if ended_well else 1

@@ -13,24 +13,51 @@ import os
 import sys
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kernmill.ir import GraphPlan, Kernel, KernmillError, MemoryPlan, Ops, SettingError, split_origin
-from kernmill.runtime import KernelPage, Ran, Recorder, brief_page, get_device, kernel_page
+from kernmill.ir import (
+    GraphPlan,
+    Kernel,
+    KernmillError,
+    MemoryPlan,
+    Ops,
+    SettingError,
+    no_collection,
+    split_origin,
+)
+from kernmill.runtime import (
+    WHYS,
+    Device,
+    KernelPage,
+    Lowered,
+    Ran,
+    Recorder,
+    begin_page,
+    brief_page,
+    compile_cache,
+    get_device,
+    page_key,
+)
 
 from .profiled import Profile
 from .rows import KernelRow, ceilings_of, launches, short_layers
 from .trace import write_text
 
-__all__ = ["html", "packed_page", "report_data", "report_of_folder", "write_report"]
+__all__ = ["html", "report_data", "report_of_folder", "write_report"]
 
 _PAGE = Path(__file__).with_name("report.html")
 _PLACE = "/*DATA*/"
-_MOST_SECONDS, _MOST_BYTES = 4.0, 3_600_000  # of texts of kernels
+_MOST_SECONDS, _MOST_BYTES = 30.0, 4_400_000  # of texts of kernels
+_WINDOW = 32_700  # of deflate
+_AHEAD = 24  # kernels whose assembly is made by other processes
+_MANY = 4  # kernels that are worth these processes
 _MOST_EVENTS, _MOST_GRAPHS, _MOST_NODES, _MOST_PLANS = 40_000, 12, 300, 12
 _LEFT_OUT = "The texts of slower kernels took the time for this report. DUMP=folder and kernmill report have all."
+_TOO_LARGE = "The texts of slower kernels fill this report. DUMP=folder has all."
 _AROUND = 3  # lines of the user's source above and below
 _MOST_SOURCES = 4
 Data = dict[str, Any]
@@ -46,8 +73,13 @@ def write_report(path: str | Path, profile: Profile, title: str = "", seconds: f
 
 
 def html(data: Data) -> str:
-    """Return the page with its data: `<` is written so that no name can end the script or begin a comment."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False, default=str)
+    """Return the page with its data: `<` is written so that no name can end the script or begin a comment. All but the
+    texts of kernels, which are unpacked one by one, is packed as one."""
+    kernels, shared = _pack_kernels(data["kernels"])
+    apart = {"title": data["title"], "about": data["about"], "kernels": kernels}
+    rest = {name: part for name, part in data.items() if name not in apart} | {"shared": shared}
+    packed = _encoded(zlib.compress(json.dumps(rest, allow_nan=False, default=str).encode()))
+    text = json.dumps({**apart, "packed": packed}, separators=(",", ":"))
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
     return _PAGE.read_text(encoding="utf-8").replace(_PLACE, text)
@@ -56,7 +88,8 @@ def html(data: Data) -> str:
 def report_data(profile: Profile, title: str = "", seconds: float = _MOST_SECONDS) -> Data:
     """Return what the page shows of a profile."""
     recorder, totals, rows = profile.recorder, profile.totals, profile.rows
-    kernels, which = _kernels(rows, seconds)
+    kernels, which = _kernels(rows, seconds, recorder.texts or {})
+    sources = _Sources()
     names = {"kernels": totals.kernels_ns, "compiling": totals.compile_ns, "copies": totals.copies_ns,
              "waiting": totals.waiting_ns, "driver": totals.driver_ns, "Python": totals.python_ns}  # fmt: skip
     made = f"{totals.compiled} kernels were compiled, {totals.loaded} came from the cache"
@@ -64,9 +97,10 @@ def report_data(profile: Profile, title: str = "", seconds: float = _MOST_SECOND
         "title": title or Path(sys.argv[0]).name or "Python", "wall": max(1, totals.wall_ns), "totals": names,
         "about": f"{time.strftime('%Y-%m-%d %H:%M')}, {made}",
         "devices": {name: _device(name, rows) for name in sorted({row.device for row in rows})},
-        "rows": [_row_data(number, row, which) for number, row in enumerate(rows)], "kernels": kernels,
+        "rows": [_row_data(number, row, which, sources) for number, row in enumerate(rows)],
+        "sources": sources.found, "kernels": kernels,
         **_timeline(recorder, rows), "memory": list(_memory_points(recorder)), "plans": list(_plans(recorder)),
-        "graphs": list(_graphs(recorder, rows)),
+        "graphs": list(_graphs(recorder, rows)), "whys": WHYS,
         "notes": [{"kind": n.kind, "name": n.name, "reason": n.reason, "taken": n.taken_ns, "compiled": n.compiled}
                   for n in recorder.notes],
     }  # fmt: skip
@@ -81,27 +115,43 @@ def _device(name: str, rows: Sequence[KernelRow]) -> Data:
     }  # fmt: skip
 
 
-def _row_data(number: int, row: KernelRow, which: dict[str, int]) -> Data:
+def _row_data(number: int, row: KernelRow, which: dict[str, int], sources: _Sources) -> Data:
     line = os.path.basename(row.line) or "unknown line"
     return {
         "id": number, "name": row.name, "device": row.device, "line": line, "full": row.line,
         "others": [os.path.basename(place) for place in row.others], "layers": short_layers(row.layers),
         "calls": row.calls, "total": row.total_ns, "first": row.first_ns, "median": row.median_ns, "flops": row.flops,
         "moved": row.bytes_moved, "gflops": row.gflops, "gbytes": row.gbytes, "ceiling": row.ceiling_share,
-        "bound": row.bound, "writes": row.bytes_written, "sources": list(_sources([row.line, *row.others])),
+        "bound": row.bound, "writes": row.bytes_written, "sources": sources.of([row.line, *row.others]),
         "kernels": [which[_kernel_key(row.device, kernel)] for kernel in row.kernels],
     }  # fmt: skip
 
 
-def _sources(places: Sequence[str]) -> Iterator[Data]:
-    """The user's lines, each with those around it."""
-    for place in list(dict.fromkeys(split_origin(place).line for place in places if place))[:_MOST_SOURCES]:
-        file, _, number = place.rpartition(":")
-        text = linecache.getlines(file)
-        if number.isdigit() and 0 < int(number) <= len(text):
-            first = max(1, int(number) - _AROUND)
-            shown = [line.rstrip("\n")[:400] for line in text[first - 1 : int(number) + _AROUND]]
-            yield {"place": os.path.basename(place), "line": int(number), "first": first, "text": shown}
+class _Sources:
+    """The user's lines, each with those around it. Rows have their numbers."""
+
+    def __init__(self) -> None:
+        self.found: list[Data] = []
+        self.numbers: dict[str, int | None] = {}
+
+    def of(self, places: Sequence[str]) -> list[int]:
+        """The numbers of these lines, those that can be read."""
+        lines = list(dict.fromkeys(split_origin(place).line for place in places if place))[:_MOST_SOURCES]
+        return [number for line in lines if (number := self._number(line)) is not None]
+
+    def _number(self, place: str) -> int | None:
+        if place not in self.numbers:
+            file, _, digits = place.rpartition(":")
+            text = linecache.getlines(file)
+            is_known = digits.isdigit() and 0 < int(digits) <= len(text)
+            self.numbers[place] = len(self.found) if is_known else None
+            if is_known:
+                first = max(1, int(digits) - _AROUND)
+                shown = [line.rstrip("\n")[:400] for line in text[first - 1 : int(digits) + _AROUND]]
+                self.found.append(
+                    {"place": os.path.basename(place), "line": int(digits), "first": first, "text": shown}
+                )
+        return self.numbers[place]
 
 
 # --- texts of kernels ------------------------------------------------------------------------------------------------
@@ -109,33 +159,72 @@ def _kernel_key(device: str, kernel: Kernel) -> str:
     return f"{device} {kernel.key.hex()}"
 
 
-def _kernels(rows: Sequence[KernelRow], seconds: float) -> tuple[list[Data], dict[str, int]]:
+def _kernels(
+    rows: Sequence[KernelRow], seconds: float, known: Mapping[tuple[str, bytes], Lowered]
+) -> tuple[list[Data], dict[str, int]]:
     """The kernels of all rows, the slowest first, and their numbers by key."""
+    wanted = {_kernel_key(row.device, kernel): (row.device, kernel) for row in rows for kernel in row.kernels}
     found: list[Data] = []
-    which: dict[str, int] = {}
-    start, size = time.perf_counter(), 0
-    for row in rows:
-        for kernel in row.kernels:
-            key = _kernel_key(row.device, kernel)
-            if key in which:
-                continue
-            which[key] = len(found)
-            packed, reason = "", ""
-            if size < _MOST_BYTES and time.perf_counter() - start < seconds:
-                try:
-                    packed = packed_page(kernel_page(get_device(row.device), kernel))
-                except KernmillError as error:
-                    reason = f"It cannot be lowered: {error}"
-            elif size < _MOST_BYTES:
-                packed, reason = packed_page(brief_page(kernel)), _LEFT_OUT
+    begun: deque[Callable[[], Data]] = deque()
+    start = time.perf_counter()
+    with no_collection():
+        for key, (device, kernel) in wanted.items():
+            if time.perf_counter() - start > seconds:
+                begun.append(partial(_kernel_data, key, kernel.name, brief_page(kernel).json(), _LEFT_OUT))
+            else:
+                begin = partial(begin_page, known=known.get((device, kernel.key)), is_one_of_many=len(wanted) >= _MANY)
+                begun.append(_begin_kernel(key, get_device(device), kernel, begin))
+            while begun and (len(begun) > _AHEAD or len(found) + len(begun) == len(wanted)):
+                found.append(begun.popleft()())
+    return found, {key: number for number, key in enumerate(wanted)}
+
+
+def _begin_kernel(
+    key: str, device: Device, kernel: Kernel, begin: Callable[[Device, Kernel], Callable[[], KernelPage]]
+) -> Callable[[], Data]:
+    """Begin the texts of a kernel; the result finishes them. They are stored in the cache: most kernels of a program
+    are those of its last report."""
+    cache, cache_key = compile_cache.default_cache("pages"), page_key(device, kernel)
+    if (entry := cache.get(cache_key)) is not None:
+        return partial(_kernel_data, key, kernel.name, zlib.decompress(entry.payload))
+    try:
+        finish = begin(device, kernel)
+    except KernmillError as error:
+        return partial(_kernel_data, key, kernel.name, b"", f"It cannot be lowered: {error}")
+
+    def finished() -> Data:
+        texts = finish().json()
+        cache.put(cache_key, zlib.compress(texts, 1), {"name": kernel.name})
+        return _kernel_data(key, kernel.name, texts)
+
+    return finished
+
+
+def _kernel_data(key: str, name: str, texts: bytes, reason: str = "") -> Data:
+    return {"name": name, "key": key, "packed": texts, "reason": reason}
+
+
+def _pack_kernels(kernels: Sequence[Data]) -> tuple[list[Data], str]:
+    """Pack the texts of kernels, each as what follows a text that all share; return that text too. It is made of some
+    smaller ones: in these the common parts are close together. What does not fit in the file is left out."""
+    texts = sorted((kernel["packed"] for kernel in kernels), key=len)
+    some = texts[len(texts) // 8 : len(texts) // 2 : 1 + len(texts) // 32] if len(texts) >= _MANY else []
+    shared = b"".join(some)[-_WINDOW:]
+    found: list[Data] = []
+    size = 0
+    for kernel in kernels:
+        packer = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS, 9, zlib.Z_DEFAULT_STRATEGY, shared)
+        packed = _encoded(packer.compress(kernel["packed"]) + packer.flush()) if kernel["packed"] else ""
+        if size + len(packed) > _MOST_BYTES:
+            found.append(kernel | {"packed": "", "reason": _TOO_LARGE})
+        else:
             size += len(packed)
-            found.append({"name": kernel.name, "key": key, "packed": packed, "reason": reason})
-    return found, which
+            found.append(kernel | {"packed": packed})
+    return found, _encoded(shared)
 
 
-def packed_page(page: KernelPage) -> str:
-    """Return the texts of a kernel as the page unpacks them: JSON, deflated, base64."""
-    return _packed(page.fields())
+def _encoded(payload: bytes) -> str:
+    return base64.b64encode(payload).decode()
 
 
 # --- events ----------------------------------------------------------------------------------------------------------
@@ -246,7 +335,8 @@ def report_of_folder(folder: str | Path) -> str:
     if not found:
         what = "has no folder of a kernel" if Path(folder).is_dir() else "is not a folder"
         raise SettingError(f"report: {folder} {what}. Give the folder of DUMP=folder python program.py.")
-    rows = list(filter(None, (_dumped_row(path) for path in found)))
+    sources = _Sources()
+    rows = list(filter(None, (_dumped_row(path, sources) for path in found)))
     rows.sort(key=lambda row: -row[0]["total"])
     for number, (row, _) in enumerate(rows):
         row |= {"id": number, "kernels": [number]}
@@ -257,12 +347,12 @@ def report_of_folder(folder: str | Path) -> str:
         "devices": {row["device"]: {"flops": 1, "bytes": 1, "cached": 1} for row, _ in rows},
         "rows": [row for row, _ in rows], "kernels": [kernel for _, kernel in rows], "lanes": [], "spans": [],
         "events": {"lane": [], "start": [], "dur": [], "row": []}, "end": 1, "cut": "", "memory": [], "plans": [],
-        "graphs": [], "notes": [],
+        "graphs": [], "notes": [], "whys": WHYS, "sources": sources.found,
     }  # fmt: skip
     return html(data)
 
 
-def _dumped_row(path: Path) -> tuple[Data, Data] | None:
+def _dumped_row(path: Path, sources: _Sources) -> tuple[Data, Data] | None:
     """The row and the kernel of a folder; None if its figures cannot be read."""
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
@@ -277,19 +367,21 @@ def _dumped_row(path: Path) -> tuple[Data, Data] | None:
         "name": name, "device": device or "?", "line": os.path.basename(shown) or "unknown line", "full": shown,
         "others": [os.path.basename(split_origin(text).line) for text in others], "layers": layer, "calls": 1,
         "total": took, "first": took, "median": took, "flops": flops, "moved": moved, "gflops": flops / max(1, took),
-        "gbytes": moved / max(1, took), "ceiling": 0, "bound": "", "writes": 0, "sources": list(_sources([line])),
+        "gbytes": moved / max(1, took), "ceiling": 0, "bound": "", "writes": 0, "sources": sources.of([line]),
     }  # fmt: skip
     try:
-        page = path.with_name("page.json").read_text(encoding="utf-8")
-        packed, reason = _packed(json.loads(page)), ""
+        texts, reason = _checked(path.with_name("page.json").read_text(encoding="utf-8")), ""
     except (OSError, ValueError, TypeError, KeyError):
-        packed, reason = "", "page.json is absent or damaged: another version wrote the folder, or it is half written."
-    return row, {"name": name, "key": path.parent.name, "packed": packed, "reason": reason}
+        texts, reason = b"", "page.json is absent or damaged: another version wrote the folder, or it is half written."
+    return row, _kernel_data(path.parent.name, name, texts, reason)
 
 
-def _packed(fields: Data) -> str:
-    """Check the fields of a kernel's texts, and pack them."""
+def _checked(text: str) -> bytes:
+    """The texts of a kernel, whose fields are checked."""
+    fields = json.loads(text)
     for name in KernelPage._fields:
         if isinstance(fields[name], str) != (name in ("schedule", "language", "code", "assembly")):
             raise TypeError(name)
-    return base64.b64encode(zlib.compress(json.dumps(fields, default=str).encode(), 6)).decode()
+    if not all(name in WHYS and isinstance(listing, str) for name, listing in fields["listings"]):
+        raise ValueError("listings")
+    return text.encode()

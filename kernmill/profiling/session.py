@@ -37,6 +37,7 @@ def begin(path: str) -> None:
         raise SettingError(f"PROFILE={path}: the folder {target.parent} cannot be written to. Give another one.")
     is_first = os.environ.setdefault(_FIRST, str(os.getpid())) == str(os.getpid())
     recorder.active = now = Recorder()
+    now.texts = {} if target.suffix == ".html" else None
     at_fork(after_in_child=_renew)
     atexit.register(_write_at_end, target, now, os.getpid(), is_first)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import itertools
 import os
 import queue
 import re
@@ -24,14 +25,17 @@ from .host import Host, own_cpus
 from .llvm_process import CompilerProcess, Emitter
 
 __all__ = [
-    "assembly", "compile_cached", "compile_ir", "compile_ir_later", "compiler_process", "llvm_binding",
-    "llvm_version",
+    "assembly", "assembly_later", "compile_cached", "compile_ir", "compile_ir_later", "compiler_process",
+    "llvm_binding", "llvm_version",
 ]  # fmt: skip
 
 _FORMAT = 4  # raise it when the same text and host would give other bytes for a reason in this file
 _metadata: Any = LazyModule("importlib.metadata")
 _lock = process_lock()  # llvmlite has one global lock anyway
 _process: CompilerProcess | None = None
+_assemblers: dict[int, CompilerProcess] = {}  # for reports
+_assembled = itertools.count()
+_SHARE = 16  # requests before another process is started, which takes as long as ten
 
 
 def compile_ir(text: str, host: Host) -> bytes:
@@ -46,20 +50,27 @@ def compile_ir(text: str, host: Host) -> bytes:
 def compiler_process() -> CompilerProcess | None:
     """Return the compiling process, started if needed; None if it is disabled, has no CPU, or has failed."""
     global _process
+    with _lock:
+        found = _usable(_process)
+        _process = found or _process
+        return found
+
+
+def _usable(process: CompilerProcess | None) -> CompilerProcess | None:
+    """The process, or a new one if there is none or it has ended; None as for `compiler_process`."""
     if not setting("COMPILER_PROCESS"):
         return None
-    with _lock:
-        if _process is None or not _process.is_usable:
-            is_python = sys.executable and not hasattr(sys, "frozen")  # else it is a program that embeds Python
-            has_failed = _process is not None and _process.process.poll()  # another would do no better
-            if not is_python or has_failed or own_cpus() < 2:
-                return None
-            try:
-                with before_forks():
-                    _process = CompilerProcess()
-            except OSError:
-                return None
-        return None if _process.is_lost else _process
+    if process is None or not process.is_usable:
+        is_python = sys.executable and not hasattr(sys, "frozen")  # else it is a program that embeds Python
+        has_failed = process is not None and process.process.poll()  # another would do no better
+        if not is_python or has_failed or own_cpus() < 2:
+            return None
+        try:
+            with before_forks():
+                process = CompilerProcess()
+        except OSError:
+            return None
+    return None if process.is_lost else process
 
 
 def compile_ir_later(text: str, host: Host) -> Callable[[], bytes]:
@@ -75,6 +86,21 @@ def compile_ir_later(text: str, host: Host) -> Callable[[], bytes]:
 def assembly(text: str, host: Host) -> str:
     """Return the assembly of `compile_ir`'s object, for people to read."""
     return str(_made(text, host, "emit_assembly"))
+
+
+def assembly_later(text: str, host: Host) -> Callable[[], str]:
+    """Start `assembly` in another process, and return a function that waits for it. Many requests are shared by up to
+    as many processes as there are CPUs; they end when they are idle."""
+    count = next(_assembled)
+    place = count % min(own_cpus(), 1 + count // _SHARE)
+    with _lock:
+        process = _usable(_assemblers.get(place))
+        if process is not None:
+            _assemblers[place] = process
+    if process is None:
+        return functools.partial(assembly, text, host)
+    asked = process.submit(text, host.cpu, ",".join(host.features), host.triple, how="emit_assembly")
+    return lambda: (asked() or b"").decode() or assembly(text, host)  # None as in compile_ir_later
 
 
 def compile_cached(

@@ -92,13 +92,14 @@ class CompilerProcess:
         return not self.is_lost and self.owner == os.getpid() and self.process.poll() is None
 
     def submit(
-        self, text: str, cpu: str, features: str, triple: str = "", limit_s: float | None = None
-    ) -> Callable[[], bytes | None]:
+        self, text: str, cpu: str, features: str, triple: str = "", limit_s: float | None = None, *,
+        how: str = "emit_object",
+    ) -> Callable[[], bytes | None]:  # fmt: skip
         """Compile this; the result, when called for, waits. None: the process was lost, or LLVM refuses the text.
-        queue.Empty: it takes longer than `limit_s`."""
+        queue.Empty: it takes longer than `limit_s`. `how`: emit_object or emit_assembly."""
         answer: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         raw = text.encode()
-        head = json.dumps({"cpu": cpu, "features": features, "triple": triple, "size": len(raw)}).encode()
+        head = json.dumps({"cpu": cpu, "features": features, "triple": triple, "size": len(raw), "how": how}).encode()
         with self.lock:  # answers come in the order of requests
             self.waiting.put(answer)
             self.requests.put(head + b"\n" + raw)
@@ -149,7 +150,8 @@ class CompilerProcess:
 
 
 def serve(source: IO[bytes], target: IO[bytes]) -> None:
-    """Answer requests until there are none for long: the bytes of an object, or -1 for a text that LLVM rejects."""
+    """Answer requests until there are none for long: the bytes of an object or of its assembly, or -1 for a text that
+    LLVM rejects."""
     emitter = Emitter()
     while True:
         idle = threading.Timer(_IDLE_S, os._exit, (0,))
@@ -164,7 +166,8 @@ def serve(source: IO[bytes], target: IO[bytes]) -> None:
         text = source.read(asked["size"]).decode()
         try:
             machine, module = emitter.parse(text, asked["cpu"], asked["features"], triple=asked.get("triple", ""))
-            payload = bytes(machine.emit_object(module))
+            made = getattr(machine, asked.get("how", "emit_object"))(module)
+            payload = made.encode() if isinstance(made, str) else bytes(made)
             target.write(b"%d\n" % len(payload) + payload)
         except RuntimeError:
             target.write(b"-1\n")

@@ -12,6 +12,7 @@ from kernmill.compiler import Action, estimate, locality, lower, optimize_loops,
 from kernmill.ir import AxisKind, CompileError, InternalError, Kernel, Ops, Target, UOp, print_uops, setting
 from kernmill.renderers import signature
 
+from .. import later, recorder
 from ..device import Device, GroupTooLarge, Program, loaded
 from ..opening import asked
 from .build import counters
@@ -117,9 +118,13 @@ def render(
     bug in a pass is reported with the kernel's UOps and schedule.
     """
     target = target or device.target
+    texts = None if recorder.active is None else recorder.active.texts
+    passes = None if texts is None else later.pages.Passes(kernel)
     try:
         ast = optimize_loops(kernel.ast, target, actions)
-        uops = lower(ast, target, kernel.ast, is_checked=bool(setting("CHECK")))
+        seen = _unseen if passes is None else passes.seen
+        seen("optimize", ast)
+        uops = lower(ast, target, kernel.ast, is_checked=bool(setting("CHECK")), seen=seen)
     except CompileError as error:
         if actions is not None or setting("CHECK"):
             raise
@@ -137,7 +142,16 @@ def render(
             f"schedule of {kernel.name}: grid, local and share are for devices with work-items; {device.name} has none."
         )
     _check_group(device, kernel, uops)
-    return Rendered(uops, device.renderer.render(symbol(kernel), uops), signature(uops).threads, locality(ast))
+    if texts is None or passes is None:
+        code = device.renderer.render(symbol(kernel), uops)
+    else:
+        texts[device.name, kernel.key] = known = later.pages.texts_of(device, kernel, passes, uops, ast)
+        code = known.code
+    return Rendered(uops, code, signature(uops).threads, locality(ast))
+
+
+def _unseen(name: str, uops: UOp | Sequence[UOp]) -> None:
+    """What passes leave is not kept."""
 
 
 def _check_supported(device: Device, kernel: Kernel, uops: Sequence[UOp]) -> None:

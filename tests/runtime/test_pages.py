@@ -7,7 +7,7 @@ import pytest
 from kernmill import Tensor
 from kernmill.compiler import PIPELINE
 from kernmill.ir import Kernel, Ops
-from kernmill.runtime import get_device, kernel_page, passes_of, recording_profile, split_locations
+from kernmill.runtime import get_device, kernel_page, passes_of, recording_profile, relative_names, split_locations
 
 
 def kernels_of(device: str) -> list[Kernel]:
@@ -37,7 +37,7 @@ def test_each_line_of_code_has_the_uop_that_wrote_it(name: str, request: pytest.
     device = get_device(name)
     for kernel in kernels_of(name):
         page = kernel_page(device, kernel)
-        _, uops = passes_of(device, kernel)
+        _, uops, _ = passes_of(device, kernel)
         code = page.code.split("\n")
         assert len(page.code_uops) == len(code)
         stores = [number for number, uop in enumerate(uops) if uop.op is Ops.STORE]
@@ -79,3 +79,12 @@ def test_what_is_for_debuggers_is_left_out() -> None:
     shown, lines = split_locations(text)
     assert shown.split("\n") == ["k:", "\tvaddps\tx", ".LBB0_1:", "\tret"]
     assert lines == [-1, 6, -1, 6]
+
+
+def test_generated_names_as_distances() -> None:
+    code = (
+        "  %v12 = add %v3, %v11\n  store %v12, %v4\nentry:\n  float v13 = v12 * v2\n  if (v3 == v4) v5 = 1;"
+    )
+    shown = relative_names(code)
+    assert shown.split("\n")[0] == "  %v~12 = add %v~9, %v~1"
+    assert shown.split("\n")[1] == "  store %v~0, %v~8"

@@ -18,7 +18,7 @@ import pytest
 from kernmill import Context, Tensor, jit, profile
 from kernmill.ir import SettingError
 from kernmill.profiling import Profile, report
-from kernmill.runtime import device_rates
+from kernmill.runtime import begin_page, device_rates
 
 HOSTILE = "</script><script>document.title='broken'</script><img src=x onerror=alert(1)>"
 
@@ -48,6 +48,16 @@ def data_of(page: str) -> dict[str, Any]:
     match = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     assert match is not None
     found: dict[str, Any] = json.loads(match[1])
+    rest: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(found["packed"])))
+    return found | rest
+
+
+def texts_of(data: dict[str, Any], kernel: dict[str, Any]) -> dict[str, Any]:
+    """The texts of a kernel, unpacked as the page does: behind the shared text as a block that is not compressed."""
+    shared = base64.b64decode(data["shared"])
+    head = bytes([0]) + len(shared).to_bytes(2, "little") + (len(shared) ^ 0xFFFF).to_bytes(2, "little")
+    raw = zlib.decompress(head + shared + base64.b64decode(kernel["packed"]), -15)
+    found: dict[str, Any] = json.loads(raw[len(shared) :])
     return found
 
 
@@ -60,7 +70,7 @@ def test_the_data_is_that_of_the_profile(device: str) -> None:
     assert len(events["lane"]) == len(events["start"]) == len(events["dur"]) == len(events["row"])
     assert sum(row >= 0 for row in events["row"]) == sum(row.calls for row in found.rows)
     assert all(kernel["packed"] for kernel in data["kernels"])
-    (source,) = data["rows"][0]["sources"]
+    (source,) = [data["sources"][number] for number in data["rows"][0]["sources"]]
     assert "softmax" in source["text"][source["line"] - source["first"]]
     (graph, *_) = data["graphs"]
     for number, node in enumerate(graph["nodes"]):
@@ -68,11 +78,39 @@ def test_the_data_is_that_of_the_profile(device: str) -> None:
 
 
 def test_a_kernel_that_is_left_out_has_its_uops() -> None:
-    data = report.report_data(some_profile(), seconds=0)
+    data = data_of(report.html(report.report_data(some_profile(), seconds=0)))
     for kernel in data["kernels"]:
-        texts = json.loads(zlib.decompress(base64.b64decode(kernel["packed"])))
-        assert [step["name"] for step in texts["passes"]] == ["kernel"]
+        assert [name for name, _ in texts_of(data, kernel)["listings"]] == ["kernel"]
         assert kernel["reason"].startswith("The texts of slower kernels took the time")
+
+
+def test_the_texts_of_many_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with Context(CACHE_DIR=str(tmp_path)), profile() as found:
+        found.recorder.texts = {}
+        x = Tensor(np.ones((5, 7), np.float32)).realize()
+        for name in ("exp", "sin", "sqrt", "relu", "tanh"):
+            getattr(x, name)().sum().item()
+    compiled = len(found.recorder.texts)
+    lowered: list[str] = []
+    made = begin_page
+
+    def seen(device: Any, kernel: Any, **given: Any) -> Any:
+        lowered.extend([] if given["known"] else [kernel.name])
+        return made(device, kernel, **given)
+
+    monkeypatch.setattr(report, "begin_page", seen)
+    with Context(CACHE_DIR=str(tmp_path)):
+        first = data_of(report.html(report.report_data(found)))
+        assert compiled
+        assert len(lowered) == len(first["kernels"]) - compiled  # those that were compiled are not lowered again
+        monkeypatch.setattr(report, "begin_page", lambda *args, **given: pytest.fail("it is in the cache"))
+        second = data_of(report.html(report.report_data(found)))
+    assert len(first["kernels"]) > 4
+    for one, other in zip(first["kernels"], second["kernels"], strict=True):
+        texts = texts_of(first, one)
+        assert texts == texts_of(second, other)
+        assert texts["code"]
+        assert "ret" in texts["assembly"]
 
 
 def test_no_name_ends_the_script() -> None:

@@ -1,0 +1,130 @@
+"""UOps as short texts for reports: what `print_uops` prints, without what it repeats.
+
+A listing has two lines. The first has the number of each node's head (op, dtype, arg) in a table that all listings of a
+kernel share; a number behind `@` is the origin of this node and of those after it. The second has each node's sources,
+as distances backwards: what a pass leaves unchanged is the same text before and after it, although its numbers changed.
+A source that is far away and has many users, such as a buffer, is `=` and its number: then its users are alike.
+Packed, a listing takes a sixth of the bytes of the printed text.
+Tests: tests/ir/test_listing.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from .dtype import dtypes
+from .ops import Ops
+from .text import show_arg, uops_in
+from .uop import UOp
+
+__all__ = ["Listings", "has_origin"]
+
+_NEAR, _FEW = 4, 4  # nodes back, and users: of the sizes that were tried these gave the smallest reports
+_NODE = re.compile(r'("(?:[^"\\]|\\.)*")|%(\d+)')  # a string in an arg, or a node
+
+
+def has_origin(node: UOp) -> bool:
+    """True if the node's origin is that of one kernel: many kernels share constants, loops and indices."""
+    return bool(node.src) and node.dtype is not dtypes.index
+
+
+class Listings:
+    """Graphs and linear lists of one kernel. A head is the op and the dtype, and behind a tab the arg, in which nodes
+    are distances too."""
+
+    def __init__(self, heads: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
+        self.heads, self.origins = [*heads], [*origins]
+        self._head_of: dict[Any, int] = {}
+        self._origin_of: dict[str | None, int] = {}
+
+    def add(self, root: UOp | Sequence[UOp]) -> str:
+        """Return the listing of a graph, or of a linear list."""
+        number: dict[UOp, int] = {}
+        heads: list[str] = []
+        sources: list[list[int]] = []
+        users: list[int] = []
+        origin: str | None = ""
+        known = self._head_of
+
+        def line(node: UOp) -> None:
+            nonlocal origin
+            arg = node.arg
+            inner = uops_in(arg) if isinstance(arg, tuple | UOp) else ()
+            for size in inner:
+                for other in size.toposort():
+                    if other not in number:
+                        line(other)
+            place = len(number)
+            if inner or node.op is Ops.CONST:  # 0.0 and -0.0 are equal
+                shown = show_arg(arg, {size: place - number[size] for size in inner})
+                head = self._numbered(f"{node.op.name} {node.dtype.name}\t{shown}")
+            elif (found := known.get(key := (node.op, node.dtype, arg))) is not None:
+                head = found
+            else:
+                shown = "" if arg is None else show_arg(arg, {})
+                head = known[key] = self._numbered(f"{node.op.name} {node.dtype.name}\t{shown}")
+            number[node] = place
+            here = node.origin if has_origin(node) else None
+            if here == origin:
+                heads.append(str(head))
+            else:
+                origin = here
+                heads.append(f"{head}@{self._origin(origin)}")
+            users.append(0)
+            sources.append(at := [number.get(source, -1) for source in node.src])
+            for source in at:
+                users[source] += source >= 0
+
+        for node in root.toposort() if isinstance(root, UOp) else root:
+            if node not in number:
+                line(node)
+        far = [f"={place}" if count > _FEW else "" for place, count in enumerate(users)]
+        shown = [",".join([_source(place, s, far) for s in at]) for place, at in enumerate(sources)]
+        return f"{' '.join(heads)}\n{' '.join(shown)}"
+
+    def text(self, listing: str) -> str:
+        """Return what `print_uops` prints, but origins of nodes that many kernels share."""
+        lines: list[str] = []
+        comment = ""
+        heads, _, sources = listing.partition("\n")
+        for place, (head, src) in enumerate(zip(heads.split(" "), sources.split(" "), strict=True)):
+            which, is_new, where = head.partition("@")
+            if is_new:
+                comment = f"  # {self.origins[int(where)]}" if self.origins[int(where)] else ""
+            start, _, arg = self.heads[int(which)].partition("\t")
+            shown = ", ".join([f"%{_place(place, s)}" for s in src.split(",") if s])
+            if "%" in arg:
+                arg = _NODE.sub(partial(_node, place), arg)
+            lines.append(f"%{place} = {start} ({shown}){' ' if arg else ''}{arg}{comment}")
+        return "\n".join(lines) + "\n"
+
+    def _numbered(self, head: str) -> int:
+        found = self._head_of.get(head)
+        if found is None:
+            found = self._head_of[head] = len(self.heads)
+            self.heads.append(head)
+        return found
+
+    def _origin(self, origin: str | None) -> int:
+        found = self._origin_of.get(origin)
+        if found is None:
+            found = self._origin_of[origin] = len(self.origins)
+            self.origins.append(origin or "")
+        return found
+
+
+def _source(place: int, source: int, far: Sequence[str]) -> str:
+    if source < 0:
+        return "?"
+    return (place - source > _NEAR and far[source]) or str(place - source)
+
+
+def _node(place: int, found: re.Match[str]) -> str:
+    return found[1] or f"%{place - int(found[2])}"
+
+
+def _place(place: int, source: str) -> str:
+    return source.removeprefix("=") if source[0] in "=?" else str(place - int(source))
