@@ -20,6 +20,7 @@ from .shape import numel
 from .target import DOT_SUMS
 from .text import print_uop
 from .uop import UOp
+from .values import Given
 
 __all__ = ["Stage", "verify"]
 
@@ -213,7 +214,7 @@ def _const(node: UOp, stage: Stage) -> Complaint:
         return f"CONST with {len(values)} values for {node.dtype.lanes} lanes"
     kind: type[float] = float if node.dtype.is_float else bool if node.dtype.is_bool else int
     for value in values:
-        if type(value) is not kind:
+        if type(value) is not kind and not (kind is float and type(value) is Given):  # a user's number in a capture
             return f"CONST {value!r} is not a Python {kind.__name__}, as {node.dtype.name} requires"
         if not node.dtype.is_float and not node.dtype.min <= value <= node.dtype.max:
             return f"CONST {value!r} does not fit into {node.dtype.name}"

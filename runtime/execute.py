@@ -37,11 +37,11 @@ from .device import (
     canonical_name,
     default_device,
     device_list,
-    failure,
     get_device,
     read_buffer,
     write_buffer,
 )
+from .failed import explained, failed_launch
 from .lanes import LaneStep, open_lanes, settle
 from .memory.allocator import Lease
 from .memory.buffer import Arena, Buffer, buffer_node
@@ -63,7 +63,6 @@ _launched = [0]  # ns in kernels, outside of replays
 
 _NO_SLOTS: frozenset[int] = frozenset()
 _NO_VALUES: Mapping[str, int] = {}
-_MOST_SHOWN = 20  # kernels of a batch that failed
 _NUMBER_BYTES = 8  # room for a number of any dtype
 _CODES = {
     dtype: struct.Struct(code)
@@ -148,8 +147,7 @@ def realize(
                     error.args = (f"{error} The memory was for what {line} computes.",)
                 raise
             except KernmillError as error:
-                if error.kernels:
-                    later.reproduce.explain_failure(error)
+                explained(error)
                 raise
 
 
@@ -462,7 +460,7 @@ def run_batch(batch: list[tuple[Kernel, Call]], values: Mapping[str, int], lines
             else:
                 now.run(device, [call for _, call in batch], [kernel for kernel, _ in batch], values, lines)
         except Exception as error:  # whatever a device's own code raises
-            raise _of_kernels(failure(device, error, f"run of {_shown(batch)}"), batch) from error
+            raise failed_launch(device, error, [kernel for kernel, _ in batch]) from error
         _launched[0] += time.perf_counter_ns() - start
         if is_timed:
             later.profile.report(device, [kernel for kernel, _ in batch], times)
@@ -471,13 +469,6 @@ def run_batch(batch: list[tuple[Kernel, Call]], values: Mapping[str, int], lines
         record.add_kernels(
             device.name, [(replace(k, lines=lines), call._replace(threads=call.program.threads)) for k, call in batch]
         )
-
-
-def _of_kernels(error: Exception, batch: list[tuple[Kernel, Call]]) -> Exception:
-    """The error with the kernels of the batch, unless there was no memory."""
-    if isinstance(error, KernmillError) and not isinstance(error, OutOfMemoryError):
-        error.kernels = tuple([kernel for kernel, _ in batch[:_MOST_SHOWN]])
-    return error
 
 
 def run_all(steps: Sequence[tuple[LaneStep, Callable[[], object]]]) -> None:
@@ -493,12 +484,6 @@ def run_copy(target: Buffer, source: Buffer, *, is_ordered: bool, is_kept: bool)
         record.add_copy(target, source, is_kept=is_kept)
     elif is_kept and not is_to_be_recorded():
         source.keep_copy(target)
-
-
-def _shown(batch: list[tuple[Kernel, Call]]) -> str:
-    """Kernels as a message names them: the first ones, with the user's lines."""
-    names = [f"{kernel.name} ({kernel.origin})" if kernel.origin else kernel.name for kernel, _ in batch]
-    return ", ".join(list(dict.fromkeys(names))[:3]) + (f" and {len(batch) - 3} more" if len(batch) > 3 else "")
 
 
 def _above_memory(roots: Iterable[UOp], parts: Container[UOp] = ()) -> dict[UOp, int]:

@@ -17,10 +17,22 @@ from itertools import accumulate, groupby
 from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeAlias
 
-from kernmill.ir import Kernel, KernmillError, ShapeError, check_failed, np
+from kernmill.ir import Kernel, KernmillError, ShapeError, check_failed, np, setting
 
 from . import later, recorder
-from .device import Batch, BufferCopy, Call, Device, batch_of, failure, get_device, read_buffer, write_buffer
+from .device import (
+    Batch,
+    BufferCopy,
+    Call,
+    Device,
+    batch_of,
+    failure,
+    get_device,
+    is_ours,
+    read_buffer,
+    write_buffer,
+)
+from .failed import explained, failed_launch
 from .lanes import LaneStep, settle
 from .memory.buffer import Buffer
 from .scratch import scratch_of
@@ -247,9 +259,13 @@ class Replay:
         for scratch in self._scratch:  # not before the batches are made, which look at memory
             scratch.give_back()
         only = self._steps[0] if len(self._steps) == 1 and not self._scratch else None
-        self.batch = only.batch if isinstance(only, _ReadyBatch | _Walk) else None  # if that is the only launch
+        self.is_checked = bool(setting("CHECK"))
+        # if that is the only launch, and no more can happen in it than that memory is missing
+        batch = only.batch if isinstance(only, _ReadyBatch | _Walk) and not self.is_checked else None
+        is_plain = batch is not None and is_ours(batch.device) and not batch.device.limits.is_async
+        self.batch = batch if is_plain else None
         self.checks_last = isinstance(self._steps[-1], _Check) if self._steps else False
-        self.is_bound_only = not any(
+        self.is_bound_only = not self.is_checked and not any(
             isinstance(step, HostCall) or any(id(part) in self._slot_of_absent for part in step) for step in self._steps
         )
 
@@ -404,16 +420,31 @@ class Replay:
                 self._run_other(step, given, is_timed=False)
 
     def _launch(self, given: Sequence[Buffer], *, is_timed: bool) -> None:
-        profile = recorder.active
-        for step in self._parts if is_timed or profile is not None else self._steps:
+        is_whole = not is_timed and recorder.active is None and not self.is_checked
+        for step in self._steps if is_whole else self._parts:
             if isinstance(step, _Copy | _Check | HostCall):
                 self._run_other(step, given, is_timed=is_timed)
-            elif is_timed and isinstance(step, _ReadyBatch):
-                later.profile.report(step.batch.device, step.kernels, step.batch.run(is_timed=True))
-            elif profile is not None and isinstance(step, _ReadyBatch):
-                profile.launch(step.batch, step.kernels, self._values)
-            else:
-                step.batch.run()
+                continue
+            try:
+                if isinstance(step, _Walk) or is_whole:
+                    step.batch.run()
+                else:
+                    self._launch_seen(step, given, is_timed=is_timed)
+            except Exception as error:
+                raise explained(failed_launch(step.batch.device, error, _kernels_of(step))) from error
+
+    def _launch_seen(self, step: _ReadyBatch, given: Sequence[Buffer], *, is_timed: bool) -> None:
+        """Launch kernels that are checked, timed or recorded."""
+        device = step.batch.device
+        if self.is_checked and device.name != "PYTHON":
+            for kernel, call in zip(step.kernels, step.batch.calls, strict=True):
+                buffers = tuple([self._now(buffer, given) for buffer in call.buffers])
+                values = tuple([self._values.get(name, 0) for name, _, _ in kernel.variables])
+                later.check.run_checked(device, kernel, call._replace(buffers=buffers, variables=values))
+        elif is_timed:
+            later.profile.report(device, step.kernels, step.batch.run(is_timed=True))
+        elif recorder.active is not None:
+            recorder.active.launch(step.batch, step.kernels, self._values)
 
     def set_variables(self, values: Mapping[str, int]) -> None:
         """Give variables their values.
@@ -445,6 +476,11 @@ class Replay:
         """A buffer of a step, or the one that stands for it in this call."""
         slot = self._slot_of_absent.get(id(buffer))
         return buffer if slot is None else given[slot]
+
+
+def _kernels_of(step: _ReadyBatch | _Walk) -> list[Kernel]:
+    parts = [step] if isinstance(step, _ReadyBatch) else step.parts
+    return [kernel for part in parts if isinstance(part, _ReadyBatch) for kernel in part.kernels]
 
 
 def _is_native(step: _Ready) -> bool:

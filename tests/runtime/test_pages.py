@@ -82,9 +82,7 @@ def test_what_is_for_debuggers_is_left_out() -> None:
 
 
 def test_generated_names_as_distances() -> None:
-    code = (
-        "  %v12 = add %v3, %v11\n  store %v12, %v4\nentry:\n  float v13 = v12 * v2\n  if (v3 == v4) v5 = 1;"
-    )
+    code = "  %v12 = add %v3, %v11\n  store %v12, %v4\nentry:\n  float v13 = v12 * v2\n  if (v3 == v4) v5 = 1;"
     shown = relative_names(code)
     assert shown.split("\n")[0] == "  %v~12 = add %v~9, %v~1"
     assert shown.split("\n")[1] == "  store %v~0, %v~8"

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import Tensor
+from kernmill import Tensor, jit, profile
 from kernmill.ir import CompileError, Context, DeviceError, InternalError, KernmillError
 from kernmill.runtime import Call, get_device, later, run_folder
 
@@ -107,3 +108,61 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_damaged_folder(tmp_path: Path) -> None:
     with pytest.raises(KernmillError, match="is damaged or is not a folder of this kind"):
         run_folder(tmp_path)
+
+
+# --- in a captured call ----------------------------------------------------------------------------------------------
+def captured(device: str) -> tuple[Any, Tensor]:
+    """A captured function and an argument; it was called, so that the next call is a replay."""
+    w = Tensor(np.linspace(0, 1, 45, dtype=np.float32).reshape(9, 5), device=device).realize()
+    function = jit(lambda x: ((x @ w).exp().sum(1) * 3.0).softmax(0))
+    x = Tensor(np.linspace(-1, 1, 36, dtype=np.float32).reshape(4, 9), device=device).realize()
+    for _ in range(3):
+        function(x).numpy()
+    return function, x
+
+
+def test_a_replay_is_checked(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Context(CHECK=1, DUMP=str(tmp_path)):
+        function, x = captured(device)
+        np.testing.assert_allclose(function(x + 0.5).numpy(), function(x + 0.5).numpy())
+        checked: list[str] = []
+        differs = later.check.difference
+
+        def watched(device: Any, kernel: Any, *given: Any) -> str:
+            checked.append(kernel.name)
+            return differs(device, kernel, *given)
+
+        monkeypatch.setattr(later.check, "difference", watched)
+        before = function.replays
+        function(x).numpy()
+        assert function.replays == before + 1
+        assert (checked != []) == (device != "PYTHON")
+
+
+def test_a_wrong_result_of_a_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Context(CHECK=1, DUMP=str(tmp_path)):
+        function, _ = captured("LLVM")
+        with monkeypatch.context() as patch:
+            patch.setattr(get_device("LLVM"), "run", lambda calls, **_: [0] * len(calls))
+            other = Tensor(np.linspace(0, 2, 36, dtype=np.float32).reshape(4, 9), device="LLVM")
+            with pytest.raises(InternalError, match="differs from PYTHON at") as raised:
+                function(other)
+    assert run(folder_of(raised.value))[0] == 0
+
+
+@pytest.mark.parametrize("is_profiled", [False, True])
+def test_a_launch_that_fails_in_a_replay(is_profiled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    function, x = captured("LLVM")
+
+    def fails(*given: Any, **named: Any) -> Any:
+        raise DeviceError("LLVM: the launch failed.")
+
+    kind = type(get_device("LLVM").prepare([]))
+    monkeypatch.setattr(kind, "timed" if is_profiled else "run", fails)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    seen: Any = profile() if is_profiled else Context(DUMP=str(tmp_path))
+    with seen, pytest.raises(DeviceError, match=r"the launch failed\. `python") as raised:
+        function(x)
+    monkeypatch.undo()
+    status, shown = run(folder_of(raised.value))
+    assert (status, "agrees with PYTHON" in shown) == (0, True), shown
