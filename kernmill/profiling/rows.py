@@ -22,7 +22,7 @@ from kernmill.runtime import KernelPage, Ran, Recorder, Span, device_rates, get_
 __all__ = ["KernelRow", "Launches", "Totals", "ceilings_of", "launches", "rows_of", "short_layers", "totals_of"]
 
 _UPDATE = "update"
-_SURE_NS, _SURE_CALL_NS = 500_000, 2_000  # rates of less are noise
+_SURE_NS, _SURE_CALL_NS = 20_000, 2_000  # rates of less are noise of the clock
 _MOST_SAMPLES = 4096  # of a row, that its median is of
 
 
@@ -277,9 +277,12 @@ _NUMBER = re.compile(r"(?<=[.\[])\d+(?=[.\]]|$)")
 
 
 def short_layers(layers: Sequence[str]) -> str:
-    """Layers that differ in their numbers only as one: `blocks.0-11.attn.q`; of others the first, and how many."""
+    """Layers that differ in their numbers only as one: `blocks.0-11.attn.q`; of others the first, and how many. A layer
+    that contains another one of them is not shown: what it computes itself was fused into that."""
     patterns: dict[str, list[int]] = {}
     for layer in layers:
+        if any(other.startswith(f"{layer}.") for other in layers):
+            continue
         found = _NUMBER.search(layer)
         pattern = layer if found is None else f"{layer[: found.start()]}\0{layer[found.end() :]}"
         patterns.setdefault(pattern, []).extend([] if found is None else [int(found.group())])

@@ -101,6 +101,8 @@ def totals_text(totals: Totals) -> str:
         f"{name} {show_ns(took)} ({took / wall:.0%})" for name, took in parts if took or name == "kernels"
     )
     made = f"{totals.compiled} kernels were compiled, {totals.loaded} came from the cache."
+    if totals.compile_ns > wall / 2 and totals.compiled:
+        made += " Later runs take them from there: profile again to see the program without compiling."
     return f"{show_ns(totals.wall_ns)} in all: {shares}.\n{made}"
 
 
@@ -126,5 +128,5 @@ def show_bytes(count: int) -> str:
     """A size in three digits."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= size:
-            return f"{count / size:.3g} {unit}"
+            return f"{float(f'{count / size:.3g}'):g} {unit}"
     return f"{count} B"

@@ -109,7 +109,13 @@ def test_times_and_sizes_have_three_digits() -> None:
         "1.5 ms",
         "2.35 s",
     ]
-    assert [show_bytes(n) for n in (12, 2048, 3 << 20, 1 << 30)] == ["12 B", "2 KiB", "3 MiB", "1 GiB"]
+    assert [show_bytes(n) for n in (12, 2048, 1_023_999, 3 << 20, 1 << 30)] == [
+        "12 B",
+        "2 KiB",
+        "1000 KiB",
+        "3 MiB",
+        "1 GiB",
+    ]
 
 
 def test_no_row_is_above_its_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
