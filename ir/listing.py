@@ -60,12 +60,12 @@ class Listings:
             place = len(number)
             if inner or node.op is Ops.CONST:  # 0.0 and -0.0 are equal
                 shown = show_arg(arg, {size: place - number[size] for size in inner})
-                head = self._numbered(f"{node.op.name} {node.dtype.name}\t{shown}")
+                head = self._head_number(f"{node.op.name} {node.dtype.name}\t{shown}")
             elif (found := known.get(key := (node.op, node.dtype, arg))) is not None:
                 head = found
             else:
                 shown = "" if arg is None else show_arg(arg, {})
-                head = known[key] = self._numbered(f"{node.op.name} {node.dtype.name}\t{shown}")
+                head = known[key] = self._head_number(f"{node.op.name} {node.dtype.name}\t{shown}")
             number[node] = place
             here = node.origin if has_origin(node) else None
             if here == origin:
@@ -82,7 +82,7 @@ class Listings:
             if node not in number:
                 line(node)
         far = [f"={place}" if count > _FEW else "" for place, count in enumerate(users)]
-        shown = [",".join([_source(place, s, far) for s in at]) for place, at in enumerate(sources)]
+        shown = [",".join([_shown_source(place, s, far) for s in at]) for place, at in enumerate(sources)]
         return f"{' '.join(heads)}\n{' '.join(shown)}"
 
     def text(self, listing: str) -> str:
@@ -95,13 +95,13 @@ class Listings:
             if is_new:
                 comment = f"  # {self.origins[int(where)]}" if self.origins[int(where)] else ""
             start, _, arg = self.heads[int(which)].partition("\t")
-            shown = ", ".join([f"%{_place(place, s)}" for s in src.split(",") if s])
+            shown = ", ".join([f"%{_source_number(place, s)}" for s in src.split(",") if s])
             if "%" in arg:
-                arg = _NODE.sub(partial(_node, place), arg)
+                arg = _NODE.sub(partial(_shown_node, place), arg)
             lines.append(f"%{place} = {start} ({shown}){' ' if arg else ''}{arg}{comment}")
         return "\n".join(lines) + "\n"
 
-    def _numbered(self, head: str) -> int:
+    def _head_number(self, head: str) -> int:
         found = self._head_of.get(head)
         if found is None:
             found = self._head_of[head] = len(self.heads)
@@ -116,15 +116,15 @@ class Listings:
         return found
 
 
-def _source(place: int, source: int, far: Sequence[str]) -> str:
+def _shown_source(place: int, source: int, far: Sequence[str]) -> str:
     if source < 0:
         return "?"
     return (place - source > _NEAR and far[source]) or str(place - source)
 
 
-def _node(place: int, found: re.Match[str]) -> str:
+def _shown_node(place: int, found: re.Match[str]) -> str:
     return found[1] or f"%{place - int(found[2])}"
 
 
-def _place(place: int, source: str) -> str:
+def _source_number(place: int, source: str) -> str:
     return source.removeprefix("=") if source[0] in "=?" else str(place - int(source))

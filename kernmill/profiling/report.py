@@ -137,9 +137,9 @@ class _Sources:
     def of(self, places: Sequence[str]) -> list[int]:
         """The numbers of these lines, those that can be read."""
         lines = list(dict.fromkeys(split_origin(place).line for place in places if place))[:_MOST_SOURCES]
-        return [number for line in lines if (number := self._number(line)) is not None]
+        return [number for line in lines if (number := self._line_number(line)) is not None]
 
-    def _number(self, place: str) -> int | None:
+    def _line_number(self, place: str) -> int | None:
         if place not in self.numbers:
             file, _, digits = place.rpartition(":")
             text = linecache.getlines(file)
@@ -370,13 +370,13 @@ def _dumped_row(path: Path, sources: _Sources) -> tuple[Data, Data] | None:
         "gbytes": moved / max(1, took), "ceiling": 0, "bound": "", "writes": 0, "sources": sources.of([line]),
     }  # fmt: skip
     try:
-        texts, reason = _checked(path.with_name("page.json").read_text(encoding="utf-8")), ""
+        texts, reason = _read_texts(path.with_name("page.json").read_text(encoding="utf-8")), ""
     except (OSError, ValueError, TypeError, KeyError):
         texts, reason = b"", "page.json is absent or damaged: another version wrote the folder, or it is half written."
     return row, _kernel_data(path.parent.name, name, texts, reason)
 
 
-def _checked(text: str) -> bytes:
+def _read_texts(text: str) -> bytes:
     """The texts of a kernel, whose fields are checked."""
     fields = json.loads(text)
     for name in KernelPage._fields:
