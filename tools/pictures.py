@@ -7,12 +7,16 @@ memory plan. Nothing may depend on the machine: kernels are made for targets tha
 from __future__ import annotations
 
 import ast
+import re
+import textwrap
 from collections import Counter
 from html import escape
 from itertools import pairwise
 from pathlib import Path
 
 import kernmill.compiler as compiler
+from kernmill import Context
+from kernmill.commands.expression import explain
 from kernmill.ir import Copy, GraphPlan, Kernel, Ops, Stage, Target, current_origin, elementwise, print_uops, show_ns
 from kernmill.renderers import LLVM_OPS
 from tests.compiler.graph.test_place_by_passes import TABLE, Decoder
@@ -287,6 +291,34 @@ def placement() -> str:
     return picture(90 + wide * len(kernels), 256, "One graph over two devices", parts)
 
 
+# --- an expression, as `kernmill explain` shows it -------------------------------------------------------------------
+EXPRESSION, SHAPES = "softmax(x @ w)", "x=4x8,w=8x8"
+_WIDE, _SHOWN = 460, 22  # pixels of a column, lines of a text
+
+
+def explained() -> str:
+    """What `kernmill explain` prints for the first kernel of an expression: each pass with its reason, and the begin of
+    its UOps."""
+    with Context(DEVICE="NULL"):
+        graph, pages = explain(EXPRESSION, SHAPES)
+    graph = re.sub(r"\(\d+, (?=\"NULL\")", "(", graph)  # the numbers of buffers are those of the process
+    shown = [("the expression", "a graph of tensor operations: nothing is computed yet", graph)]
+    shown += [(f"{number}. {step.name}", step.why, step.uops) for number, step in enumerate(pages[0].passes, 1)]
+    title = f'kernmill explain "{EXPRESSION}" --shapes {SHAPES}: the first of {len(pages)} kernels'
+    parts, high = [text(10, 20, title, size=13)], _LINE * (_SHOWN + 5)
+    for place, (name, why, dump) in enumerate(shown):
+        x, y = 10 + place % 3 * _WIDE, 48 + place // 3 * high
+        lines = [re.sub(r"  # .*", "", line) for line in dump.splitlines()]
+        more = [f"... and {len(lines) - _SHOWN} more lines"] if len(lines) > _SHOWN else []
+        parts.append(text(x, y, name, size=12))
+        for line in textwrap.wrap(why, 76):
+            y += _LINE
+            parts.append(text(x, y, line, size=10))
+        for number, line in enumerate([*lines[:_SHOWN], *more], 1):
+            parts.append(text(x, y + number * _LINE + 2, line[:74], size=9, mono=True))
+    return picture(20 + 3 * _WIDE, 48 + (len(shown) + 2) // 3 * high, "An expression after each pass", parts)
+
+
 PICTURES = {
     "layers.svg": layers,
     "pipeline.svg": pipeline,
@@ -294,5 +326,6 @@ PICTURES = {
     "captures.svg": captures,
     "replay.svg": replay_calls,
     "memory.svg": memory,
+    "explain.svg": explained,
     "placement.svg": placement,  # last: nodes are shared, and the dumps above number them as they were made
 }

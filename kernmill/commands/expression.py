@@ -13,7 +13,7 @@ from ..profiling import Profile, profile
 from ..profiling.report import write_report
 from ..tensor import Tensor
 
-__all__ = ["run", "tensors_of"]
+__all__ = ["computed", "explain", "run", "tensors_of"]
 
 _WORD = re.compile(r"([A-Za-z_]\w*)=(\d+(?:x\d+)*)")
 _MOST_ELEMENTS = 1 << 24
@@ -36,12 +36,7 @@ def run(text: str, shapes: str, page: str = "") -> int:
     Raises:
         SettingError: a shape or the expression cannot be read; whatever the expression raises.
     """
-    tensors = tensors_of(shapes)
-    Tensor.realize(*tensors.values())
-    with profile() as found:
-        result = _tensor_of(text, tensors)
-        graph = print_uops(result.uop)
-        result.realize()
+    graph, found = computed(text, shapes)
     print(f"{text}\n\n1. The expression, as a graph of tensor operations: nothing is computed yet.\n")
     print(_first_lines(graph))
     kernels = list(_kernels(found))
@@ -54,6 +49,31 @@ def run(text: str, shapes: str, page: str = "") -> int:
         write_report(page, found, text)
         print(f"\n{page}: the same as a page; open it in a browser")
     return 0
+
+
+def explain(text: str, shapes: str) -> tuple[str, list[KernelPage]]:
+    """Return what `run` prints: the graph of the expression, and all that there is to see of each kernel.
+
+    Raises:
+        SettingError: a shape or the expression cannot be read; whatever the expression raises.
+    """
+    graph, found = computed(text, shapes)
+    return graph, [kernel_page(get_device(device), kernel) for device, kernel in _kernels(found)]
+
+
+def computed(text: str, shapes: str) -> tuple[str, Profile]:
+    """Compute the expression. Return its graph, and a profile with its kernels.
+
+    Raises:
+        SettingError: a shape or the expression cannot be read; whatever the expression raises.
+    """
+    tensors = tensors_of(shapes)
+    Tensor.realize(*tensors.values())
+    with profile() as found:
+        result = _tensor_of(text, tensors)
+        graph = print_uops(result.uop)
+        result.realize()
+    return graph, found
 
 
 def tensors_of(shapes: str) -> dict[str, Tensor]:
