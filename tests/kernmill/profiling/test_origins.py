@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from kernmill import Tensor, jit, nn, profile
+from kernmill import Context, Tensor, jit, nn, profile
 from kernmill.ir import split_origin
 from kernmill.nn import optim
 from kernmill.profiling import Profile
@@ -98,3 +103,49 @@ def test_a_block_has_a_name() -> None:
     assert split_origin(first.uop.origin)[1] == "attention"
     assert split_origin(second.uop.origin)[1] == "attention.out"
     assert split_origin((first * 5).uop.origin)[1] == ""
+
+
+STEP = """
+from kernmill import Tensor, nn, profile
+class Net(nn.Module):
+    def __init__(self): self.up, self.down = nn.Linear(8, 12), nn.Linear(12, 8)
+    def forward(self, x): return self.down(self.up(x).tanh())
+net, x = Net(), Tensor.ones(2, 8)
+optimizer = nn.optim.SGD(net.parameters(), lr=0.1)
+with profile() as found:
+    loss = (net(x) ** 2).mean()
+    loss.backward()
+    optimizer.step()
+    loss.realize()
+print(found.totals.compiled)
+for row in sorted(found.rows, key=lambda row: (row.name, row.line, row.layers)):
+    print(row.name, row.line, sorted(row.others), sorted(row.layers))
+"""
+
+
+def test_plans_from_disk_have_the_same_lines(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "CACHE_DIR": str(tmp_path / "cache")}
+    (tmp_path / "step.py").write_text(STEP)
+    first, second = (
+        subprocess.run(
+            [sys.executable, str(tmp_path / "step.py")], capture_output=True, text=True, check=True, env=environment
+        ).stdout.partition("\n")
+        for _ in range(2)
+    )
+    assert int(first[0]) > 0
+    assert second[0] == "0"
+    assert first[2] == second[2]
+    assert "step.py:9, backward" in second[2]
+    assert "['up.weight']" in second[2]
+    assert "Net.down" in second[2]
+
+
+@pytest.mark.parametrize("devices", ["LLVM,PYTHON", "PYTHON,LLVM"])
+def test_parts_of_a_graph_that_is_divided_have_their_lines(devices: str) -> None:
+    net, x = Block(), Tensor(np.ones((2, 8), np.float32)).realize()
+    Tensor.realize(*net.parameters())
+    with Context(DEVICE=devices, PIN=r"Block\.up=LLVM;Block\.down=PYTHON"), profile() as found:
+        net(x).realize()
+    layers = {(row.device, layer) for row in found.rows for layer in row.layers}
+    assert {("LLVM", "Block.up"), ("PYTHON", "Block.down")} <= layers
+    assert all(row.line.rpartition(":")[0] == __file__ for row in found.rows)
