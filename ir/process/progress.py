@@ -40,7 +40,8 @@ class Progress:
         if self._bar is None:
             if time.monotonic() - self._start < _DELAY_S:
                 return
-            tqdm: Any = importlib.import_module("tqdm.auto" if _is_notebook() else "tqdm")
+            is_drawn = _is_notebook() and importlib.util.find_spec("ipywidgets") is not None
+            tqdm: Any = importlib.import_module("tqdm.auto" if is_drawn else "tqdm")  # else it warns, and writes text
             self._bar = tqdm.tqdm(desc=self.what, total=self.total, unit=self.unit, leave=False, file=sys.stderr)
             self._bar.start_t -= time.monotonic() - self._start
             count = self.done
