@@ -1,7 +1,7 @@
 """UOps as short texts for reports: what `print_uops` prints, without what it repeats.
 
 A listing has two lines. The first has the number of each node's head (op, dtype, arg) in a table that all listings of a
-kernel share; a number behind `@` is the origin of this node and of those after it. The second has each node's sources,
+kernel share. A number behind `@` is the origin of this node and of those after it. The second has each node's sources,
 as distances backwards: what a pass leaves unchanged is the same text before and after it, although its numbers changed.
 A source that is far away and has many users, such as a buffer, is `=` and its number: then its users are alike.
 Packed, a listing takes a sixth of the bytes of the printed text.

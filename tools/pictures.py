@@ -297,8 +297,8 @@ _WIDE, _SHOWN = 460, 22  # pixels of a column, lines of a text
 
 
 def explained() -> str:
-    """What `kernmill explain` prints for the first kernel of an expression: each pass with its reason, and the begin of
-    its UOps."""
+    """Draw the output of `kernmill explain` for the first kernel of an expression: each pass with its reason, and the first
+    of its UOps."""
     with Context(DEVICE="NULL"):
         graph, pages = explain(EXPRESSION, SHAPES)
     graph = re.sub(r"\(\d+, (?=\"NULL\")", "(", graph)  # the numbers of buffers are those of the process

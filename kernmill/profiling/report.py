@@ -205,8 +205,8 @@ def _kernel_data(key: str, name: str, texts: bytes, reason: str = "") -> Data:
 
 
 def _pack_kernels(kernels: Sequence[Data]) -> tuple[list[Data], str]:
-    """Pack the texts of kernels, each as what follows a text that all share; return that text too. It is made of some
-    smaller ones: in these the common parts are close together. What does not fit in the file is left out."""
+    """Pack the texts of kernels, each as what follows a text that all share; return that text too. It consists of
+    some smaller ones: in these the common parts are close together. What does not fit in the file is left out."""
     texts = sorted((kernel["packed"] for kernel in kernels), key=len)
     some = texts[len(texts) // 8 : len(texts) // 2 : 1 + len(texts) // 32] if len(texts) >= _MANY else []
     shared = b"".join(some)[-_WINDOW:]

@@ -151,7 +151,7 @@ def render(
 
 
 def _unseen(name: str, uops: UOp | Sequence[UOp]) -> None:
-    """What passes leave is not kept."""
+    """Keep nothing of what passes leave."""
 
 
 def _check_supported(device: Device, kernel: Kernel, uops: Sequence[UOp]) -> None:
