@@ -297,8 +297,8 @@ _WIDE, _SHOWN = 460, 22  # pixels of a column, lines of a text
 
 
 def explained() -> str:
-    """Draw the output of `kernmill explain` for the first kernel of an expression: each pass with its reason, and the first
-    of its UOps."""
+    """Draw the output of `kernmill explain` for the first kernel of an expression: each pass with its reason, and its
+    first UOps."""
     with Context(DEVICE="NULL"):
         graph, pages = explain(EXPRESSION, SHAPES)
     graph = re.sub(r"\(\d+, (?=\"NULL\")", "(", graph)  # the numbers of buffers are those of the process
@@ -326,6 +326,6 @@ PICTURES = {
     "captures.svg": captures,
     "replay.svg": replay_calls,
     "memory.svg": memory,
-    "explain.svg": explained,
     "placement.svg": placement,  # last: nodes are shared, and the dumps above number them as they were made
+    "explain.svg": explained,
 }
