@@ -199,6 +199,7 @@ def recording_profile() -> Generator[Recorder]:
     global active
     outside, active = active, Recorder()
     mine: Recorder = active
+    mine.texts = None if outside is None else outside.texts
     try:
         yield mine
     finally:
@@ -211,6 +212,7 @@ def recording_profile() -> Generator[Recorder]:
 def _merge(outer: Recorder, inner: Recorder) -> None:
     for key, ran in inner.ran.items():
         known = outer.ran.setdefault(key, Ran(ran.device, ran.kernels, ran.ends, ran.lines))
+        known.uses = known.uses or ran.uses
         known.runs += ran.runs
         known.more += ran.more
         if ran.more:

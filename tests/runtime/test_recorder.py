@@ -91,6 +91,7 @@ def test_an_inner_block_is_part_of_the_outer_one() -> None:
             (x * 3).sum().realize()
     assert names(inner) == ["sum_1_k39"]
     assert sorted(names(outer)) == ["map_39", "sum_1_k39"]
+    assert all(ran.uses for ran in outer.ran.values())
 
 
 def test_compiling_and_copies_are_spans() -> None:
