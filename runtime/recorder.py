@@ -81,6 +81,7 @@ class Recorder:
         self.start_ns = self.end_ns = perf_counter_ns()
         self.thread = threading.get_ident()
         self.ran: dict[tuple[Any, ...], Ran] = {}
+        self._known: dict[tuple[Any, ...], tuple[Ran, Any]] = {}  # by the identity of what is kept alive here
         self.count = 0
         self.spans: list[Span] = []
         self.notes: list[Note] = []
@@ -95,7 +96,7 @@ class Recorder:
         """Run a batch and record it. `values`: of its variables; `lines`: of the nodes of this run's graph."""
         clock, ends = batch.timed()
         self._note_driver(batch.device, clock[-1])
-        ran = self.add(batch.device, (tuple(kernels), tuple(ends), lines), clock, values)
+        ran = self.add(batch.device, (kernels, ends, lines), clock, values)
         if not ran.uses:
             _note_uses(ran, batch.calls)
 
@@ -113,7 +114,7 @@ class Recorder:
             for took in device.run(calls, is_timed=True):
                 clock.append(clock[-1] + took)
             self._note_driver(device, clock[-1])
-            ran = self.add(device, (tuple(kernels), tuple(range(1, len(clock))), lines), clock, values)
+            ran = self.add(device, (kernels, range(1, len(clock)), lines), clock, values)
             if not ran.uses:
                 _note_uses(ran, calls)
         else:
@@ -127,15 +128,17 @@ class Recorder:
     def add(
         self,
         device: Device,
-        of: tuple[tuple[Kernel, ...], tuple[int, ...], Lines],
+        of: tuple[Sequence[Kernel], Sequence[int], Lines],
         clock: Sequence[int],
         values: Mapping[str, int] = _NO_VALUES,
     ) -> Ran:
         """Record one run of a batch: `of` are its kernels, the ends of its entries, and lines."""
-        key = device.name, *of
-        ran = self.ran.get(key)
-        if ran is None:
-            ran = self.ran.setdefault(key, Ran(device.name, *of))
+        kernels, ends, lines = of
+        known = device.name, id(lines), *map(id, kernels), *ends
+        if (found := self._known.get(known)) is None:
+            key = device.name, tuple(kernels), tuple(ends), lines
+            found = self._known[known] = self.ran.setdefault(key, Ran(*key)), (tuple(kernels), lines)
+        ran = found[0]
         if self.count < _MOST_RUNS:
             self.count += 1
             ran.runs.append((threading.get_ident(), clock, values))
