@@ -94,6 +94,7 @@ class _Bodies:
     slots: list[dict[int, int]] = field(default_factory=list[dict[int, int]])  # of each kernel: buffer -> slot
     kernels: dict[UOp, Kernel] = field(default_factory=dict[UOp, Kernel])
     origins: dict[int, list[str]] = field(default_factory=dict[int, list[str]])  # of each kernel
+    reduced: dict[int, str] = field(default_factory=dict[int, str])  # the origin of the last reduction in each kernel
 
     def run(self) -> None:
         self.slots = [{self.buffer_of[kernel.node]: 0} for kernel in self.fusion.roots]
@@ -121,6 +122,8 @@ class _Bodies:
                 self.values[key] = self._value(node, use)
                 if node.origin and node.op.group is not OpGroup.MOVEMENT and node.op is not Ops.CONST:
                     self.origins.setdefault(use.kernel, []).append(node.origin)
+                    if node.op is Ops.REDUCE:
+                        self.reduced[use.kernel] = node.origin
 
     def _keep(self, node: UOp, kept: Kept) -> None:
         """Fill a row buffer in its own loops; every use reads it from there."""
@@ -195,7 +198,8 @@ class _Bodies:
     def _add(self, node: UOp, number: int, ast: UOp, slots: tuple[int, ...]) -> None:
         buffers = list(self.slots[number])
         used = tuple(buffers[slot] for slot in slots)
-        origins = distinct(([node.origin] if node.origin else []) + self.origins.get(number, []))
+        first = [self.reduced.get(number) if node.op is not Ops.REDUCE else None, node.origin]  # most of its work
+        origins = distinct([*filter(None, first), *self.origins.get(number, [])])
         self.kernels[node] = Kernel.of(ast, used, (self.buffer_of[node],), self.device_of[node], origins)
 
     def _memory(self, node: UOp, kernel: int) -> UOp:

@@ -149,3 +149,14 @@ def test_parts_of_a_graph_that_is_divided_have_their_lines(devices: str) -> None
     layers = {(row.device, layer) for row in found.rows for layer in row.layers}
     assert {("LLVM", "Block.up"), ("PYTHON", "Block.down")} <= layers
     assert all(row.line.rpartition(":")[0] == __file__ for row in found.rows)
+
+
+def test_a_kernel_with_a_reduction_is_at_the_line_of_that() -> None:
+    a, b = Tensor.ones(6, 1, 8).contiguous().realize(), Tensor.ones(1, 20, 8).contiguous().realize()
+    with nn.scope("distances"):
+        distances = ((a - b) ** 2).sum(2)
+    with nn.scope("nearest"):
+        nearest = distances.argmin(1)
+    with profile() as found:
+        nearest.realize()
+    assert {row.name.partition("_")[0]: row.layers[0] for row in found.rows} == {"sum": "distances", "min": "nearest"}
