@@ -7,7 +7,7 @@ from kernmill.ir import Listings, Ops, UOp, const, dtypes, has_origin, parse_uop
 
 
 def printed(root: UOp | list[UOp]) -> str:
-    """What is printed, but origins of nodes that many kernels share."""
+    """Return the printed text, but no origins of nodes that many kernels share."""
     nodes = root.toposort() if isinstance(root, UOp) else root
     lines = print_uops(root).splitlines(keepends=True)
     assert len(lines) == len(nodes)
