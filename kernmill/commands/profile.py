@@ -39,7 +39,7 @@ def run(program: str, arguments: Sequence[str], *, most: int, page: str = "", tr
         write_report(page, found, Path(program).name)
         print(f"\n{page}: the report; open it in a browser")
     if trace:
-        write_trace(trace, trace_events(found.recorder))
+        write_trace(trace, trace_events(found.recorder, Path(program).name))
         print(f"\n{trace}: the trace; open it at ui.perfetto.dev or chrome://tracing")
     return 0 if ended_well else 1
 

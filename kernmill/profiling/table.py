@@ -13,7 +13,7 @@ from .rows import KernelRow, Totals, short_layers
 
 __all__ = ["notes_text", "table_text", "totals_text"]
 
-_LEAST_WIDTH, _PLAIN_WIDTH = 60, 140
+_LEAST_WIDTH, _PLAIN_WIDTH = 40, 140
 _ROWS = 20
 
 
@@ -47,7 +47,7 @@ def _columns(rows: Sequence[KernelRow], wall_ns: int) -> list[_Column]:
         right("writes", 9, [show_bytes(row.bytes_written) for row in rows]),
         ("line", False, 0, [_line_cell(row) for row in rows]),
         ("layer", False, 5, [short_layers(row.layers) for row in rows]),
-        ("kernel", False, 1, [_short_name(row.name) for row in rows]),
+        ("kernel", False, 0, [_short_name(row.name) for row in rows]),
     ]
 
 
@@ -71,12 +71,12 @@ def _line_cell(row: KernelRow) -> str:
 
 
 def _fitted(columns: list[_Column], width: int) -> list[str]:
-    columns = [column for column in columns if any(column[3]) or column[2] < 2]
+    columns = [column for column in columns if any(column[3]) or not column[2]]
     while True:
         sizes = [max(map(len, (head, *texts))) for head, _, _, texts in columns]
         needed = sum(sizes) + 2 * (len(sizes) - 1)
         worst = max(rank for _, _, rank, _ in columns)
-        if needed <= max(width, _LEAST_WIDTH) or worst < 2:
+        if needed <= max(width, _LEAST_WIDTH) or not worst:
             break
         columns = [column for column in columns if column[2] != worst]
     last = max(8, max(width, _LEAST_WIDTH) - sum(sizes[:-1]) - 2 * (len(sizes) - 1))

@@ -26,11 +26,12 @@ _MOST_EVENTS = 400_000
 Event = dict[str, Any]
 
 
-def trace_events(recorder: Recorder, process: int | None = None) -> list[Event]:
-    """Every launch, span, counter and arrow as a trace event; times in microseconds."""
-    pid = os.getpid() if process is None else process
+def trace_events(recorder: Recorder, program: str = "") -> list[Event]:
+    """Every launch, span, counter and arrow as a trace event; times in microseconds. `program`: another name of the
+    process than that of its script."""
+    pid = os.getpid()
     threads = {recorder.thread: 1}
-    events: list[Event] = [_naming(pid, 0, "process_name", " ".join([Path(sys.argv[0]).name, f"(pid {pid})"]))]
+    events: list[Event] = [_naming(pid, 0, "process_name", f"{program or Path(sys.argv[0]).name} (pid {pid})")]
     for event in (*_spans(recorder, pid, threads), *_launches(recorder, pid, threads), *_counters(recorder, pid)):
         events.append(event)
         if len(events) > _MOST_EVENTS:

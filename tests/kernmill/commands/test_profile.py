@@ -94,7 +94,7 @@ def test_a_terminal_of_40_columns(tmp_path: Path) -> None:
     shown = command(program, columns=40).stdout
     table = shown[shown.index("share") :].split("\n\n")[0]
     assert "program.py:5" in table
-    assert max(map(len, table.splitlines())) <= 60
+    assert max(map(len, table.splitlines())) <= 40
 
 
 @pytest.mark.parametrize("option", ["--html", "--trace"])
