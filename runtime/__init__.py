@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kernmill.ir import lazy_exports
 
 from . import device as device
+from . import failed as failed
 from . import lanes as lanes
 from . import later as later
 from . import opening as opening

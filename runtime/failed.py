@@ -1,6 +1,6 @@
 """Errors of launches: they name the kernels, so that a folder can repeat them (programs/reproduce.py).
 
-Tests: tests/runtime/programs/test_reproduce.py.
+Tests: tests/runtime/test_failed.py, tests/runtime/programs/test_reproduce.py.
 """
 
 from __future__ import annotations
