@@ -445,6 +445,8 @@ class Replay:
             later.profile.report(device, step.kernels, step.batch.run(is_timed=True))
         elif recorder.active is not None:
             recorder.active.launch(step.batch, step.kernels, self._values)
+        else:
+            step.batch.run()
 
     def set_variables(self, values: Mapping[str, int]) -> None:
         """Give variables their values.
