@@ -74,6 +74,8 @@ DAILY_CASES: dict[str, int] = {
     "kernmill/torch_backend/test_dynamo.py::test_functions": 10,
     "kernmill/test_autograd.py::test_a_gradient_that_is_the_same_for_all_rows_is_added_once": 4,
     "kernmill/test_gradients.py::test_a_gradient_is_the_slope": 110,
+    "kernmill/test_programs_against_torch.py::test_gradients_are_pytorchs": 8,
+    "kernmill/test_programs_against_torch.py::test_views_and_writes_are_pytorchs": 12,
     "runtime/test_interrupts.py::test_ctrl_c_is_raised_soon": 5,
     "test_bench.py::test_kernmill_is_right_at_a_tiny_size": 40,
     "test_bench_llama.py::test_a_random_file_is_a_model": 2,
