@@ -7,6 +7,7 @@ a step computes parameters and state in one realize. A captured step therefore a
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Real
@@ -26,6 +27,9 @@ __all__ = ["SGD", "Adagrad", "Adam", "AdamW", "Group", "Optimizer", "RMSprop", "
 
 _ORDINARY = 3  # steps, the last of which is captured, so that a program of one step captures nothing
 _MOST_CAPTURES = 3  # of an update; a program in which something else changes each time has no use for more
+
+_ordinary: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+"""Steps outside of `jit` that moved every parameter, up to `_ORDINARY`. No attribute: captures of others look at it."""
 
 Parameters = Iterable[Tensor | Mapping[str, Any]]  # all of them, or groups
 
@@ -89,7 +93,6 @@ class Optimizer:
         self.parameters = _checked(name, [p for group in self.groups for p in group.parameters])
         self._group = [group for group in self.groups for _ in group.parameters]  # of each parameter
         self._once: dict[Any, Any] = {}  # during a step: values that several parameters need
-        self._ordinary = 0  # steps outside of `jit` that moved every parameter, as far as they count
         self.parameters[0].realize(*self.parameters[1:], *self._rates().values())
 
     @property
@@ -160,8 +163,8 @@ class Optimizer:
         parameter takes longer to build than to compute. Subclasses from elsewhere may do more than compute."""
         if type(self).__module__ != __name__ or is_to_be_recorded() or len(moving) < len(self.parameters):
             return False
-        self._ordinary = min(self._ordinary + 1, _ORDINARY)
-        return self._ordinary == _ORDINARY and self._captured.cache_info().captures <= _MOST_CAPTURES
+        count = _ordinary[self] = min(_ordinary.get(self, 0) + 1, _ORDINARY)
+        return count == _ORDINARY and self._captured.cache_info().captures <= _MOST_CAPTURES
 
     @jit
     def _captured(self, grads: list[Tensor]) -> None:

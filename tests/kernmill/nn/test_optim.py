@@ -16,6 +16,7 @@ import pytest
 from kernmill import DTypeError, FormatError, GradientError, Tensor, dtypes, jit, nn
 from kernmill.captures.ownership import buffer_of
 from kernmill.ir import DType
+from kernmill.nn import optim
 from kernmill.runtime import collecting_kernels
 from tests.kernmill.against import values
 
@@ -653,7 +654,7 @@ def test_a_step_that_captured_itself_means_what_it_meant(name: str) -> None:
     def trained(is_ordinary: bool) -> list[Any]:
         w, b = (Tensor(values(4, seed=seed), requires_grad=True) for seed in (1, 2))
         optimizer = getattr(nn.optim, name)([w, b], lr=0.1)
-        optimizer._ordinary = -1000 if is_ordinary else 0
+        optim._ordinary[optimizer] = -1000 if is_ordinary else 0
         found: list[Any] = []
         for n in range(8):
             optimizer.zero_grad()
