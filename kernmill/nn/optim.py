@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from kernmill.ir import DType, GradientError, SettingError, UOp, current_origin, dtypes, show_shape
+from kernmill.ir import DType, GradientError, IndexRangeError, SettingError, UOp, current_origin, dtypes, show_shape
 from kernmill.runtime import is_to_be_recorded
 
 from ..arguments import with_sentences, with_sentences_at_init
@@ -149,8 +149,13 @@ class Optimizer:
         for parameter in self.parameters:
             parameter._roots = ()
         everything = [*grads, *pending_updates(), *along, *roots.values(), *also]
-        if self._is_repeated(moving):
-            everything[0].realize(*everything[1:])
+        is_captured = self._is_repeated(moving)
+        if is_captured:
+            try:
+                everything[0].realize(*everything[1:])
+            except IndexRangeError:  # is raised again, after the same writes as in an ordinary or captured step
+                is_captured = False
+        if is_captured:
             self._captured([grad.detach() for grad in grads])
         else:
             everything = [*self._updated(moving, grads), *everything]
