@@ -93,9 +93,10 @@ class GraphPass:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The fields of the Draft that `run` reads, in the order of its code."""
+        """The fields of the Draft that `run` reads, each once, in the order of its code."""
         code = pairwise(get_instructions(self.run))
-        return tuple([b.argval for a, b in code if a.opname.startswith("LOAD_FAST") and b.opname == "LOAD_ATTR"])
+        reads = [b.argval for a, b in code if a.opname.startswith("LOAD_FAST") and b.opname == "LOAD_ATTR"]
+        return tuple(dict.fromkeys(reads))
 
 
 GRAPH_PIPELINE: tuple[GraphPass, ...] = (

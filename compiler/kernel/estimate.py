@@ -14,6 +14,7 @@ __all__ = ["Estimate", "estimate"]
 
 _OPS_PER_NS = 16.0  # of one thread, a cautious guess: only ratios and orders of magnitude matter
 _BYTES_PER_NS = 12.0
+_NO_FLOPS = frozenset({Ops.CAST, Ops.BITCAST, Ops.WHERE})  # they convert and select
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ def estimate(ast: UOp) -> Estimate:
                 touched[param] = max(touched.get(param, 0), min(times, int(param.arg[1])))
         elif node.op is Ops.REDUCE or (node.op.is_elementwise and not node.dtype.is_index):
             times *= prod(iterations(loop) for loop in closed_ranges(node))
-            flops += times if node.dtype.is_float else 0
+            flops += times if node.dtype.is_float and node.op not in _NO_FLOPS else 0
             steps += times * node.op.cost
             functions += times * node.op.cost if node.op.cost >= FUNCTION_COST else 0
             if node.op is Ops.REDUCE and node.arg[0] is Ops.ADD and node.src[0].op is Ops.MUL:

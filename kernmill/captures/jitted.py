@@ -127,7 +127,7 @@ class Jit(Generic[P, R]):
             self._ran = not self._runs_first
             self._entries: OrderedDict[Any, list[CapturedCall]] = OrderedDict()
             self._recent: list[CapturedCall] = []  # tried before the arguments are flattened
-            self._captured: dict[Any, int] = {}
+            self._captured: dict[Any, int] = {}  # captures by key, the last one at the end; 0: dropped
             self._alike: dict[Any, int] = {}  # captures for tensors of the same shapes, whatever the plain values were
             self._captures = self.replays = self._kernels = 0
             self._warned: set[str] = set()
@@ -263,14 +263,20 @@ class Jit(Generic[P, R]):
         return result
 
     def _reason(self, call: _Call) -> str:
-        """Return why a call is captured: what differs from the captures so far."""
+        """Return why a call is captured: what differs from the last capture, or from those of the same key."""
         if call.key in self._captured:
             variants = self._entries.get(call.key, ())
+            if not variants:
+                return f"its capture had been dropped ({MOST_KEYS} combinations of arguments are kept)"
             label = next((label for old in variants if (label := old.guard.explain())), "")
             return f"{label} changed" if label else "a tensor that it works on is another one"
         if not self._captured:
             return "the first capture"
-        return key_difference(next(reversed(self._captured)), call.key)
+        try:
+            parameters = [*inspect.signature(self.__kernmill_captured__).parameters.values()]
+        except (TypeError, ValueError):
+            parameters = []  # their names are unknown
+        return key_difference(next(reversed(self._captured)), call.key, parameters)
 
     def _captured_now(self, args: Any, kwargs: Any, call: _Call, before: Walk) -> R:
         make_ready([t for t in (*before.tensors.values(), *assigned_tensors()) if not is_free(t)])
@@ -325,7 +331,8 @@ class Jit(Generic[P, R]):
     def _keep(self, key: Any, entry: CapturedCall, after: Walk) -> None:
         self._captures += 1
         self._kernels = entry.replay.kernel_count
-        times = self._captured[key] = self._captured.get(key, 0) + 1
+        times = self._captured.pop(key, 0) + 1
+        self._captured[key] = times  # the last one of all
         variants = self._entries.setdefault(key, [])
         if times > PATIENCE:
             changed = next((label for old in variants if (label := old.guard.explain())), "a tensor it works on")
@@ -339,7 +346,9 @@ class Jit(Generic[P, R]):
         del variants[MOST_VARIANTS:]
         self._entries.move_to_end(key)
         if len(self._entries) > MOST_KEYS:
-            self._forget_entries(self._entries.popitem(last=False)[1])
+            oldest, dropped = self._entries.popitem(last=False)
+            self._forget_entries(dropped)
+            self._captured[oldest] = 0  # a capture after this one is no sign of values that change
             self._warn(
                 "keys",
                 f"was called with more than {MOST_KEYS} combinations of shapes and plain values. "

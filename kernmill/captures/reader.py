@@ -18,15 +18,15 @@ from ..tensor import _stored
 from ..variable import Bound
 from .pytree import Kind, kind_of
 
-__all__ = ["MISS", "Reading", "read_call", "settings_now"]
+__all__ = ["CAPTURED_SETTINGS", "MISS", "Reading", "read_call", "settings_now"]
 
 _GONE = (AttributeError, LookupError, TypeError)
-_CAPTURED = [row.name for row in SETTINGS.values() if row.is_captured]
+CAPTURED_SETTINGS = [row.name for row in SETTINGS.values() if row.is_captured]
 
 
 def settings_now() -> tuple[Any, ...]:
     """The values of the settings that a capture depends on."""
-    return tuple([setting(name) for name in _CAPTURED])
+    return tuple([setting(name) for name in CAPTURED_SETTINGS])
 
 
 MISS: Any = object()  # result of code for one structure for calls of another

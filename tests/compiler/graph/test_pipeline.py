@@ -54,6 +54,11 @@ def test_a_pass_reads_what_earlier_ones_made() -> None:
     assert made == known
 
 
+def test_a_pass_names_a_field_once() -> None:
+    for step in GRAPH_PIPELINE:
+        assert len(set(step.reads)) == len(step.reads), step.name
+
+
 def test_what_clashes_is_planned_again() -> None:
     """Each of two tensors gets the old value of the other one: only one of them can be written in place."""
     a, b = data(0, 4, 4), data(1, 4, 4)

@@ -28,6 +28,12 @@ def test_only_floats_are_flops() -> None:
     assert cost.work_ns > 0
 
 
+def test_conversions_and_selections_are_no_flops() -> None:
+    x = data(0, 8, 16)
+    chosen = (x < 1.0).where(x.cast(dtypes.float16).cast(dtypes.float32), x)
+    assert estimate(only(chosen + 1.0)).flops == 8 * 16
+
+
 def test_what_takes_longer_is_estimated_longer() -> None:
     x = data(0, 64, 64)
     plain, costly = estimate(only(x + 1.0)), estimate(only(x.alu(Ops.EXP).alu(Ops.SIN).alu(Ops.EXP).alu(Ops.SIN)))
