@@ -4,9 +4,9 @@
 setup:
     python -m pip install -e '.[dev]'
 
-# all tests; `just test tests/ir -k rewrite` for some
+# the daily run; `just test tests/ir -k rewrite` for some of it
 test *args:
-    pytest {{args}}
+    pytest -n auto {{args}}
 
 # both type checkers
 types:

@@ -14,12 +14,12 @@ from .graph.keep_copies import *
 from .graph.merge_kernels import *
 from .graph.min_cut import *
 from .graph.order_kernels import *
+from .graph.pass_slices import *
 from .graph.pipeline import *
 from .graph.place import *
 from .graph.place_by_passes import *
 from .graph.placement_units import *
 from .graph.plan_memory import *
-from .graph.read_parts import *
 from .graph.separate_constants import *
 from .kernel.distribute_work_items import *
 from .kernel.estimate import *
@@ -29,6 +29,7 @@ from .kernel.locality import *
 from .kernel.merge_loops import *
 from .kernel.partition_loops import *
 from .kernel.peel_loops import *
+from .kernel.place_barriers import *
 from .kernel.reduce_loops import *
 from .kernel.split_loops import *
 from .kernel.trim_loops import *

@@ -13,26 +13,28 @@ from typing import Any
 
 from kernmill.ir import Ops, Stage, Target, UOp, dtypes, simplify, verify
 
-from .kernel.distribute_work_items import distribute_work_items, place_barriers
+from .kernel.distribute_work_items import distribute_work_items
 from .kernel.expand_loops import expand_loops
 from .kernel.facts import routine_of
 from .kernel.linearize import linearize, loop_depths
 from .kernel.merge_loops import merge_loops
 from .kernel.partition_loops import partition_loops
 from .kernel.peel_loops import peel_loops
+from .kernel.place_barriers import place_barriers
 from .kernel.shuffle_lanes import shuffle_lanes
 from .kernel.trim_loops import trim_loops
 from .kernel.vectorize import vectorize
+from .lower.block_sums import block_sums
 from .lower.combine_loads import combine_loads
 from .lower.convert_packed import convert_packed
 from .lower.decompose import decompose
 from .lower.find_dots import find_dots
 from .lower.find_mmas import find_mmas
+from .lower.hoist_shifts import hoist_shifts
 from .lower.insert_prefetches import insert_prefetches
 from .lower.lookup_in_registers import lookup_in_registers
 from .lower.lower_index import lower_index
-from .lower.lower_reduces import lower_reduces, nest_sums
-from .lower.multiply_in_place import multiply_in_place
+from .lower.lower_reduces import lower_reduces
 from .lower.scalarize_gathers import scalarize_gathers
 from .optimize import Action, apply_actions, choose
 from .routines import expand_routine
@@ -42,8 +44,11 @@ __all__ = ["PIPELINE", "Pass", "lower", "optimize_loops"]
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One step, called like its function and its file: `run(kernel, target)` takes the kernel that the pass before it
-    left to one of `stage`: a SINK, from `linearize` on a list of UOps."""
+    """One step: `run(kernel, target)` takes the kernel that the pass before it left to one of `stage`.
+
+    A kernel is a SINK, from `linearize` on a list of UOps. A pass is called like its function and its file, except
+    `optimize` (optimize/choose.py) and `simplify` (ir/algebra/).
+    """
 
     name: str
     run: Callable[[Any, Target], Any]
@@ -58,14 +63,14 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("optimize", lambda ast, target: choose(ast, target).ast, Stage.OPTIMIZED, ("merge_loops",),
          "the schedule cuts loops and gives each its kind; a given schedule replaces the heuristic's"),
     Pass("trim_loops", lambda ast, target: trim_loops(ast), Stage.OPTIMIZED, ("optimize",),
-         "a tile ends at its last row: loops are split, and rows are still loops"),
+         "loops are tiled: a loop is cut off at the end of the last row of its tile; later rows are unrolled"),
     Pass("peel_loops", lambda ast, target: peel_loops(ast), Stage.OPTIMIZED, ("trim_loops",),
          "loop bounds are known, and unrolled instances still share one condition"),
     Pass("find_mmas", find_mmas, Stage.OPTIMIZED, ("optimize",),
          "a blockwise reduction is still one node, its packed operand one load, and work-items are loops"),
     Pass("distribute_work_items", lambda ast, target: distribute_work_items(ast), Stage.OPTIMIZED,
          ("trim_loops", "find_mmas"),
-         "work-item loops become quotients and remainders of one id, while they have names and strides"),
+         "loops still have names and strides, so those of work-items can become quotients and remainders of one id"),
     Pass("convert_packed", convert_packed, Stage.OPTIMIZED, ("find_mmas",),
          "a packed panel is still one store and one load; panels for matrix units and dots keep their dtype"),
     Pass("partition_loops", lambda ast, target: partition_loops(ast), Stage.OPTIMIZED,
@@ -81,7 +86,7 @@ PIPELINE: tuple[Pass, ...] = (
          "adjacent bytes are lanes of one vector"),
     Pass("find_dots", find_dots, Stage.VECTORIZED, ("shuffle_lanes",),
          "after vectorizing, narrow products feed one reduction, and a packed operand is one load"),
-    Pass("multiply_in_place", multiply_in_place, Stage.VECTORIZED, ("find_dots",),
+    Pass("hoist_shifts", hoist_shifts, Stage.VECTORIZED, ("find_dots",),
          "the 32-bit words of a reduction are in one node, so the reductions that share them can be counted"),
     Pass("lookup_in_registers", lookup_in_registers, Stage.VECTORIZED, ("find_dots",),
          "the operations that unpack quants are adjacent, once for four products"),
@@ -90,7 +95,7 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("lower_reduces", lower_reduces, Stage.LOWERED, ("vectorize", "find_dots"),
          "an accumulator needs its final dtype, lanes included"),
     Pass("insert_prefetches", lambda ast, target: insert_prefetches(ast), Stage.LOWERED, ("lower_reduces",),
-         "AFTER can hold further statements of an accumulator's loop; addresses are still affine"),
+         "an accumulator's AFTER exists and can take prefetches into its loop; addresses are still affine"),
     Pass("decompose", decompose, Stage.LOWERED, ("lower_reduces",),
          "after accumulators exist, so that their combining ops are decomposed too"),
     Pass("simplify", lambda ast, target: simplify(ast), Stage.LOWERED, ("decompose",),
@@ -99,7 +104,7 @@ PIPELINE: tuple[Pass, ...] = (
          "gives loop variables a machine type and orders sums by loop depth; no algebraic rule may follow"),
     Pass("linearize", lambda ast, target: linearize(ast, target.vector_registers // 2), Stage.LINEAR, ("lower_index",),
          "nothing moves in the graph any more: each node goes into the block of its innermost loop"),
-    Pass("nest_sums", lambda uops, target: nest_sums(uops), Stage.LINEAR, ("linearize", "lower_reduces"),
+    Pass("block_sums", lambda uops, target: block_sums(uops), Stage.LINEAR, ("linearize", "lower_reduces"),
          "every value has its position, so a long sum becomes sums of blocks: small terms keep their digits"),
     Pass("place_barriers", lambda uops, target: place_barriers(uops), Stage.LINEAR,
          ("linearize", "distribute_work_items"),

@@ -2,7 +2,8 @@
 
     x, c = var("x"), const_var("c")
     Rule("mul_one", x * 1, x)
-    Rule("mul_pow2_to_shl", x * c, lambda x, c: x << log2(c.arg), when=lambda c: is_pow2(c.arg), kind="int")
+    Rule("sub_zero", x - 0, x, when=lambda x: not x.dtype.is_float)
+    Rule("le_to_lt", x <= c, lambda x, c: x < (c.arg + 1), when=lambda x: x.dtype.is_index)
 
 A variable matches any node; used twice, both must be the same node. A number matches a CONST of that value.
 Patterns of commutative ops match either order. A right side is a pattern, a number, or a function of the matched

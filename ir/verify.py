@@ -111,7 +111,7 @@ def _too_wide(node: UOp, most_lanes: int | None) -> Complaint:
 def _complaint(node: UOp, stage: Stage) -> Complaint:
     op = node.op
     if op not in LEGAL_OPS[stage]:
-        return f"{op.name} is not legal in a {stage} graph"
+        return f"{op.name} is not legal at stage {stage}"
     if stage is Stage.TENSOR and node.dtype.is_index and node.shape:
         return f"{op.name} makes a tensor of dtype index, which is only for sizes and loops"
     if op.arity is not None and len(node.src) != op.arity:
@@ -225,7 +225,7 @@ def _range(node: UOp, stage: Stage) -> Complaint:
     name, kind = node.arg[:2]
     size = node.src[0]
     if kind not in LEGAL_KINDS[stage]:
-        return f"a loop of kind {kind} ({name}) is not legal in a {stage} graph"
+        return f"a loop of kind {kind} ({name}) is not legal at stage {stage}"
     if not size.dtype.is_int or size.dtype is not node.dtype:
         return f"RANGE {name} is {node.dtype.name} and its size {size.dtype.name}: both must be one int dtype"
     return None if size.bounds[1] >= 0 else f"RANGE {name} has the size {size.bounds[1]}"

@@ -77,10 +77,14 @@ def ops() -> str:
 
 
 def pipeline() -> str:
-    intro = "Two lists lead from a tensor graph to linear UOps: one for the graph, one for the loops of each kernel.\n"
+    intro = (
+        "Two lists lead from a tensor graph to linear UOps: one for the graph, one for the loops of each kernel.\n"
+        "Three functions run inside of passes: `tidy_reduce_loops` in `build_kernels`, `split_loops` in\n"
+        "`merge_loops`, and `separate_loops` at the end of `expand_loops`, `find_dots` and `hoist_shifts`.\n"
+    )
     graph = (
         "## The graph half\n\nFrom a closed tensor graph (its data are PARAMs) to kernels in order and a memory plan.\n"
-        "A pass reads fields of a `Draft` and sets one. If `find_clashes` finds new clashes, the list restarts\n"
+        "A pass reads fields of a `Draft` and sets one. If `find_hazards` finds new ones, the list restarts\n"
         "at the pass it names.\n"
     )
     loops = (
@@ -105,17 +109,13 @@ def pipeline() -> str:
     )  # fmt: skip
 
 
-_PASSES_ELSEWHERE = {"optimize": "compiler/optimize/choose.py", "simplify": "ir/algebra/__init__.py"}
+_OTHER_PASSES = {"optimize": "Choose a schedule and apply it", "simplify": "Apply all laws until none fits"}
 
 
 def pass_role(name: str) -> str:
-    """The first sentence about a pass: of its file, or of its function if the file has two passes."""
-    rooms = [f"compiler/{room}/{name}.py" for room in ("graph", "kernel", "lower")]
-    for path in (ROOT / place for place in (*rooms, _PASSES_ELSEWHERE.get(name, ""))):
-        if path.is_file():
-            return role(path)
-    found = vars(sys.modules["kernmill.compiler.pipeline"])[name]
-    return sentence(inspect.getdoc(found) or "")
+    """The first sentence of the file of a pass."""
+    paths = (ROOT / "compiler" / room / f"{name}.py" for room in ("graph", "kernel", "lower"))
+    return _OTHER_PASSES.get(name) or next(role(path) for path in paths if path.is_file())
 
 
 def calls(owner: object, names: Iterable[str], *, is_method: bool = False) -> str:

@@ -1,8 +1,8 @@
 """Assignments in place: which of them may overwrite the old value.
 
 When: before fusion, which gives an assignment that may not a separate buffer. Assumes: a slot of `in_place` is read by
-nothing outside of the graph. Guarantees: at most one assignment overwrites a value; `find_clashes` refuses those whose
-effect would be visible. Tests: tests/compiler/graph/test_build_kernels.py.
+nothing outside of the graph. Guarantees: at most one assignment overwrites a value; `find_hazards` refuses those whose
+effect would be visible. Tests: tests/compiler/graph/test_choose_in_place.py.
 """
 
 from __future__ import annotations

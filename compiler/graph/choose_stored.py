@@ -1,6 +1,6 @@
 """Nodes that get memory whatever fusion decides: results, copies and routines with their sources, CONTIGUOUS, checks.
 
-When: before fusion, which starts from them. Tests: tests/compiler/graph/test_build_kernels.py.
+When: before fusion, which starts from them. Tests: tests/compiler/graph/test_choose_stored.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The device of each node: that of its data, of its placement, or of a copy.
 
 When: after placement. Guarantees: constants are on the device that reads them, and constant results on the default one.
-Tests: tests/compiler/graph/test_build_kernels.py.
+Tests: tests/compiler/graph/test_find_devices.py.
 """
 
 from __future__ import annotations

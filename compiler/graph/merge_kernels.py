@@ -1,6 +1,6 @@
 """Multi-output fusion: kernels with the same loops over the same data become one with several results.
 
-When: after find_clashes, on kernels in order. Why there: only now is it known what an assignment overwrites, and which
+When: after find_hazards, on kernels in order. Why there: only now is it known what an assignment overwrites, and which
 kernels share their loops. A step of Adam is three assignments. As one kernel it reads the gradient, both means and the
 parameter once, and writes three of them once.
 

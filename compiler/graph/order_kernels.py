@@ -1,7 +1,7 @@
 """Kernels in order: producers before readers, readers of an old value before the kernel that overwrites it.
 
 When: once all kernels are built. Guarantees: kernels of one device run in a row where the order allows it. Tests:
-tests/compiler/graph/test_build_kernels.py.
+tests/compiler/graph/test_order_kernels.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["OrderedKernels", "order_kernels"]
 class OrderedKernels:
     """The launches in order, and what decided it.
 
-    `is_stuck`: the waits form a cycle; `find_clashes` then refuses an assignment in it.
+    `is_stuck`: the waits form a cycle; `find_hazards` then refuses an assignment in it.
     """
 
     items: list[Item] = field(default_factory=list[Item])

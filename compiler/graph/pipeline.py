@@ -18,15 +18,15 @@ from kernmill.ir import DeviceTable, GraphPlan, MemoryPlan, UOp
 from .build_kernels import BuiltKernels, build_kernels
 from .choose_in_place import choose_in_place
 from .choose_stored import StoredNodes, choose_stored
-from .find_clashes import find_clashes
 from .find_devices import find_devices
+from .find_hazards import find_hazards
 from .fuse import Fusion, fuse
 from .keep_copies import keep_copies
 from .merge_kernels import merge_kernels
 from .order_kernels import OrderedKernels, order_kernels
+from .pass_slices import pass_slices
 from .place import Placed, place
 from .plan_memory import plan_memory
-from .read_parts import read_parts
 from .separate_constants import separate_constants
 from .split_reduce import split_reduce
 
@@ -126,20 +126,20 @@ GRAPH_PIPELINE: tuple[GraphPass, ...] = (
     GraphPass("order_kernels", lambda d: order_kernels(d.fusion, d.built, d.targets, d.device_of), "ordered",
               ("build_kernels",),
               "readers of an old value run before the kernel that overwrites it; bodies show what each reads"),
-    GraphPass("find_clashes",
-              lambda d: d.refused | find_clashes({*d.stored.results}, d.built, d.ordered, d.targets),
+    GraphPass("find_hazards",
+              lambda d: d.refused | find_hazards({*d.stored.results}, d.built, d.ordered, d.targets),
               "refused", ("order_kernels",),
               "the order shows who reads an old value too late: those assignments get separate buffers",
               again="choose_in_place"),
     GraphPass("merge_kernels",
               lambda d: merge_kernels(replace(d.built.unordered, items=d.ordered.items, placement=d.placed.placement)),
-              "plan", ("find_clashes",),
+              "plan", ("find_hazards",),
               "only in the final order is it known which kernels can move past those between them"),
     GraphPass("keep_copies", lambda d: keep_copies(d.plan), "plan", ("merge_kernels",),
               "it is final which kernel writes what: a copy of what nothing writes serves later calls"),
-    GraphPass("read_parts", lambda d: read_parts(d.plan, d.slice_alignments), "plan", ("keep_copies",),
+    GraphPass("pass_slices", lambda d: pass_slices(d.plan, d.slice_alignments), "plan", ("keep_copies",),
               "the reads of each kernel are final: one that reads a slice gets the slice as its buffer"),
-    GraphPass("plan_memory", lambda d: plan_memory(d.plan, d.alignments), "memory", ("read_parts",),
+    GraphPass("plan_memory", lambda d: plan_memory(d.plan, d.alignments), "memory", ("pass_slices",),
               "lives of intermediates are positions in the final order"),
 )  # fmt: skip
 

@@ -73,7 +73,7 @@ def _source_index(op: Op, arg: Any, shapes: tuple[Shape, Shape], place: Place, g
 
 
 def _reshaped(index: Place, shape: Shape, source: Shape) -> list[UOp]:
-    """OpGroup by group: runs of axes with equal products on both sides are independent of each other."""
+    """Group by group: runs of axes with equal products on both sides are independent of each other."""
     result: list[UOp] = []
     a = b = 0
     while a < len(shape) or b < len(source):

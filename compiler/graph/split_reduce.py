@@ -1,5 +1,6 @@
-"""Split reductions: a large reduction to few results becomes two, with some hundred partial results between them. A sum
-of very many terms becomes several sums.
+"""Split reductions: a large reduction to few results becomes two, with about 64 partial results per output in between.
+
+A sum over an ADD tree of more than 64 leaves becomes several reductions.
 
 When: before fusion. Why there: both halves are ordinary kernels, the first with enough rows for all threads. The split
 depends on the shape alone, so the result is the same for any number of threads. Tests:
@@ -18,8 +19,8 @@ from ..kernel.facts import combined, neutral_element
 __all__ = ["split_reduce"]
 
 _PARTS = 64  # partial results per output
-_MIN_INNER = 2048  # elements reduced into one partial result, at least
-_MOST_TERMS = 64  # of a sum over axes: each reads a separate buffer, and a kernel has some thousand instructions
+_MIN_INNER = 2048  # a reduction is split from _PARTS times this many elements on
+_MOST_TERMS = 64  # leaves of an ADD tree in one reduction; each may read its own buffer, which costs code
 _MAX_OUTPUTS = 16  # with more outputs than this there are rows enough already
 
 
@@ -42,7 +43,7 @@ def split_reduce(roots: Sequence[UOp]) -> list[UOp]:
 
 
 def _terms(old: UOp, new: UOp, readers: Mapping[UOp, int]) -> list[UOp]:
-    """Return the terms of `new` in order. It has the structure of `old`, whose parts must have no other readers."""
+    """Return the terms of `new` in order. It has the structure of `old`; an ADD of it with other readers is a term."""
     terms: list[UOp] = []
     waiting = [(old, new)]
     while waiting:
@@ -64,23 +65,23 @@ def _split_reduction(node: UOp, new: UOp) -> UOp:
     if outputs > _MAX_OUTPUTS or length < _PARTS * _MIN_INNER:
         return new
     kept = [axis for axis in range(len(source.shape)) if axis not in axes]
-    apart = permute(source, [*kept, *axes])
-    parts, (first, *others) = _PARTS, apart.shape[len(kept) :]
-    whole = next((n for n in (*range(parts, 2 * parts), *range(parts, parts // 2, -1)) if first % n == 0), 0)
-    if whole:  # axes that are not adjacent stay separate
-        parts = whole
-        cut = reshape(apart, (outputs, parts, first // parts, *others))
+    permuted = permute(source, [*kept, *axes])
+    parts, (first, *others) = _PARTS, permuted.shape[len(kept) :]
+    dividing_parts = next((n for n in (*range(parts, 2 * parts), *range(parts, parts // 2, -1)) if first % n == 0), 0)
+    if dividing_parts:  # axes that are not adjacent stay separate
+        parts = dividing_parts
+        blocked = reshape(permuted, (outputs, parts, first // parts, *others))
     else:
-        flat, inner = reshape(apart, (outputs, length)), -(-length // parts)
+        flat, inner = reshape(permuted, (outputs, length)), -(-length // parts)
         if inner * parts != length:
             flat = _padded_with_neutral(flat, op, length, inner * parts)
-        cut = reshape(flat, (outputs, parts, inner))
-    partial = reshape(reduce_axes(cut, op, tuple(range(2, len(cut.shape)))), (outputs, parts))
+        blocked = reshape(flat, (outputs, parts, inner))
+    partial = reshape(reduce_axes(blocked, op, tuple(range(2, len(blocked.shape)))), (outputs, parts))
     stored = UOp(Ops.CONTIGUOUS, partial.dtype, (partial,))
-    made = reshape(reduce_axes(stored, op, (1,)), node.shape)
-    for part in made.toposort(stop=lambda below: below is source):
-        part.origin = part.origin or node.origin  # kernels of both halves have the line, and pins find them
-    return made
+    result = reshape(reduce_axes(stored, op, (1,)), node.shape)
+    for part in result.toposort(stop=lambda below: below is source):
+        part.origin = part.origin or node.origin  # both kernels have its source line and its pin
+    return result
 
 
 def _padded_with_neutral(flat: UOp, op: Op, length: int, wanted: int) -> UOp:

@@ -1,26 +1,22 @@
-"""Distribution over work-items: who runs which iteration, who fills shared memory, and where barriers are needed.
+"""Distribution over work-items: who runs which iteration, and who fills shared memory.
 
-`distribute_work_items`, when: once loops are split and trimmed, before they are unrolled. Every value then depends on
+When: once loops are split and trimmed, before they are unrolled. Every value then depends on
 at most one LOCAL loop, whose variable is the id of the work-item. Output loops become quotients and remainders of it.
 An AFTER that closes LOCAL loops becomes an array that the work-items fill together. Values outside of LOCAL loops are
-computed by every work-item alike; only work-item 0 stores them.
-
-`place_barriers`, when: the list is written. Why there: only the list shows what runs between a store and the load that
-reads it. A loop whose iterations fill an array again synchronizes twice. Tests:
+computed by every work-item alike; only work-item 0 stores them. `place_barriers` synchronizes them. Tests:
 tests/compiler/kernel/test_distribute_work_items.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import prod
-from typing import TypeAlias
 
-from kernmill.ir import AxisKind, CompileError, Ops, UOp, closed_ranges, dtypes, make_range, memory_of, substitute
+from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, make_range, memory_of, substitute
 
 from .facts import gated, order_of, output_loops, reordered, step_of
 
-__all__ = ["distribute_work_items", "fills_shared", "is_local", "place_barriers"]
+__all__ = ["distribute_work_items", "fills_shared", "is_local"]
 
 _COPIED = 8  # unrolled rounds of a copy to shared memory, so that their loads overlap
 
@@ -104,58 +100,3 @@ def _dealt(node: UOp, group: int, number: int) -> UOp:
         target = gated(substitute(store.src[0], here), limit)
         new.append(store.replace(src=(target, substitute(store.src[1], there))))
     return node.replace(src=(node.src[0], *new, *loops, *(loop for loop in closed if loop not in dealt)))
-
-
-# --- barriers ---------------------------------------------------------------------------------------------------------
-_Touched: TypeAlias = "set[tuple[UOp, bool]]"  # shared arrays; whether they are written
-
-
-def place_barriers(uops: list[UOp]) -> list[UOp]:
-    """Insert a BARRIER wherever a work-item may access what another one wrote, or overwrite what another one reads.
-
-    Raises:
-        CompileError: a barrier would be in code that some work-items skip.
-    """
-    out: list[UOp] = []
-    group = max((int(u.src[0].arg) for u in uops if u.op is Ops.RANGE and is_local(u)), default=0)
-    _walk(uops, group, set(), out)
-    return out
-
-
-def _walk(uops: Sequence[UOp], group: int, before: _Touched, out: list[UOp]) -> None:
-    """Process one block; `before` has the accesses since the last barrier, and is updated."""
-    for part in _top_level(uops):
-        loop, body, mine = part[0], part[1:-1], _touched(part)
-        if mine and any(u.op is Ops.RANGE and is_local(u) for u in body):
-            if loop.src[0].arg != group if is_local(loop) else any(is_local(r) for r in loop.src[0].ranges):
-                raise CompileError(
-                    f"the work-items of a group share memory inside the loop {loop.arg[0]}, which not all run alike"
-                )
-            if loop.arg[1] not in (AxisKind.GLOBAL, AxisKind.LOCAL):  # an iteration comes after another one
-                last = set(before)
-                _walk(body, group, last, [])
-                before |= last
-            out.append(loop)
-            _walk(body, group, before, out)
-            out.append(part[-1])
-            continue
-        if any(one == other and (is_written or writes) for one, is_written in before for other, writes in mine):
-            out.append(UOp(Ops.BARRIER, dtypes.void, (), sum(u.op is Ops.BARRIER for u in out)))
-            before.clear()
-        before |= mine
-        out += part
-
-
-def _top_level(uops: Sequence[UOp]) -> Iterator[Sequence[UOp]]:
-    """Yield each node of a block, a loop with its body as one."""
-    start = depth = 0
-    for at, u in enumerate(uops):
-        depth += (u.op is Ops.RANGE) - (u.op is Ops.END)
-        if not depth:
-            yield uops[start : at + 1]
-            start = at + 1
-
-
-def _touched(uops: Sequence[UOp]) -> _Touched:
-    places = [(memory_of(u.src[0]), u.op is Ops.STORE) for u in uops if u.op in (Ops.LOAD, Ops.STORE)]
-    return {place for place in places if "shared" in place[0].arg}

@@ -1,4 +1,4 @@
-"""Collapse adjacent loops that are contiguous in every index.
+"""Collapse adjacent loops that are contiguous in every index; `split_loops` first splits those that are used in parts.
 
 When: before the optimizer. Why there: a long contiguous loop vectorizes and threads better than two short ones. Two
 loops a, b merge if every index has stride size(b)*s along a where it has stride s along b, and nothing else uses them.

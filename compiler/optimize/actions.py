@@ -11,7 +11,7 @@
     share k0 64        64 work-items compute partial sums, which are combined in shared memory
     order i1 i0        the order of the output loops, outermost first
     move_inner k0      k0 becomes the innermost loop of its reduction
-    accumulate k0 256  a reduction accumulates in the output buffer (split-K): k0 becomes an output loop over blocks of
+    accumulate k0 256  a reduction accumulates in the output buffer: k0 becomes an output loop over blocks of
                        256 iterations; so do further loops and counts: k1 64 ..
     factor             hoisted scale: factors that are invariant in the loops of a reduction are multiplied after it
     scatter k0 i0      terms of a reduction over k0 that each belong to one index of i0 are added there: k0 becomes a
@@ -109,7 +109,7 @@ def parse_schedule(text: str) -> list[Action]:
     """Actions from text: one a line or separated by semicolons; `#` starts a comment.
 
     Raises:
-        CompileError: an unknown action. Names of version 0.1 are still accepted: schedules are stored on disk.
+        CompileError: an unknown action. Names of version 0.1 are accepted until 0.3: schedules are stored on disk.
     """
     actions: list[Action] = []
     for line in text.replace(";", "\n").splitlines():

@@ -80,7 +80,7 @@ def _or_empty(parse: Callable[[str], Value]) -> Callable[[str], Value]:
 SETTINGS: dict[str, Setting] = {
     row.name: row
     for row in [
-        Setting("DEVICE", "LLVM", "default device of new tensors; of a list the first one, and graphs are placed on all", "a device name: LLVM, CL, PYTHON, NULL, NAME:1; or several: CL,LLVM", str, is_captured=True),
+        Setting("DEVICE", "LLVM", "default device of new tensors; of a list the first one, and graphs are placed on all", "a device name: LLVM, CL, CUDA, HTP, PYTHON, NULL, NAME:1; or several: CL,LLVM", str, is_captured=True),
         Setting("PLACE", "cost", "how graphs over several devices are placed. cost: least predicted time; passes: as ggml's scheduler does it, to compare", "cost or passes", _one_of("cost", "passes"), is_captured=True),
         Setting("PIN", "", "what is computed on a given device: patterns of source lines and layers, the first that is found decides. PIN='attn=CL;train.py:41=LLVM'", "REGEX=DEVICE, several separated by ;", _or_empty(_pins), is_captured=True),
         Setting("DEBUG", 0, "how much is printed (see the table below)", "0 to 6", _between(0, 6)),

@@ -45,8 +45,8 @@ from kernmill.ir import (
     take,
 )
 from kernmill.runtime import get_device
+from tests.compiler.graph.test_pass_slices import recurrent
 from tests.compiler.graph.test_place import table
-from tests.compiler.graph.test_read_parts import recurrent
 from tests.compiler.kernel.test_partition_loops import joined
 from tests.compiler.kernel.test_peel_loops import running_sums
 from tests.compiler.kernels import (
@@ -63,10 +63,10 @@ from tests.compiler.kernels import (
     total,
 )
 from tests.compiler.lower.test_combine_loads import words
+from tests.compiler.lower.test_hoist_shifts import ONE, codes_by_x
 from tests.compiler.lower.test_insert_prefetches import STAGED
 from tests.compiler.lower.test_lookup_in_registers import TARGET as TABLES
 from tests.compiler.lower.test_lookup_in_registers import chosen, low
-from tests.compiler.lower.test_multiply_in_place import ONE, codes_by_x
 from tests.compiler.lower.test_scalarize_gathers import TABLE, numbers
 from tests.compiler.tiles import TILES, laid
 from tests.conftest import Golden
@@ -129,7 +129,7 @@ CASES: dict[str, list[Case]] = {
     "find_dots": [
         Case("a product of bytes: four terms are one DOT", byte_product(2, 8, 16), "vectorize i1 16; unroll k0 4", DOTS)
     ],
-    "multiply_in_place": [
+    "hoist_shifts": [
         Case("codes of four bits are multiplied where they are in their byte", codes_by_x(4, first=4), ONE, DOTS)
     ],
     "lookup_in_registers": [Case("a table of 16 bytes is one lookup", only(chosen(low())), "vectorize i0 64", TABLES)],
@@ -146,7 +146,7 @@ CASES: dict[str, list[Case]] = {
     "simplify": [Case("the largest element of a row, in vectors", small_kernels()["row_max"], None, VECTORS)],
     "lower_index": [Case("a slice of a matrix", only(shrink(data(0, 8, 8), ((2, 6), (1, 5))) + 1.0))],
     "linearize": [Case("a row sum: each node in the block of its innermost loop", ROWS, "")],
-    "nest_sums": [Case("a long sum: each block of terms has an accumulator", only(total(data(0, 2, 4096), 1)))],
+    "block_sums": [Case("a long sum: each block of terms has an accumulator", only(total(data(0, 2, 4096), 1)))],
     "place_barriers": [Case("a row sum that work-items share", ROWS, "share k0 8; grid i0", None)],
 }  # fmt: skip
 
@@ -211,11 +211,11 @@ GRAPHS: dict[str, Graph] = {
     "build_kernels": Graph("a convolution: the window is index arithmetic",
                            [convolution(data(0, 1, 2, 6, 6), data(1, 3, 2, 3, 3))]),
     "order_kernels": Graph("a tensor is read before it is overwritten", [assign(X, data(1, 4, 5)), total(X, 1)], [0]),
-    "find_clashes": Graph("two tensors get each other's values: one of them needs a separate buffer",
+    "find_hazards": Graph("two tensors get each other's values: one of them needs a separate buffer",
                           [assign(X, data(1, 4, 5)), assign(data(1, 4, 5), X)], [0, 1]),
     "merge_kernels": Graph("two results of one shape", [X + 1.0, X * 2.0]),
     "keep_copies": Graph("data are copied and doubled", [UOp(Ops.COPY, X.dtype, (X,), "CL") * 2.0]),
-    "read_parts": Graph("five steps of a recurrent layer: each reads its rows of one kernel's result", [recurrent(0)]),
+    "pass_slices": Graph("five steps of a recurrent layer: each reads its rows of one kernel's result", [recurrent(0)]),
     "plan_memory": Graph("three products: the first and the third intermediate share memory",
                          [matmul(matmul(matmul(matmul(data(0, 64, 64), data(1, 64, 64)), data(2, 64, 64)),
                                         data(3, 64, 64)), data(4, 64, 64))]),

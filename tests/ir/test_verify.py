@@ -130,14 +130,14 @@ X8 = UOp(Ops.VARIABLE, d.int8, (), ("x", 0, 9))
 BOOL = UOp(Ops.VARIABLE, d.bool, (), ("b", 0, 1))
 ILLEGAL: list[tuple[UOp, Stage, str]] = [
     # ops and kinds of loops of another stage
-    (BUFFER, K_, "BUFFER is not legal in a kernel graph"),
-    (LOOP, T, "RANGE is not legal in a tensor graph"),
-    (KERNEL, L, "REDUCE is not legal in a lowered graph"),
-    (WIDE, K_, "BROADCAST is not legal in a kernel graph"),
-    (REG, K_, "REG is not legal in a kernel graph"),
-    (make_range("u", 4, AxisKind.UNROLL), K_, "a loop of kind unroll (u) is not legal in a kernel graph"),
-    (make_range("v", 4, AxisKind.VECTOR), L, "a loop of kind vector (v) is not legal in a lowered graph"),
-    (UOp(Ops.END, d.void, (LOOP,)), L, "END is not legal in a lowered graph"),
+    (BUFFER, K_, "BUFFER is not legal at stage kernel"),
+    (LOOP, T, "RANGE is not legal at stage tensor"),
+    (KERNEL, L, "REDUCE is not legal at stage lowered"),
+    (WIDE, K_, "BROADCAST is not legal at stage kernel"),
+    (REG, K_, "REG is not legal at stage kernel"),
+    (make_range("u", 4, AxisKind.UNROLL), K_, "a loop of kind unroll (u) is not legal at stage kernel"),
+    (make_range("v", 4, AxisKind.VECTOR), L, "a loop of kind vector (v) is not legal at stage lowered"),
+    (UOp(Ops.END, d.void, (LOOP,)), L, "END is not legal at stage lowered"),
     # number of sources
     (raw("ADD", F32, (ONE,)), T, "ADD takes 2 sources and has 1"),
     (raw("INDEX", F32, (P,)), L, "INDEX takes a buffer, an index and optionally a gate; it has 1 sources"),

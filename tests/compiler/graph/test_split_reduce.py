@@ -30,7 +30,7 @@ def test_a_long_sum_is_two_kernels() -> None:
 
 @pytest.mark.parametrize("length", [1 << 26, 1 << 30])
 def test_the_parts_do_not_become_more(length: int) -> None:
-    """How many terms a part may have is not asked here: nest_sums cuts its loop in blocks."""
+    """How many terms a part may have is not asked here: block_sums cuts its loop in blocks."""
     assert names(total(data(0, length), 0)) == [f"sum_64_k{length // 64}", "sum_1_k64"]
 
 

@@ -36,13 +36,13 @@ def codes_by_x(bits: int, first: int = 0, digits: int = 1, rows: int = 1, blocks
 
 def shifts(ast: UOp, schedule: str, target: Target = TARGET) -> tuple[int, int]:
     """How many words are shifted, and how many sums."""
-    nodes = after("multiply_in_place", ast, schedule, target).toposort()
+    nodes = after("hoist_shifts", ast, schedule, target).toposort()
     found = [node.dtype.scalar for node in nodes if node.op is Ops.SHR]
     return found.count(dtypes.uint8), found.count(dtypes.int32)
 
 
 def test_one_shift_for_all_words() -> None:
-    ast = after("multiply_in_place", codes_by_x(4, first=4), ONE, TARGET)
+    ast = after("hoist_shifts", codes_by_x(4, first=4), ONE, TARGET)
     masks = {node.src[1].arg for node in ast.toposort() if node.op is Ops.AND}
     assert masks == {240}
     assert shifts(codes_by_x(4, first=4), ONE) == (0, 1)
@@ -69,7 +69,7 @@ def test_places_that_differ_within_a_word_stay() -> None:
     ast = only(reduce_axes(elementwise(Ops.MUL, codes, x), Ops.ADD, (1, 2)))
     arrays = inputs(ast)
     for schedule in ("vectorize i0 16; unroll k1 4", "vectorize i0 16; unroll k0 4; unroll k1 4"):
-        nodes = after("multiply_in_place", ast, schedule, TARGET).toposort()
+        nodes = after("hoist_shifts", ast, schedule, TARGET).toposort()
         assert not any(node.op is Ops.SHR and node.dtype.scalar is dtypes.int32 for node in nodes)
         np.testing.assert_array_equal(run_on("LLVM", ast, arrays, parse_schedule(schedule)), run_ast(ast, arrays))
 

@@ -6,7 +6,7 @@ positions are shifted in steps: `s + ((t + (u >> 2)) >> 2)`. When: after find_do
 are in one REDUCE, so the reductions that share them can be counted. Assumes: DOT of bytes is one of unsigned by signed
 ones. Guarantees: exact values: what is shifted is a multiple of the divisor, and no sum overflows. Unchanged: words
 shared by enough rows of x that their sums would take more shifts, and bytes so large that the target's DOT takes more
-instructions for them (`Target.dot_most`). Tests: tests/compiler/lower/test_multiply_in_place.py.
+instructions for them (`Target.dot_most`). Tests: tests/compiler/lower/test_hoist_shifts.py.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ..kernel.facts import iterations
 from ..kernel.reduce_loops import separate_loops
 from .find_dots import terms_of_a_dot
 
-__all__ = ["multiply_in_place"]
+__all__ = ["hoist_shifts"]
 
 _BYTE = 255
 
 
-def multiply_in_place(ast: UOp, target: Target) -> UOp:
+def hoist_shifts(ast: UOp, target: Target) -> UOp:
     """Return the kernel with sums shifted instead of quants."""
     users = Counter(node.src[0] for node in ast.toposort() if node.op is Ops.DOT)
     if not any(_shift_of(codes, target.dot_most) for codes in users):

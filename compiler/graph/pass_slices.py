@@ -3,7 +3,7 @@
 When: after merge_kernels. Why there: only now are the reads of each kernel known. A step of a recurrent layer reads the
 rows of its position in the result of one product for all positions. The start of these rows is in an address then, and
 one kernel serves all positions. runtime/plans/views.py does this for data. Guarantees: the same values. Tests:
-tests/compiler/graph/test_read_parts.py.
+tests/compiler/graph/test_pass_slices.py.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from kernmill.ir import BufferPlan, GraphPlan, Kernel, Ops, UOp, rebuilt, simpli
 
 from ..kernel.facts import routine_of
 
-__all__ = ["read_parts"]
+__all__ = ["pass_slices"]
 
 
-def read_parts(plan: GraphPlan, alignments: Mapping[str, int]) -> GraphPlan:
+def pass_slices(plan: GraphPlan, alignments: Mapping[str, int]) -> GraphPlan:
     """Return the plan, whose buffers get slices; `alignments`: bytes, of a slice, by device (else 1)."""
     buffers = [*plan.buffers]
     items = [_reading_parts(i, buffers, alignments) if isinstance(i, Kernel) else i for i in plan.items]

@@ -1,7 +1,7 @@
-"""Assignments in place whose effect would be visible: an old value is read later, or elsewhere.
+"""Write-after-read hazards: assignments in place that would overwrite a value that another kernel still reads.
 
 When: on kernels in order. Why there: only now are the readers of each old value known. If any are found, the graph is
-planned again, and these get separate buffers. Tests: tests/compiler/graph/test_build_kernels.py.
+planned again, and these get separate buffers. Tests: tests/compiler/graph/test_find_hazards.py.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from .bases import memory_base
 from .build_kernels import BuiltKernels
 from .order_kernels import OrderedKernels
 
-__all__ = ["find_clashes"]
+__all__ = ["find_hazards"]
 
 
-def find_clashes(
+def find_hazards(
     results: Container[UOp], built: BuiltKernels, order: OrderedKernels, targets: Mapping[UOp, UOp]
 ) -> frozenset[UOp]:
     """Return the assignments of `targets` that must not write in place."""
