@@ -2,7 +2,6 @@
 
     x, c = var("x"), const_var("c")
     Rule("mul_one", x * 1, x)
-    Rule("sub_zero", x - 0, x, when=lambda x: not x.dtype.is_float)
     Rule("le_to_lt", x <= c, lambda x, c: x < (c.arg + 1), when=lambda x: x.dtype.is_index)
 
 A variable matches any node; used twice, both must be the same node. A number matches a CONST of that value.

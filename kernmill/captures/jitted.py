@@ -348,7 +348,7 @@ class Jit(Generic[P, R]):
         if len(self._entries) > MOST_KEYS:
             oldest, dropped = self._entries.popitem(last=False)
             self._forget_entries(dropped)
-            self._captured[oldest] = 0  # a capture after this one is no sign of values that change
+            self._captured[oldest] = 0  # captures before it do not count for the warning
             self._warn(
                 "keys",
                 f"was called with more than {MOST_KEYS} combinations of shapes and plain values. "
