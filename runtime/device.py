@@ -33,8 +33,8 @@ from kernmill.ir import (
     debug,
     np,
     process_lock,
-    second_spelling,
     setting,
+    text_hooks,
 )
 from kernmill.renderers import Renderer
 
@@ -556,7 +556,7 @@ def _named_by_variable(given: str) -> str:
     return given or "".join(named)
 
 
-second_spelling["DEVICE"] = _named_by_variable
+text_hooks["DEVICE"] = _named_by_variable
 
 
 def canonical_name(name: str) -> str:

@@ -218,7 +218,7 @@ class _Run:
 
     def run(self, plan: Plan, prepared: Prepared | None, storages: Sequence[Buffer], values: Mapping[str, int]) -> Any:
         """Launch everything. Returns the buffers by number, of prepared launches only the given and new ones."""
-        if open_lanes and (plan.flights is None or plan.written):  # what is overwritten may be read in any lane
+        if open_lanes and (plan.in_flight is None or plan.written):  # what is overwritten may be read in any lane
             settle(None if plan.written else {wanted.device for wanted in plan.graph.buffers})
         if prepared is not None:
             start = time.perf_counter_ns()
@@ -244,8 +244,7 @@ class _Run:
         return self.walk.structure, self.walk.devices, self.in_place, settings, pinned
 
     def find_plan(self) -> Plan:
-        """The plan. One that serves many graphs reads leaves as a whole: it knows where their parts begin, which the
-        key of a graph with parts does not say."""
+        """The plan. One that serves many graphs reads whole leaves: it knows where slices begin, and a key does not."""
         walk, parts = self.walk, self.parts
         plan = plans.get(self.key())
         if plan is not None and not self.outgrows(plan):
@@ -318,7 +317,7 @@ class _Run:
         is_profiled = recorder.active is not None
         is_seen = wants_report() or setting("CHECK") or current_recording() is not None or is_profiled
         lines = self.lines() if is_profiled or self.is_recorded else None
-        in_lanes = plan.flights is not None and plan.flights.timing.is_long and not is_seen
+        in_lanes = plan.in_flight is not None and plan.in_flight.timing.is_long and not is_seen
         for step in plan.steps:
             if isinstance(step, Copy):
                 target, source = buffers[step.target], buffers[step.source]
@@ -337,13 +336,13 @@ class _Run:
             outputs = {n for kernel, _ in step for n in kernel.outputs}
             what = LaneStep(step[0][0].device, [buffers[n] for n in numbers], [buffers[n] for n in outputs])
             steps.append((what, partial(run_batch, batch, values, lines)))
-        if plan.flights is None or is_seen:
+        if plan.in_flight is None or is_seen:
             run_all(steps)
         elif in_lanes:
-            plan.flights.begin(steps, buffers)
+            plan.in_flight.begin(steps, buffers)
         else:
             settle()
-            plan.flights.timing.run(partial(run_all, steps), {what.device for what, _ in steps})
+            plan.in_flight.timing.run(partial(run_all, steps), {what.device for what, _ in steps})
 
     def finish(self, plan: Plan, buffers: Any) -> None:
         """Give results their memory; raise where a check failed. `buffers` has those of results and checks."""

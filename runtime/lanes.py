@@ -26,7 +26,7 @@ from .memory.allocator import finishing
 from .memory.buffer import Buffer
 
 __all__ = [
-    "Flights", "LaneStep", "LaneTask", "Timing", "finish", "lane_of", "open_lanes", "settle", "submit", "waits_of",
+    "InFlight", "LaneStep", "LaneTask", "Timing", "finish", "lane_of", "open_lanes", "settle", "submit", "waits_of",
 ]  # fmt: skip
 
 _WORTH_NS = 1_000_000  # of a call over several devices: twenty times what the handover to a thread takes
@@ -162,7 +162,7 @@ class Timing:
         self._times = [*self._times[1 - _TRIALS :], time.perf_counter_ns() - start]
 
 
-class Flights:
+class InFlight:
     """The calls of one plan that are under way: at most two, in different memory."""
 
     def __init__(self) -> None:

@@ -55,7 +55,7 @@ def splits_of(plan: GraphPlan, table: DeviceTable) -> list[PlacementSplit]:
         last.kernels.append(item)
         cost = estimate(item.ast)
         last.predicted_ns += table.spec(item.device).kernel_ns(
-            cost.additions, cost.functions, products=cost.products, size_bytes=cost.bytes_moved
+            cost.plain_ops, cost.functions, products=cost.products, size_bytes=cost.bytes_moved
         )
     splits += [PlacementSplit(device, copies=copies) for device, copies in waiting.items()]  # of results
     return splits

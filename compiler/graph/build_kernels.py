@@ -36,7 +36,7 @@ from ..kernel.facts import KernelInfo, masked, neutral_element, numbered
 from ..kernel.reduce_loops import tidy_reduce_loops
 from .bases import memory_base
 from .choose_stored import StoredNodes
-from .fuse import Fusion, Kept, region_gate
+from .fuse import Fusion, RowBuffer, region_gate
 from .rangeify import TRUE, Use
 
 __all__ = ["BuiltKernels", "build_kernels"]
@@ -111,33 +111,33 @@ class _Bodies:
         number = self.fusion.kernel_of.get(node)
         if number is not None:
             self._finish(node, number)
-        elif node in self.fusion.kept:
-            self._keep(node, self.fusion.kept[node])
+        elif node in self.fusion.row_buffers:
+            self._keep(node, self.fusion.row_buffers[node])
             return
         for use in self.fusion.uses.get(node, ()):
             key = (node, use)
             if node in self.buffer_of:
                 self.values[key] = self._load(node, use)
-            elif key in self.fusion.below or node.op in (Ops.CONST, Ops.IOTA, Ops.VARIABLE):
+            elif key in self.fusion.source_uses or node.op in (Ops.CONST, Ops.IOTA, Ops.VARIABLE):
                 self.values[key] = self._value(node, use)
                 if node.origin and node.op.group is not OpGroup.MOVEMENT and node.op is not Ops.CONST:
                     self.origins.setdefault(use.kernel, []).append(node.origin)
                     if node.op is Ops.REDUCE:
                         self.reduced[use.kernel] = node.origin
 
-    def _keep(self, node: UOp, kept: Kept) -> None:
+    def _keep(self, node: UOp, kept: RowBuffer) -> None:
         """Fill a row buffer in its own loops; every use reads it from there."""
         sizes = tuple(node.shape[axis] for axis in kept.axes)
         memory = UOp(Ops.LOCAL, node.dtype, kept.around, (str(kept.loops[0].arg[0]), int(static((numel(sizes),))[0])))
-        place = UOp(Ops.INDEX, node.dtype, (memory, self.fusion.places.flat(kept.loops, sizes)))
+        place = UOp(Ops.INDEX, node.dtype, (memory, self.fusion.index_map.flat(kept.loops, sizes)))
         store = UOp(Ops.STORE, dtypes.void, (place, self._value(node, kept.use)))
         filled = UOp(Ops.AFTER, node.dtype, (memory, store, *kept.loops), 1)
         for use in self.fusion.uses[node]:
-            here = self.fusion.places.flat(tuple(use.place[axis] for axis in kept.axes), sizes)
+            here = self.fusion.index_map.flat(tuple(use.indices[axis] for axis in kept.axes), sizes)
             self.values[node, use] = UOp(Ops.LOAD, node.dtype, (UOp(Ops.INDEX, node.dtype, (filled, here)),))
 
     def _load(self, node: UOp, use: Use) -> UOp:
-        place = (self._memory(node, use.kernel), self.fusion.places.flat(use.place, node.shape))
+        place = (self._memory(node, use.kernel), self.fusion.index_map.flat(use.indices, node.shape))
         low, high = place[1].bounds
         is_inside = use.gate is TRUE or (low >= 0 and high < place[0].arg[-1])  # values read outside are not used
         gate = () if is_inside else (use.gate,)
@@ -148,8 +148,8 @@ class _Bodies:
             case Ops.CONST | Ops.VARIABLE:
                 return node
             case Ops.IOTA:
-                return use.place[0].cast(node.dtype)
-        below = self.fusion.below[node, use]
+                return use.indices[0].cast(node.dtype)
+        below = self.fusion.source_uses[node, use]
         src = [self.values[s, u] for s, u in zip(node.src, below, strict=False) if u is not None]
         if node.op.group is OpGroup.MOVEMENT:
             gated = below[0] is not None and below[0].gate is not use.gate
@@ -158,7 +158,7 @@ class _Bodies:
             case Ops.REDUCE:
                 return reduction(node.arg[0], src[0], self.fusion.reduce_loops[node, use])
             case Ops.ASSIGN if node not in self.targets:
-                return src[1] if node.arg is None else region_gate(node, use.place)[0].where(src[1], src[0])
+                return src[1] if node.arg is None else region_gate(node, use.indices)[0].where(src[1], src[0])
             case Ops.TAKE | Ops.COPY | Ops.CHECK | Ops.DETACH | Ops.CONTIGUOUS | Ops.ASSIGN:
                 return src[0]
             case Ops.CDIV | Ops.CMOD:
@@ -178,9 +178,9 @@ class _Bodies:
         place = kernel.index
         if node in self.targets and node.arg is not None:
             place = tuple(i * step + start for i, (start, _, step) in zip(place, node.arg, strict=True))
-        target = UOp(Ops.INDEX, node.dtype, (self._memory(node, number), self.fusion.places.flat(place, node.shape)))
+        target = UOp(Ops.INDEX, node.dtype, (self._memory(node, number), self.fusion.index_map.flat(place, node.shape)))
         ast = UOp(Ops.SINK, dtypes.void, (UOp(Ops.STORE, dtypes.void, (target, value)),))
-        if kernel.has_takes:
+        if kernel.has_gathers:
             ast = _insert_taken(ast, self.fusion, self.values)
         ast, slots = _finished(ast, kernel.loops)
         self._add(node, number, ast, slots)
@@ -234,12 +234,12 @@ def _finished(ast: UOp, loops: tuple[UOp, ...]) -> tuple[UOp, tuple[int, ...]]:
 def _insert_taken(ast: UOp, fusion: Fusion, values: dict[tuple[UOp, Use], UOp]) -> UOp:
     """Replace the placeholders of TAKE by the index, clamped to the axis (CHECK reports indices out of range)."""
     while True:
-        found = [node for node in ast.toposort() if node in fusion.taken]
+        found = [node for node in ast.toposort() if node in fusion.gathers]
         if not found:
             return ast
         table: dict[UOp, UOp] = {}
         for stand_in in found:
-            index_node, index_use, size = fusion.taken[stand_in]
+            index_node, index_use, size = fusion.gathers[stand_in]
             value = values[index_node, index_use].cast(dtypes.index)
             if isinstance(size, UOp):  # the memory has the elements of this size, not those of its greatest value
                 table[stand_in] = value.alu(Ops.MIN, size - 1).alu(Ops.MAX, 0)

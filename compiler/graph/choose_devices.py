@@ -37,7 +37,7 @@ class PlacementChoice:
             self.given[value.producer.number].append(value)
 
     def _costs(self, unit: PlacementUnit, price: Mapping[str, float]) -> dict[str, float]:
-        """Time of a unit on each device that it may run on. `price`: of a byte on a device that has too few."""
+        """Time of a unit on each device that it may run on. `price`: ns for a byte where memory is short."""
         if unit.pinned is not None and unit.is_leaf:
             return {unit.pinned: 0.0}
         found: dict[str, float] = {}

@@ -1,7 +1,7 @@
 """Write-after-read hazards: assignments in place that would overwrite a value that another kernel still reads.
 
 When: on kernels in order. Why there: only now are the readers of each old value known. If any are found, the graph is
-planned again, and these get separate buffers. Tests: tests/compiler/graph/test_find_hazards.py.
+planned again, and those assignments get separate buffers. Tests: tests/compiler/graph/test_find_hazards.py.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ def find_hazards(
     results: Container[UOp], built: BuiltKernels, order: OrderedKernels, targets: Mapping[UOp, UOp]
 ) -> frozenset[UOp]:
     """Return the assignments of `targets` that must not write in place."""
-    clash: set[UOp] = set()
+    hazards: set[UOp] = set()
     for node, target in targets.items():
         old = memory_base(node.src[0])
         if old.op is Ops.PARAM and old in results:  # an old value that is itself a result
-            clash.add(node)
+            hazards.add(node)
         if node in built.kernels and not _reads_only_its_place(built.kernels[node], built.buffer_of[target]):
-            clash.add(node)
+            hazards.add(node)
         if any(reader is not node and _depends(reader, node, order.reads) for reader in order.readers_of_old(node)):
-            clash.add(node)
-    if order.is_stuck and not clash:  # some overwrite what the others still read: one of them gets a separate buffer
-        clash = {next(node for node in targets if _depends(node, node, order.waits))}
-    return frozenset(clash)
+            hazards.add(node)
+    if order.is_stuck and not hazards:  # a cycle of writes in place: one gets a separate buffer
+        hazards = {next(node for node in targets if _depends(node, node, order.waits))}
+    return frozenset(hazards)
 
 
 def _depends(node: UOp, on: UOp, reads: dict[UOp, set[UOp]]) -> bool:

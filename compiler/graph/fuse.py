@@ -7,8 +7,8 @@ other node is listed with its kernel, index and gate (Use), so that building the
 The walk goes from the roots to the data, consumers first, so that all uses of a node are known when it is visited:
 - used at one index by one kernel: it is fused into that kernel;
 - a cheap node used at several indices: recomputed at each;
-- used repeatedly by one kernel that can store it per row: it gets a row buffer (Kept): the exponentials of a softmax,
-  the scores of attention;
+- used repeatedly by one kernel that can store it per row: it gets a RowBuffer: the exponentials of a softmax, the
+  scores of attention;
 - otherwise it is stored.
 A reduction is fused into a consumer only if that costs no extra evaluation (its loops are the outermost ones of the
 consumer) and leaves enough independent rows. Tests: tests/compiler/graph/test_fuse.py.
@@ -42,11 +42,11 @@ from .rangeify import TRUE, IndexMap, Use
 __all__ = ["Fusion", "KernelRoot", "fuse"]
 
 _CHEAP = 8  # an elementwise expression up to this cost is computed again rather than stored
-_MOST_PLACES = 6  # a node used at more indices is stored in any case: each index is a copy of the expression
+_MAX_INDICES = 6  # a node used at more indices is stored in any case: each index is a copy of the expression
 # ... except where loops of two are unrolled and their instances read the same elements: a bitonic network stage
-_MOST_COPIES = 16
+_MAX_INSTANCES = 16
 _REUSE = 3  # an expression with any cost, read this many times by one kernel, is stored
-_FEW_ROWS = 8  # a reduction is fused into a wider consumer from this many rows on ...
+_MIN_ROWS = 8  # a reduction is fused into a wider consumer from this many rows on ...
 _SMALL = 1 << 15  # ... or when the whole consumer is this small
 _TILED = 4  # a reduction that reads its data this many times over wants a register tile
 # a sum of up to this many ints is computed inside another sum that needs it once: weight blocks of a quantized product
@@ -54,8 +54,8 @@ _SHORT_SUM = 32
 _UNKNOWN = 1 << 40
 # a reduction inside a reduction may repeat this much work, if the alternative is to store all its operands
 _REPEATS = 3
-_MOST_KEPT = 1 << 14  # elements of a row buffer
-_KEPT_GAIN = 4  # a reduction gets a row buffer if storing it would move this many times more than its inputs
+_MAX_ROW_LENGTH = 1 << 14  # elements of a row buffer
+_ROW_GAIN = 4  # a reduction gets a row buffer if storing it would move this many times more than its inputs
 _LEAVES = frozenset({Ops.PARAM, Ops.CONST, Ops.IOTA, Ops.VARIABLE, Ops.SINK})
 
 
@@ -70,15 +70,15 @@ class KernelRoot:
     cost: int = 0  # of all that was fused into it so far
     reduce_count: int = 0
     has_tile: bool = False  # a reduction that needs a register tile is inlined: a second one has no room
-    kept_count: int = 0
-    has_takes: bool = False
+    row_buffer_count: int = 0
+    has_gathers: bool = False
     has_blocks: bool = False  # short sums of ints inside a reduction: bytes are unpacked where they are used
-    kept_loops: set[UOp] = field(default_factory=set[UOp])
+    row_loops: set[UOp] = field(default_factory=set[UOp])
     shared_loops: dict[object, tuple[UOp, ...]] = field(default_factory=dict[object, "tuple[UOp, ...]"])
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RowBuffer:
     """A row buffer inside a kernel: computed at `use`, over its own loops, again for each iteration of `around`."""
 
     use: Use
@@ -100,13 +100,13 @@ class Fusion:
     roots: list[KernelRoot] = field(default_factory=list[KernelRoot])
     kernel_of: dict[UOp, int] = field(default_factory=dict[UOp, int])
     uses: dict[UOp, list[Use]] = field(default_factory=dict[UOp, list[Use]])
-    kept: dict[UOp, Kept] = field(default_factory=dict[UOp, Kept])
-    below: dict[tuple[UOp, Use], Below] = field(default_factory=dict[tuple[UOp, Use], "Below"])
+    row_buffers: dict[UOp, RowBuffer] = field(default_factory=dict[UOp, RowBuffer])
+    source_uses: dict[tuple[UOp, Use], Below] = field(default_factory=dict[tuple[UOp, Use], "Below"])
     reduce_loops: dict[tuple[UOp, Use], Loops] = field(default_factory=dict[tuple[UOp, Use], "Loops"])
-    taken: dict[UOp, tuple[UOp, Use, Size]] = field(default_factory=dict[UOp, tuple[UOp, Use, "Size"]])
+    gathers: dict[UOp, tuple[UOp, Use, Size]] = field(default_factory=dict[UOp, tuple[UOp, Use, "Size"]])
     readers: dict[UOp, list[UOp]] = field(default_factory=dict[UOp, list[UOp]])
     position: dict[UOp, int] = field(default_factory=dict[UOp, int])
-    places: IndexMap = field(default_factory=IndexMap)
+    index_map: IndexMap = field(default_factory=IndexMap)
 
 
 @dataclass(slots=True)
@@ -126,14 +126,14 @@ class _Facts:
 
 def fuse(
     sink: UOp,
-    forced: set[UOp],
+    stored: set[UOp],
     in_place: frozenset[UOp] = frozenset(),
     device_of: Mapping[UOp, str] | None = None,
     packers: frozenset[str] = frozenset(),
 ) -> Fusion:
     """Kernel borders for a closed graph.
 
-    The nodes of `forced` get memory in any case; ASSIGNs of `in_place` write into old memory. Products on the
+    The nodes of `stored` get memory in any case; ASSIGNs of `in_place` write into old memory. Products on the
     devices of `packers` pack both operands, and round them meanwhile.
     """
     packed = {node for node, device in (device_of or {}).items() if device in packers}
@@ -142,18 +142,18 @@ def fuse(
         fusion.position[node] = number
         for source in node.src:
             fusion.readers.setdefault(source, []).append(node)
-    facts = _gather_facts(fusion.order, forced)
+    facts = _gather_facts(fusion.order, stored)
     found: dict[UOp, dict[Use, None]] = {}  # in the order in which they were found; constants have very many
     for node in reversed(fusion.order):
         uses = fusion.uses[node] = [*found.pop(node, ())]
-        if node.op in _LEAVES and node not in forced:
+        if node.op in _LEAVES and node not in stored:
             _charge(uses, BUFFER_COST * (node.op is Ops.PARAM), fusion)
             continue
-        is_free = not uses or _is_widened(node, facts)
-        is_stored = node in forced or (not is_free and _needs_memory(node, uses, facts, fusion))
-        may_keep = node not in forced and not is_free and (is_stored or _is_repeated(node, uses, facts, fusion))
-        if may_keep and _keep(node, uses, facts, fusion):
-            uses = [fusion.kept[node].use]
+        is_free = not uses or _is_cheaper_to_recompute(node, facts)
+        is_stored = node in stored or (not is_free and _needs_memory(node, uses, facts, fusion))
+        may_keep = node not in stored and not is_free and (is_stored or _is_repeated(node, uses, facts, fusion))
+        if may_keep and _make_row_buffer(node, uses, facts, fusion):
+            uses = [fusion.row_buffers[node].use]
         elif is_stored:
             _charge(uses, BUFFER_COST, fusion)
             uses = [_open_kernel(node, fusion, node in in_place)]
@@ -162,14 +162,14 @@ def fuse(
             below = (None, use) if node in in_place else _sources(node, use, fusion, facts)
             if node in in_place and not node.src[1].shape:
                 below = (None, Use(use.kernel, (), use.gate))
-            fusion.below[node, use] = below
+            fusion.source_uses[node, use] = below
             for source, source_use in zip(node.src, below, strict=False):
                 if source_use is not None:
                     found.setdefault(source, {})[source_use] = None
     return fusion
 
 
-def _gather_facts(order: list[UOp], forced: set[UOp]) -> dict[UOp, _Facts]:
+def _gather_facts(order: list[UOp], stored: set[UOp]) -> dict[UOp, _Facts]:
     facts: dict[UOp, _Facts] = {}
     for node in order:
         below = [facts[s] for s in node.src]
@@ -177,7 +177,7 @@ def _gather_facts(order: list[UOp], forced: set[UOp]) -> dict[UOp, _Facts]:
         data = max((f.data for f in below), default=0)
         widest = max((f.widest for f in below), default=0)
         terms = max((f.terms for f in below), default=1)
-        if node.op in _LEAVES or node in forced:
+        if node.op in _LEAVES or node in stored:
             is_data = node.op is not Ops.CONST and node.op is not Ops.IOTA
             size = _elements(node.shape) if is_data else 0
             is_bytes = node.dtype.size_bytes == 1 or not is_data
@@ -193,7 +193,7 @@ def _gather_facts(order: list[UOp], forced: set[UOp]) -> dict[UOp, _Facts]:
             cost = sum(f.cost for f in below) + (node.op.cost if node.op.is_elementwise else 0)
             reads = sum(f.reads for f in below)
             if node.op is Ops.EXPAND and reads and _elements(node.shape) >= _REUSE * _elements(node.src[0].shape):
-                if cost > _CHEAP:  # being read over and over, it gets memory at its own size
+                if cost > _CHEAP:  # its elements are read several times: it will be stored, without the expanded axes
                     data = max(data, widest := _elements(node.src[0].shape))
                 cost, reads = 0, 1
             is_heavy = any(f.is_heavy for f in below) and node.op is not Ops.EXPAND
@@ -222,7 +222,7 @@ def _open_kernel(node: UOp, fusion: Fusion, in_place: bool) -> Use:
             loops.append(make_range(f"i{len(loops)}", size, AxisKind.LOOP))
             index.append(loops[-1])
     number = len(fusion.roots)
-    paths = {loop: tuple(loops[: place + 1]) for place, loop in enumerate(loops)}
+    paths = {loop: tuple(loops[: n + 1]) for n, loop in enumerate(loops)}
     fusion.roots.append(KernelRoot(node, tuple(index), tuple(loops), paths))
     fusion.kernel_of[node] = number
     return Use(number, tuple(index), TRUE)
@@ -240,12 +240,12 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
     is_heavy = fact.is_heavy and node.op.is_elementwise
     if _is_long(node, uses, fact, fusion):
         return True
-    if not (is_heavy and _depends_on_stored(node, facts, fusion)):
+    if not (is_heavy and _has_cheap_anchor(node, facts, fusion)):
         if node.op is Ops.REDUCE or is_heavy:
-            return len(uses) > 1 or not _inline(node, uses[0], fact, fusion)
+            return len(uses) > 1 or not _fuses_reduction(node, uses[0], fact, fusion)
         if fact.cost == 0 and (not _is_rounded(node) or node in fusion.packed):
             return False
-        if len(uses) > max(_MOST_PLACES, min(_MOST_COPIES, _unrolled_instances(uses))):
+        if len(uses) > max(_MAX_INDICES, min(_MAX_INSTANCES, _unrolled_instances(uses))):
             return True
         if len({use.kernel for use in uses}) > 1 and (fact.cost > _CHEAP or fact.reads > 2):
             return True
@@ -266,7 +266,7 @@ def _is_long(node: UOp, uses: list[Use], fact: _Facts, fusion: Fusion) -> bool:
     )  # the operands of the reduction take more than the reduction
 
 
-def _is_widened(node: UOp, facts: dict[UOp, _Facts]) -> bool:
+def _is_cheaper_to_recompute(node: UOp, facts: dict[UOp, _Facts]) -> bool:
     """True if recomputing is cheaper: the inputs are smaller (widening cast, pairwise comparison)."""
     if node.op is Ops.CAST:
         return node.src[0].dtype.size_bytes < node.dtype.size_bytes
@@ -282,17 +282,17 @@ def _is_rounded(node: UOp) -> bool:
 def _is_scattered(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
     """True if a window slides over elements that are computed in a different order: a sum of loops is divided to find
     them. They are read often enough to be stored anyway. Stored in the order of the window, neighbours are adjacent."""
-    places, computed = uses, node
+    reads, computed = uses, node
     while computed.op in (Ops.RESHAPE, Ops.PERMUTE):
-        places = [fusion.places.moved(computed, use) for use in places]
+        reads = [fusion.index_map.moved(computed, use) for use in reads]
         computed = computed.src[0]
         if len(fusion.readers[computed]) > 1:
             return False
-    if computed.op in _LEAVES or not facts[computed].reads or _is_widened(computed, facts):
+    if computed.op in _LEAVES or not facts[computed].reads or _is_cheaper_to_recompute(computed, facts):
         return False
     if not any(_evaluations(use, fusion.roots[use.kernel]) >= _REUSE * max(1, _elements(node.shape)) for use in uses):
         return False
-    indices = {i for use in places for i in use.place}
+    indices = {i for use in reads for i in use.indices}
     divided = {part for i in indices for part in i.toposort() if part.op in (Ops.FLOORDIV, Ops.MOD)}
     return any(len(part.src[0].ranges) > 1 for part in divided)
 
@@ -316,8 +316,8 @@ def _is_repeated(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: F
     return times >= 2 * max(1, _elements(node.shape))
 
 
-def _keep(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
-    """Keep the node in its only kernel, if its rows there are many, short, and each computed once."""
+def _make_row_buffer(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
+    """Give the node a row buffer in its only kernel, if its rows there are many, short, and each computed once."""
     first = uses[0]
     kernel = fusion.roots[first.kernel]
     if not facts[node].depth:  # computed from data alone: a separate kernel is as good, and shorter
@@ -326,26 +326,26 @@ def _keep(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) 
         return False
     axes = tuple(
         axis
-        for axis, place in enumerate(first.place)
-        if any(use.place[axis] is not place for use in uses) or not place.ranges <= set(kernel.loops)
+        for axis, index in enumerate(first.indices)
+        if any(use.indices[axis] is not index for use in uses) or not index.ranges <= set(kernel.loops)
     )
-    fixed = tuple(i for axis, i in enumerate(first.place) if axis not in axes)
+    fixed = tuple(i for axis, i in enumerate(first.indices) if axis not in axes)
     around = _path(Use(first.kernel, fixed, TRUE), kernel)
     sizes = tuple(node.shape[axis] for axis in axes)
     length, rows = _elements(sizes), _product(around)
-    if not 0 < len(axes) < len(node.shape) or rows < _FEW_ROWS or not 2 <= length <= _MOST_KEPT:
+    if not 0 < len(axes) < len(node.shape) or rows < _MIN_ROWS or not 2 <= length <= _MAX_ROW_LENGTH:
         return False
     if rows * length > _elements(node.shape) or not _is_worth_a_row(node, uses, facts[node], kernel):
         return False
-    number = kernel.kept_count
-    kernel.kept_count += 1
+    number = kernel.row_buffer_count
+    kernel.row_buffer_count += 1
     loops = tuple(make_range(f"t{number}_{n}", size, AxisKind.REDUCE) for n, size in enumerate(sizes))
-    kernel.paths.update({loop: (*around, *loops[: place + 1]) for place, loop in enumerate(loops)})
-    kernel.kept_loops.update(loops)
-    index = list(first.place)
+    kernel.paths.update({loop: (*around, *loops[: n + 1]) for n, loop in enumerate(loops)})
+    kernel.row_loops.update(loops)
+    index = list(first.indices)
     for axis, loop in zip(axes, loops, strict=True):
         index[axis] = loop
-    fusion.kept[node] = Kept(Use(first.kernel, tuple(index), TRUE), loops, axes, around)
+    fusion.row_buffers[node] = RowBuffer(Use(first.kernel, tuple(index), TRUE), loops, axes, around)
     return True
 
 
@@ -354,16 +354,16 @@ def _is_worth_a_row(node: UOp, uses: list[Use], fact: _Facts, kernel: KernelRoot
     intermediate is much larger than the kernel's input and output. A small intermediate is cheap to store, and both
     kernels then choose their own loops."""
     size, times = _elements(node.shape), max(_evaluations(use, kernel) for use in uses)
-    if fact.is_tiled and times <= size and not kernel.kept_loops:
+    if fact.is_tiled and times <= size and not kernel.row_loops:
         return False
     if fact.is_tiled or times >= _TILED * size:
-        return size >= _KEPT_GAIN * max(fact.data, _elements(kernel.node.shape))
-    return size * _KEPT_GAIN >= fact.data
+        return size >= _ROW_GAIN * max(fact.data, _elements(kernel.node.shape))
+    return size * _ROW_GAIN >= fact.data
 
 
-def _depends_on_stored(node: UOp, facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
+def _has_cheap_anchor(node: UOp, facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
     """True if cheap steps compute it from one stored node that others read too: recompute it."""
-    if facts[node].reads > _CHEAP or len(fusion.uses[node]) > _MOST_PLACES:
+    if facts[node].reads > _CHEAP or len(fusion.uses[node]) > _MAX_INDICES:
         return False
     between = {node}
     below = {s for s in node.src if facts[s].is_heavy}
@@ -384,14 +384,14 @@ def _depends_on_stored(node: UOp, facts: dict[UOp, _Facts], fusion: Fusion) -> b
     return False
 
 
-def _inline(node: UOp, use: Use, fact: _Facts, fusion: Fusion) -> bool:
+def _fuses_reduction(node: UOp, use: Use, fact: _Facts, fusion: Fusion) -> bool:
     """Compute the reduction inside its consumer, if nothing is computed twice there and rows enough remain."""
     kernel = fusion.roots[use.kernel]
     needed = _needed(use)
     # inside another reduction's loop: allowed if both are one reduction over more loops
     if not needed <= set(kernel.loops):
         repeats = _evaluations(use, kernel) / max(1, _elements(node.shape))
-        if needed <= {*kernel.loops, *kernel.kept_loops}:  # inside a row buffer: computed as often as that is
+        if needed <= {*kernel.loops, *kernel.row_loops}:  # inside a row buffer: computed as often as that is
             return use.gate is TRUE and repeats <= 1
         if fact.terms <= _SHORT_SUM and use.gate is TRUE and repeats <= 1:
             kernel.has_blocks = True
@@ -409,7 +409,7 @@ def _inline(node: UOp, use: Use, fact: _Facts, fusion: Fusion) -> bool:
         is_alone = not (fact.is_tiled and kernel.has_tile)
         kernel.has_tile |= fact.is_tiled and node.op is Ops.REDUCE
         return is_alone
-    return rows >= _FEW_ROWS and not fact.is_tiled
+    return rows >= _MIN_ROWS and not fact.is_tiled
 
 
 def _continues(node: UOp, fusion: Fusion) -> bool:
@@ -434,13 +434,13 @@ def _loses_its_tile(node: UOp, use: Use, fusion: Fusion) -> bool:
     some data differ in every row of the kernel, or are invariant in loops that the reader closes."""
     rows = set(fusion.roots[use.kernel].loops)
     closed = _needed(use) - rows
-    place = tuple(index_const(0) if axis in node.arg[1] else i for axis, i in enumerate(use.place))
-    todo = {(node.src[0], Use(use.kernel, place, use.gate))}
+    indices = tuple(index_const(0) if axis in node.arg[1] else i for axis, i in enumerate(use.indices))
+    todo = {(node.src[0], Use(use.kernel, indices, use.gate))}
     while todo:
         node, use = latest = max(todo, key=lambda reading: fusion.position[reading[0]])  # after all its readers: once
         todo.remove(latest)
         if node.op.group is OpGroup.MOVEMENT:
-            todo.add((node.src[0], fusion.places.moved(node, use)))
+            todo.add((node.src[0], fusion.index_map.moved(node, use)))
         elif node.op.is_elementwise:
             todo |= {(source, use) for source in node.src if source.shape}
         elif node.op not in (Ops.CONST, Ops.IOTA) and (rows <= _needed(use) or not closed <= _needed(use)):
@@ -471,7 +471,7 @@ def _path(use: Use, kernel: KernelRoot) -> tuple[UOp, ...]:
 
 
 def _needed(use: Use) -> frozenset[UOp]:
-    return frozenset[UOp]().union(*(i.ranges for i in use.place), use.gate.ranges)
+    return frozenset[UOp]().union(*(i.ranges for i in use.indices), use.gate.ranges)
 
 
 def _elements(shape: Shape) -> int:
@@ -485,7 +485,7 @@ def _product(ranges: Iterable[UOp]) -> int:
 # --- where the sources are read --------------------------------------------------------------------------------------
 def _sources(node: UOp, use: Use, fusion: Fusion, facts: dict[UOp, _Facts]) -> tuple[Use, ...]:
     if node.op.group is OpGroup.MOVEMENT:
-        return (fusion.places.moved(node, use),)
+        return (fusion.index_map.moved(node, use),)
     match node.op:
         case Ops.REDUCE:
             return (_reduction(node, use, fusion, facts),)
@@ -504,7 +504,7 @@ def _reduction(node: UOp, use: Use, fusion: Fusion, facts: dict[UOp, _Facts]) ->
     """Make new loops over the reduced axes; independent reductions over the same axes at the same index share loops."""
     kernel = fusion.roots[use.kernel]
     sizes = tuple(node.src[0].shape[axis] for axis in node.arg[1])
-    shared = (facts[node].depth, sizes, use.place, use.gate)
+    shared = (facts[node].depth, sizes, use.indices, use.gate)
     loops = kernel.shared_loops.get(shared)
     if loops is None:
         first = kernel.reduce_count
@@ -512,9 +512,9 @@ def _reduction(node: UOp, use: Use, fusion: Fusion, facts: dict[UOp, _Facts]) ->
         kernel.reduce_count += len(loops)
         kernel.shared_loops[shared] = loops
         around = _path(use, kernel)
-        kernel.paths.update({loop: (*around, *loops[: place + 1]) for place, loop in enumerate(loops)})
+        kernel.paths.update({loop: (*around, *loops[: n + 1]) for n, loop in enumerate(loops)})
     fusion.reduce_loops[node, use] = loops
-    index = list(use.place)
+    index = list(use.indices)
     for axis, loop in zip(node.arg[1], loops, strict=True):
         index[axis] = loop
     return Use(use.kernel, tuple(index), use.gate)
@@ -524,27 +524,27 @@ def _take_placeholder(node: UOp, use: Use, fusion: Fusion) -> tuple[Use, Use]:
     """Use a placeholder for the index on the taken axis; the loaded index replaces it when bodies are built."""
     data, index_node = node.src
     axis, rank = node.arg, len(index_node.shape)
-    index_use = Use(use.kernel, use.place[axis : axis + rank], use.gate)
+    index_use = Use(use.kernel, use.indices[axis : axis + rank], use.gate)
     free = sorted(_needed(index_use), key=lambda r: str(r.arg[0]))
     last = int(static(data.shape)[axis]) - 1
-    name = f"take{use.kernel}_{len(fusion.taken)}"
+    name = f"take{use.kernel}_{len(fusion.gathers)}"
     stand_in = UOp(Ops.VARIABLE, dtypes.index, tuple(free), (name, 0, max(0, last)))
-    fusion.taken[stand_in] = (index_node, index_use, data.shape[axis])
-    fusion.roots[use.kernel].has_takes = True
-    return Use(use.kernel, (*use.place[:axis], stand_in, *use.place[axis + rank :]), use.gate), index_use
+    fusion.gathers[stand_in] = (index_node, index_use, data.shape[axis])
+    fusion.roots[use.kernel].has_gathers = True
+    return Use(use.kernel, (*use.indices[:axis], stand_in, *use.indices[axis + rank :]), use.gate), index_use
 
 
 def _assigned(node: UOp, use: Use) -> tuple[Use, Use]:
     """Inside the region the new value is read, outside the old one."""
     if node.arg is None:
         return use, use if node.src[1].shape else Use(use.kernel, (), use.gate)
-    inside, index = region_gate(node, use.place)
+    inside, index = region_gate(node, use.indices)
     return use, Use(use.kernel, index if node.src[1].shape else (), simplify(use.gate & inside))
 
 
 def region_gate(node: UOp, index: tuple[UOp, ...]) -> tuple[UOp, tuple[UOp, ...]]:
     """For an ASSIGN to a region, return the predicate that an index is inside, and the index into the value."""
-    gate, places = TRUE, []
+    gate, indices = TRUE, []
     for i, (start, stop, step), size in zip(index, node.arg, node.src[0].shape, strict=True):
         if start != 0:
             gate = gate & (i >= start)
@@ -552,5 +552,5 @@ def region_gate(node: UOp, index: tuple[UOp, ...]) -> tuple[UOp, tuple[UOp, ...]
             gate = gate & (i < stop)
         if step != 1:
             gate = gate & ((i - start) % step).eq(0)
-        places.append(simplify((i - start) // step))
-    return simplify(gate), tuple(places)
+        indices.append(simplify((i - start) // step))
+    return simplify(gate), tuple(indices)

@@ -49,7 +49,7 @@ def order_kernels(
     order.waits = {node: {s for s in below if s in order.reads} for node, below in order.reads.items()}
     for node in targets:
         order.waits[node].update(reader for reader in order.readers_of_old(node) if reader is not node)
-    nodes = [k.node for k in reversed(fusion.roots)]  # of ready kernels the earlier one in this list runs first
+    nodes = [k.node for k in reversed(fusion.roots)]  # the ready kernel that comes first in this list runs first
     number = {node: n for n, node in enumerate(nodes)}
     users: dict[UOp, list[UOp]] = {}
     for node, needed in order.waits.items():

@@ -44,10 +44,10 @@ class Draft:
     in_place: frozenset[int]
     """The slots that an ASSIGN may overwrite: nothing outside this graph will read their old values."""
     default_device: str
-    table: DeviceTable | None = None
+    device_table: DeviceTable | None = None
     """Several devices, among which the graph is placed."""
-    price: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Nanoseconds for each byte on a device that is full."""
+    memory_price: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Nanoseconds for each byte on a device whose memory is short."""
     alignments: Mapping[str, int] = field(default_factory=dict[str, int])
     """Bytes, of an intermediate, by device."""
     slice_alignments: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -102,7 +102,7 @@ class GraphPass:
 GRAPH_PIPELINE: tuple[GraphPass, ...] = (
     GraphPass("split_reduce", lambda d: split_reduce(d.roots), "roots", (),
               "both halves of a long reduction are ordinary nodes for all that follows"),
-    GraphPass("place", lambda d: place(d.roots, d.devices, d.table, d.price), "placed", ("split_reduce",),
+    GraphPass("place", lambda d: place(d.roots, d.devices, d.device_table, d.memory_price), "placed", ("split_reduce",),
               "before kernels are cut, so that none crosses from one device to another; copies become nodes"),
     GraphPass("separate_constants", lambda d: separate_constants(d.placed, d.devices, d.default_device), "placed",
               ("place",),

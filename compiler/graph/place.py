@@ -1,7 +1,7 @@
 """A device for each node, and copies where a value is read on another one.
 
 When: after split_reduce, on the closed graph of a DEVICE that is a list; before fusion, so that no kernel crosses a
-border. Guarantees: all sources of a node that computes have the node's device, or are free of one; a value is copied at
+border. Guarantees: all sources of a node that computes have the node's device or none; a value is copied at
 most once to each device. With one device the graph stays what it is. Tests: tests/compiler/graph/test_place.py.
 """
 
@@ -21,7 +21,7 @@ __all__ = ["Placed", "place"]
 
 @dataclass(slots=True)
 class Placed:
-    """A graph with copies, and the devices of the nodes that no memory tells a device."""
+    """A graph with copies, and the devices of nodes without data of their own."""
 
     roots: list[UOp]
     devices: dict[UOp, str] = field(default_factory=dict[UOp, str])

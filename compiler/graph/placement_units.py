@@ -43,8 +43,8 @@ class PlacementUnit:
     products: float = 0.0  # multiply-adds of matrix products
     read_bytes: int = 0
     pinned: str | None = None
-    why: str = ""  # it is pinned
-    pin: Pin | None = None  # it is, by the user
+    why: str = ""  # the reason of `pinned`
+    pin: Pin | None = None  # the pattern of PIN that pinned it
 
     @property
     def is_leaf(self) -> bool:

@@ -16,14 +16,14 @@ from kernmill.ir import Op, Ops, Shape, Size, UOp, as_size, const, dtypes, index
 __all__ = ["TRUE", "IndexMap", "Use", "flat_index"]
 
 TRUE = const(dtypes.bool, True)
-Place: TypeAlias = "tuple[UOp, ...]"
+Indices: TypeAlias = "tuple[UOp, ...]"
 
 
 class Use(NamedTuple):
     """One use of a node: the kernel, the index, and the condition."""
 
     kernel: int
-    place: Place
+    indices: Indices
     gate: UOp
 
 
@@ -37,42 +37,42 @@ class IndexMap:
     def moved(self, node: UOp, use: Use) -> Use:
         """Return the index into the source of a movement op for an index into its output."""
         shapes = node.shape, node.src[0].shape
-        return Use(use.kernel, *self._sources(node.op, node.arg, shapes, use.place, use.gate))
+        return Use(use.kernel, *self._sources(node.op, node.arg, shapes, use.indices, use.gate))
 
 
-def flat_index(index: Place, shape: Shape) -> UOp:
+def flat_index(index: Indices, shape: Shape) -> UOp:
     """Return the row-major position of an index."""
     terms = (i * stride for i, stride in zip(index, row_strides(shape), strict=True))
     return simplify(sum(terms, index_const(0)))
 
 
-def _source_index(op: Op, arg: Any, shapes: tuple[Shape, Shape], place: Place, gate: UOp) -> tuple[Place, UOp]:
+def _source_index(op: Op, arg: Any, shapes: tuple[Shape, Shape], indices: Indices, gate: UOp) -> tuple[Indices, UOp]:
     """Return index and gate for the source of a movement op; `shapes` are those of its output and of that source."""
     (shape, source), inside = shapes, TRUE
     match op:
         case Ops.RESHAPE:
-            index = _reshaped(place, shape, source)
+            index = _reshaped(indices, shape, source)
         case Ops.EXPAND:
-            index = [index_const(0) if size == 1 else i for i, size in zip(place, source, strict=True)]
+            index = [index_const(0) if size == 1 else i for i, size in zip(indices, source, strict=True)]
         case Ops.PERMUTE:
-            index = [place[arg.index(axis)] for axis in range(len(source))]
+            index = [indices[arg.index(axis)] for axis in range(len(source))]
         case Ops.SHRINK:
-            index = [i + start for i, (start, _) in zip(place, arg, strict=True)]
+            index = [i + start for i, (start, _) in zip(indices, arg, strict=True)]
         case Ops.STRIDE:
             index = [i * step if step > 0 else (index_const(size) - 1) + i * step
-                     for i, (step, _), size in zip(place, arg, source, strict=True)]  # fmt: skip
+                     for i, (step, _), size in zip(indices, arg, source, strict=True)]  # fmt: skip
         case Ops.PAD:
-            index, inside = _padded(arg, place, source)
+            index, inside = _padded(arg, indices, source)
         case Ops.WINDOW:
             axis, _, stride, dilation, _ = arg
-            index = [*place[:-1]]
-            index[axis] = index[axis] * stride + place[-1] * dilation
+            index = [*indices[:-1]]
+            index[axis] = index[axis] * stride + indices[-1] * dilation
         case _:
-            index, inside = _unwound(arg, place, source)
+            index, inside = _unwound(arg, indices, source)
     return tuple(simplify(i) for i in index), gate if inside is TRUE else simplify(gate & inside)
 
 
-def _reshaped(index: Place, shape: Shape, source: Shape) -> list[UOp]:
+def _reshaped(index: Indices, shape: Shape, source: Shape) -> list[UOp]:
     """Group by group: runs of axes with equal products on both sides are independent of each other."""
     result: list[UOp] = []
     a = b = 0
@@ -95,38 +95,38 @@ def _reshaped(index: Place, shape: Shape, source: Shape) -> list[UOp]:
     return result
 
 
-def _regrouped(index: Place, shape: Shape, source: Shape) -> list[UOp]:
+def _regrouped(index: Indices, shape: Shape, source: Shape) -> list[UOp]:
     if shape == source:
         return list(index)
     flat = flat_index(index, shape)
     result: list[UOp] = []
     for axis, (size, stride) in enumerate(zip(source, row_strides(source), strict=True)):
-        place = flat // stride if stride != 1 else flat
-        place = place if all(s == 1 for s in source[:axis]) else place % size
-        result.append(index_const(0) if size == 1 else simplify(place))
+        at = flat // stride if stride != 1 else flat
+        at = at if all(s == 1 for s in source[:axis]) else at % size
+        result.append(index_const(0) if size == 1 else simplify(at))
     return result
 
 
-def _padded(arg: Any, index: Place, source: Shape) -> tuple[list[UOp], UOp]:
+def _padded(arg: Any, index: Indices, source: Shape) -> tuple[list[UOp], UOp]:
     result, gate = [], TRUE
     for i, (before, length), size in zip(index, arg, source, strict=True):
-        place = i - before
+        at = i - before
         if before != 0:
             gate = gate & (i >= before)
         if as_size(before + size) != length:
-            gate = gate & (place < size)
-        result.append(place)
+            gate = gate & (at < size)
+        result.append(at)
     return result, gate
 
 
-def _unwound(arg: Any, index: Place, source: Shape) -> tuple[list[UOp], UOp]:
+def _unwound(arg: Any, index: Indices, source: Shape) -> tuple[list[UOp], UOp]:
     """i = o*stride + k*dilation solved for o, where it has a solution inside."""
     axis, _, stride, dilation = arg
     distance = index[axis] - index[-1] * dilation
-    place = distance // stride if stride > 1 else distance
-    gate = (distance >= 0) & (place < source[axis])
+    at = distance // stride if stride > 1 else distance
+    gate = (distance >= 0) & (at < source[axis])
     if stride > 1:
         gate = gate & (distance % stride).eq(0)
     result = list(index)
-    result[axis] = place
+    result[axis] = at
     return result, gate

@@ -12,7 +12,7 @@ from .linearize import loop_paths
 
 __all__ = ["Estimate", "estimate"]
 
-_OPS_PER_NS = 16.0  # of one thread, a cautious guess: only ratios and orders of magnitude matter
+_OPS_PER_NS = 16.0  # of one thread, a low guess; results are compared with each other and with much longer times only
 _BYTES_PER_NS = 12.0
 _NO_FLOPS = frozenset({Ops.CAST, Ops.BITCAST, Ops.WHERE})  # they convert and select
 
@@ -24,15 +24,15 @@ class Estimate:
     flops: int
     bytes_moved: int
     work_ns: float
-    additions: float = 0.0  # and what takes as long (Op.cost), without those of products and functions
-    functions: float = 0.0  # exponentials and the like, in additions by Op.cost
-    products: float = 0.0  # multiply-adds whose sums are taken
+    plain_ops: float = 0.0  # operations by Op.cost; without functions and products
+    functions: float = 0.0  # exponentials and the like, by Op.cost
+    products: float = 0.0  # multiply-adds that feed a sum
 
 
 def estimate(ast: UOp) -> Estimate:
-    """Counts for one launch; symbolic sizes count at their greatest."""
+    """Counts for one launch; a symbolic size counts as its upper bound."""
     paths = loop_paths(ast)
-    flops = steps = products = functions = 0
+    flops = weighted_ops = products = functions = 0
     touched: dict[UOp, int] = {}
     for node in ast.toposort():
         times = prod(iterations(loop) for loop in max((paths[r] for r in node.ranges), key=len, default=()))
@@ -43,11 +43,11 @@ def estimate(ast: UOp) -> Estimate:
         elif node.op is Ops.REDUCE or (node.op.is_elementwise and not node.dtype.is_index):
             times *= prod(iterations(loop) for loop in closed_ranges(node))
             flops += times if node.dtype.is_float and node.op not in _NO_FLOPS else 0
-            steps += times * node.op.cost
+            weighted_ops += times * node.op.cost
             functions += times * node.op.cost if node.op.cost >= FUNCTION_COST else 0
             if node.op is Ops.REDUCE and node.arg[0] is Ops.ADD and node.src[0].op is Ops.MUL:
                 products += times
     bytes_moved = sum(count * param.dtype.size_bytes for param, count in touched.items())
-    additions = max(0.0, steps - functions - products * (Ops.REDUCE.cost + Ops.MUL.cost))
-    work_ns = max(steps / _OPS_PER_NS, bytes_moved / _BYTES_PER_NS)
-    return Estimate(flops, bytes_moved, work_ns, additions, functions, products)
+    plain_ops = max(0.0, weighted_ops - functions - products * (Ops.REDUCE.cost + Ops.MUL.cost))
+    work_ns = max(weighted_ops / _OPS_PER_NS, bytes_moved / _BYTES_PER_NS)
+    return Estimate(flops, bytes_moved, work_ns, plain_ops, functions, products)

@@ -21,7 +21,7 @@ __all__ = ["expand_loops"]
 
 def expand_loops(ast: UOp) -> UOp:
     """The kernel without UNROLL and RFACTOR loops."""
-    root = rebuilt(ast, lambda _, new: _close(new) if closed_ranges(new) else new)
+    root = rebuilt(ast, lambda _, new: _unroll_reduction(new) if closed_ranges(new) else new)
     stores = stored(copy for store in root.src for copy in _copies(store, _tile(store)))
     return separate_loops(simplify(root.replace(src=stores)))
 
@@ -31,49 +31,51 @@ def _loops_of_kind(ranges: Iterable[UOp], kind: AxisKind) -> list[UOp]:
 
 
 def _tile(store: UOp) -> list[UOp]:
-    """Return the loops of a register tile, the longest outside: values that depend on it have short live ranges,
-    while those of the shorter loops stay in registers."""
+    """Return the loops of a register tile, the longest as the outermost.
+
+    A value of the outer loop is used by the next few instances only. Those of the inner loops stay in registers.
+    """
     return sorted(_loops_of_kind(store.ranges, AxisKind.UNROLL), key=lambda r: -int(r.src[0].arg))
 
 
 def _copies(node: UOp, loops: list[UOp]) -> list[UOp]:
     """The node once for every iteration of these loops.
 
-    A node below is copied only for the loops that it changes with: in a tile of 8 by 4 a row's address eight times.
+    A node is copied for the loops that it depends on: in a tile of 8 by 4, an address of the 8-loop 8 times, not 32.
     """
     if not loops:
         return [node]
     sizes = [range(loop.src[0].arg) for loop in loops]
-    # its loops' numbers; an instance for each iteration
+    # of each node: the indices of the loops it depends on, and an instance for each iteration of these
     done: dict[UOp, tuple[list[int], dict[tuple[int, ...], UOp]]] = {}
-    for below in node.toposort(stop=lambda u: u.ranges.isdisjoint(loops) or _is_sum(u, loops)):
-        own = [number for number, loop in enumerate(loops) if loop in below.ranges]
-        spots = list(product(*(sizes[number] for number in own)))
-        if not own:
+    for below in node.toposort(stop=lambda u: u.ranges.isdisjoint(loops) or _is_affine(u, loops)):
+        own_loops = [number for number, loop in enumerate(loops) if loop in below.ranges]
+        points = list(product(*(sizes[number] for number in own_loops)))
+        if not own_loops:
             copies = [below]
-        elif _is_sum(below, loops):
+        elif _is_affine(below, loops):
             terms, offset = linear(below)
             rest = {atom: k for atom, k in terms.items() if atom not in loops}
-            steps = [terms.get(loops[number], 0) for number in own]
-            copies = [from_linear(rest, offset + sum(map(mul, steps, places)), below.dtype) for places in spots]
+            steps = [terms.get(loops[number], 0) for number in own_loops]
+            copies = [from_linear(rest, offset + sum(map(mul, steps, point)), below.dtype) for point in points]
         else:
-            sources = [(done[s][1], [own.index(number) for number in done[s][0]]) for s in below.src]
+            sources = [(done[s][1], [own_loops.index(number) for number in done[s][0]]) for s in below.src]
             copies = [
-                with_sources(below, tuple([every[*(places[at] for at in picked)] for every, picked in sources]))
-                for places in spots
+                with_sources(below, tuple([instances[*(point[at] for at in dims)] for instances, dims in sources]))
+                for point in points
             ]
-        done[below] = own, dict(zip(spots, copies, strict=True))
-    own, every = done[node]
-    return [simplify(every[*(places[number] for number in own)]) for places in product(*sizes)]
+        done[below] = own_loops, dict(zip(points, copies, strict=True))
+    own_loops, instances = done[node]
+    return [simplify(instances[*(point[number] for number in own_loops)]) for point in product(*sizes)]
 
 
-def _is_sum(u: UOp, loops: list[UOp]) -> bool:
-    """True if an index depends on these loops through constant strides only."""
+def _is_affine(u: UOp, loops: list[UOp]) -> bool:
+    """True for an affine index in these loops."""
     return u.dtype is dtypes.index and all(atom in loops or atom.ranges.isdisjoint(loops) for atom in linear(u)[0])
 
 
-def _close(node: UOp) -> UOp:
-    """A REDUCE or AFTER: its own UNROLL loops repeat its values, RFACTOR loops repeat the whole reduction."""
+def _unroll_reduction(node: UOp) -> UOp:
+    """Unroll the loops of a REDUCE or AFTER: UNROLL repeats its values, RFACTOR the whole reduction."""
     closed = closed_ranges(node)
     repeated = _loops_of_kind(closed, AxisKind.UNROLL)
     rest = tuple(r for r in closed if r not in repeated)
@@ -94,7 +96,7 @@ def _close(node: UOp) -> UOp:
 def _unrolled_reduce(node: UOp, values: list[UOp], loops: tuple[UOp, ...]) -> UOp:
     op = node.arg[0]
     neutral = neutral_element(op, node)
-    values = [value for value in values if value is not neutral] or [neutral]  # drop instances outside of a masked loop
+    values = [value for value in values if value is not neutral] or [neutral]  # drop instances whose mask is false
     is_short = not loops and len(values) > 1 and node.dtype is dtypes.int32  # candidates for dot products
     if (loops or is_short) and values != [neutral]:
         return UOp(Ops.REDUCE, node.dtype, (*values, *loops), (op, len(values)))

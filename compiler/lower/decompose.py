@@ -1,7 +1,8 @@
-"""Ops that the target does not print become ops that it prints.
+"""Ops that the target does not support become ops that it supports.
 
 When: after accumulators exist. Why there: then vectors are final, and a polynomial is written once for all lanes.
-Guarantees: every elementwise op left is in target.ops, and a FOLD too. Tests: tests/compiler/lower/test_decompose.py.
+Guarantees: every elementwise op left is in target.ops, and so is every FOLD. Tests:
+tests/compiler/lower/test_decompose.py.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from functools import cache
 
 from kernmill.ir import Op, Ops, Rule, RuleSet, Target, UOp, dtypes, node, rewrite, var
 
-from .integer_division import INTEGER_DIVISION
+from .division import DIVISION
 from .narrow_float import narrow_float_rules
 from .split_float import fma_in_parts, scale_in_steps
 from .transcendental import SINES_IN_WORDS, TRANSCENDENTAL
@@ -20,9 +21,11 @@ __all__ = ["decompose"]
 x, y, z = var("x"), var("y"), var("z")
 
 
-def _max(u: UOp) -> UOp | None:
-    """Expand max or min so that a nan of either side remains: a if a is nan or a > b, else b. For indices see
-    lower_index.py."""
+def _max_or_min(u: UOp) -> UOp | None:
+    """Expand max or min: a if a is nan or better than b, else b. A nan of b is never worse than a, so it remains.
+
+    For indices see lower_index.py.
+    """
     a, b = u.src
     if u.dtype.is_index:
         return None
@@ -48,8 +51,7 @@ def _safe_shift(u: UOp) -> UOp | None:
 
 
 def _float_to_int(u: UOp) -> UOp | None:
-    """Convert through a signed int of 32 or 64 bits, so that values in its range wrap on every target; others are
-    undefined."""
+    """Convert through int32 or int64: a float in its range wraps on every target, and others are undefined."""
     (x,), to = u.src, u.dtype.scalar
     wide = dtypes.int64 if to.bits == 64 else dtypes.int32
     if not (x.dtype.is_float and to.is_int) or to is wide:
@@ -60,8 +62,10 @@ def _float_to_int(u: UOp) -> UOp | None:
 
 
 def _fold(u: UOp, target: Target) -> UOp | None:
-    """Reduce lanes by halves until one is left. Sums of ints use the target's op, or adjacent lanes: LLVM, which
-    OpenCL drivers use too, loses terms of byte products in a ladder of halves."""
+    """Reduce lanes by halves until one is left. Integer sums use the target's op, or adjacent lanes.
+
+    LLVM, which OpenCL drivers use too, cannot match a byte dot product when lanes are folded by halves.
+    """
     is_whole = u.arg is Ops.ADD and u.dtype.is_int
     if is_whole and Ops.FOLD in target.ops:
         return None
@@ -77,8 +81,8 @@ def _fold(u: UOp, target: Target) -> UOp | None:
 
 # ops that most targets lack; a target with an instruction for one of them lists it in target.ops
 _BASICS: list[tuple[Op, Rule]] = [
-    (Ops.MAX, Rule("max_to_where", node(Ops.MAX, x, y).named("u"), _max)),
-    (Ops.MIN, Rule("min_to_where", node(Ops.MIN, x, y).named("u"), _max)),
+    (Ops.MAX, Rule("max_to_where", node(Ops.MAX, x, y).named("u"), _max_or_min)),
+    (Ops.MIN, Rule("min_to_where", node(Ops.MIN, x, y).named("u"), _max_or_min)),
     (Ops.FMA, Rule("fma_in_parts", node(Ops.FMA, x, y, z).named("u"), _fma)),
     (Ops.NEG, Rule("neg_to_sub", node(Ops.NEG, x), lambda x: x.like(-0.0 if x.dtype.is_float else 0) - x)),
     (Ops.ABS, Rule("abs_to_where", node(Ops.ABS, x), lambda x: (x < 0).where(-x, x + 0 if x.dtype.is_float else x))),
@@ -98,11 +102,11 @@ def _rules(target: Target) -> RuleSet:
     rules = [*(rule for op, rule in _BASICS if op not in target.ops), *_ALWAYS]
     sines = () if dtypes.float64 in target.storage_dtypes else SINES_IN_WORDS
     rules.append(Rule("fold_to_halves", node(Ops.FOLD, x).named("u"), lambda u: _fold(u, target)))
-    whole = 8 * target.vector_bytes if Ops.SCALE in target.ops else 0  # bits: instructions are for whole registers
-    is_part = lambda x, y: x.dtype.bits * x.dtype.lanes != whole  # noqa: E731
-    rules.append(Rule("scale_in_steps", node(Ops.SCALE, x, y), lambda x, y: scale_in_steps(x, y), when=is_part))
+    whole = 8 * target.vector_bytes if Ops.SCALE in target.ops else 0  # bits of a register
+    is_not_full = lambda x, y: x.dtype.bits * x.dtype.lanes != whole  # noqa: E731
+    rules.append(Rule("scale_in_steps", node(Ops.SCALE, x, y), lambda x, y: scale_in_steps(x, y), when=is_not_full))
     rules += [r for r in (*sines, *TRANSCENDENTAL) if r.pattern.op not in target.ops]
-    rules += list(INTEGER_DIVISION)
+    rules += list(DIVISION)
     return RuleSet("decompose", [*narrow_float_rules(target), *rules])
 
 

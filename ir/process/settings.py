@@ -25,8 +25,8 @@ __all__ = [
     "Setting",
     "active_overrides",
     "check_environment",
-    "second_spelling",
     "setting",
+    "text_hooks",
 ]
 
 Value = int | str
@@ -118,7 +118,7 @@ DEBUG_LEVELS: tuple[tuple[int, str], ...] = (
 )
 
 
-second_spelling: dict[str, Callable[[str], str]] = {}  # by setting: what its text is, given that in its variable
+text_hooks: dict[str, Callable[[str], str]] = {}  # by setting: its effective text, from that of its variable
 _environment: dict[str, Value] = {}
 _overrides: contextvars.ContextVar[dict[str, Value] | None] = contextvars.ContextVar("settings", default=None)
 
@@ -148,7 +148,7 @@ def setting(name: str) -> Value:
     value = _environment.get(name)
     if value is None:
         row, text = SETTINGS[name], os.environ.get(name)
-        text = second_spelling[name](text or "") if name in second_spelling else text
+        text = text_hooks[name](text or "") if name in text_hooks else text
         value = _environment[name] = _parse(row, text, "environment") if text else row.default
     return value
 

@@ -4,7 +4,7 @@ Each buffer of a recording is one of these:
 
 - a source: it existed before, as the memory of an argument, of a tensor at a guarded location, or of another (`held`);
 - fresh: the recording wrote it, and the result or an effect exposes it;
-- private: the recording wrote it, and a tensor that jit does not inspect exposes it: replays write to other memory;
+- private: the recording wrote it, and a tensor that jit does not inspect has it. Replays write elsewhere;
 - others: an intermediate or a constant of this capture, which the replay owns.
 """
 

@@ -73,8 +73,8 @@ R = TypeVar("R")
 MOST_KEYS = 16
 MOST_RECENT = 4
 MOST_VARIANTS = 4  # of one key: their guards differ
-PATIENCE = 3  # captures of one key before a warning
-_ALIKE = 2  # captures for the same shapes before Python floats become arguments of the kernels
+MAX_RECAPTURES = 3  # captures of one key before a warning
+_CONSTANT_CAPTURES = 2  # captures for the same shapes before Python floats become arguments of the kernels
 _capturing = process_lock()
 _under_way: list[None] = []  # as many as are captured or run with values of variables now, by all threads
 
@@ -128,7 +128,7 @@ class Jit(Generic[P, R]):
             self._entries: OrderedDict[Any, list[CapturedCall]] = OrderedDict()
             self._recent: list[CapturedCall] = []  # tried before the arguments are flattened
             self._captured: dict[Any, int] = {}  # captures by key, the last one at the end; 0: dropped
-            self._alike: dict[Any, int] = {}  # captures for tensors of the same shapes, whatever the plain values were
+            self._same_shapes: dict[Any, int] = {}  # captures by shapes, whatever the plain values were
             self._captures = self.replays = self._kernels = 0
             self._warned: set[str] = set()
             self._given: dict[Any, set[Any]] = {}  # the numbers that were arguments of captures, by name and shapes
@@ -181,7 +181,7 @@ class Jit(Generic[P, R]):
                     if found is not MISS:
                         self.replays += 1
                         return found  # type: ignore[no-any-return]
-            call = _take(args, kwargs)
+            call = _flatten_call(args, kwargs)
             for entry in self._entries.get(call.key, ()) if self._ran else ():
                 now = entry.matches(call.tensors)
                 if now is not None:
@@ -241,7 +241,7 @@ class Jit(Generic[P, R]):
         plain: Callable[..., R] = self.__kernmill_captured__
         with rehearsal():
             result = plain(*args, **kwargs)
-            found, held = _parts(result), self._held(call)
+            found, held = _parts(result), self._container_tensors(call)
             places = self._walk(call.parts.objects).tensors.values()
             given = [t for tensor in (*call.tensors, *held) for t in (tensor, tensor.grad) if t is not None]
             make_real([*found.tensors, *(t for t in places if not is_free(t)), *given])
@@ -284,15 +284,15 @@ class Jit(Generic[P, R]):
         known = Tensors(call.tensors, before.tensors.values(), everything)
         holders = Holders(call.parts)
         renewed = known.renew()
-        alike = self._alike[call.key[1:]] = self._alike.get(call.key[1:], 0) + 1
-        with recording(shares_numbers=alike > _ALIKE) as recorded, made_before(everything):
+        alike = self._same_shapes[call.key[1:]] = self._same_shapes.get(call.key[1:], 0) + 1
+        with recording(shares_numbers=alike > _CONSTANT_CAPTURES) as recorded, made_before(everything):
             plain: Callable[..., R] = self.__kernmill_captured__
             states = _random_states(before)
             result = plain(*args, **kwargs)
             self._warn_of_constants(before, states)
             found = _parts(result)
             after = self._walk(call.parts.objects, before)
-            made = [*found.tensors, *self._held(call), *known.gradients()]
+            made = [*found.tensors, *self._container_tensors(call), *known.gradients()]
             made += [t for place, t in after.tensors.items() if t is not before.tensors.get(place)]
             make_real([*made, *known.changed(recorded)], always=True)
         ids = {id(tensor) for tensor in (*everything, *made, *after.tensors.values())}
@@ -307,7 +307,7 @@ class Jit(Generic[P, R]):
             self._keep(call.key, entry, after)
         return _with_numbers(result, found, call.values)  # type: ignore[no-any-return]
 
-    def _held(self, call: _Call) -> list[Lazy]:
+    def _container_tensors(self, call: _Call) -> list[Lazy]:
         """The tensors in containers of the arguments.
 
         Raises:
@@ -334,7 +334,7 @@ class Jit(Generic[P, R]):
         times = self._captured.pop(key, 0) + 1
         self._captured[key] = times  # the last one of all
         variants = self._entries.setdefault(key, [])
-        if times > PATIENCE:
+        if times > MAX_RECAPTURES:
             changed = next((label for old in variants if (label := old.guard.explain())), "a tensor it works on")
             self._warn(
                 "values",
@@ -384,9 +384,9 @@ class Jit(Generic[P, R]):
             if not isinstance(value, (int, float)) or isinstance(value, bool):
                 continue
             values = self._given.setdefault((name, call.key[1:]), set())
-            if len(values) <= PATIENCE:
+            if len(values) <= MAX_RECAPTURES:
                 values.add(value)
-            if len(values) > PATIENCE:
+            if len(values) > MAX_RECAPTURES:
                 size = ", or as Variable(..).bind(..) where it is a size" if isinstance(value, int) else ""
                 self._warn(
                     f"number {name}",
@@ -511,7 +511,7 @@ def _with_numbers(result: Any, found: Parts, values: Mapping[str, int]) -> Any:
     return rebuild(result, number_of)(made)
 
 
-def _take(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
+def _flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
     """Flatten the arguments, realize their tensors, and compute the cache key."""
     parts = Parts()
     named = [(name, kwargs[name]) for name in sorted(kwargs)]

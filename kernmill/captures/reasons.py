@@ -1,6 +1,6 @@
 """Why a call of a captured function is captured again: the first difference between two keys, in words.
 
-A key is a structure, then a token for each tensor and its gradient, then modes and settings (`_take` in jitted.py).
+A key is a structure, then a token for each tensor and its gradient, then modes and settings (`_flatten_call`).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The command line, and subcommands that exist only there.
+"""The command line, and the subcommands that have no Python function.
 
-Arrows point down: commands import everything, and only `kernmill/__main__.py` imports them (tests/test_layers.py).
+Commands import everything, and only `kernmill/__main__.py` imports them (tests/test_layers.py).
 Functions that programs call too are elsewhere: `kernmill.quantize`, and `run` and `bench` in `kernmill.llm`.
 """

@@ -43,7 +43,7 @@ from kernmill.ir import (
 
 from .. import later, watch
 from ..device import Program, Properties, default_device, device_list, forgetting, get_device
-from ..lanes import Flights, lane_of
+from ..lanes import InFlight, lane_of
 from ..pins import pinned_nodes
 from ..programs.build import build_all, expect
 from ..programs.compile_cache import cache_key, default_cache
@@ -75,7 +75,7 @@ class Plan(NamedTuple):
     numbers: Sequence[Any] | None = None  # arguments of this run: positions in GraphWalk.numbers, or (dtype, value)
     counts: Sequence[int] = ()  # elements of each buffer, if sizes are symbolic
     uses: list[int] = []  # one number: runs with symbolic sizes so far  # noqa: RUF012
-    flights: Flights | None = None  # of a plan over several devices
+    in_flight: InFlight | None = None  # of a plan over several devices
 
 
 class Plans:
@@ -163,7 +163,7 @@ def _with_programs(graph: GraphPlan, memory: MemoryPlan, entries: int) -> Plan:
     written = [b.slot for number, b in enumerate(graph.buffers) if number in outputs and b.slot is not None]
     cost = _ENTRY_BYTES * entries + _KERNEL_BYTES * len(kernels)
     lanes = {lane_of(buffer.device) for buffer in graph.buffers}
-    return Plan(graph, memory, steps, bounds, written, [], cost, flights=Flights() if len(lanes) > 1 else None)
+    return Plan(graph, memory, steps, bounds, written, [], cost, in_flight=InFlight() if len(lanes) > 1 else None)
 
 
 def _share_memory(name: str, other: str) -> bool:

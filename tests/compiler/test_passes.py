@@ -239,7 +239,7 @@ def text_of(made: Any) -> str:
         case Fusion():
             return "\n".join([
                 *(f"kernel {n}: {node_text(root.node)}" for n, root in enumerate(made.roots)),
-                *(f"kept by row: {node_text(node)}" for node in made.kept),
+                *(f"kept by row: {node_text(node)}" for node in made.row_buffers),
             ])  # fmt: skip
         case GraphPlan():
             return "\n".join([
@@ -276,7 +276,7 @@ def run_graph_half(graph: Graph, name: str) -> tuple[Any, Any]:
     """The field of the draft that the pass makes, before it (None: there is none) and after its first run."""
     draft = Draft(graph.roots, graph.devices, frozenset(graph.in_place), graph.devices[0])
     if len(set(graph.devices)) > 1:
-        draft.table = table(graph.devices)
+        draft.device_table = table(graph.devices)
     for step in GRAPH_PIPELINE:
         before = getattr(draft, step.makes, None)
         setattr(draft, step.makes, step.run(draft))

@@ -1,10 +1,9 @@
 """Division with NumPy's meaning from the machine's instructions, and integer powers of ints.
 
-When: in lowering, before a renderer sees the ops. Why here: bounds are known and sizes are settled; CDIV is what
-machines have, but it traps (or is undefined) for a divisor of 0 and for the smallest int by -1.
-Assumes: nothing of the operands. Guarantees: no CDIV or CMOD is made that could meet a divisor of 0 or smallest // -1.
-Mathematics: floor(a/b) is a/b towards zero, less 1 where there is a remainder and the signs differ.
-Tests: tests/compiler/lower/test_integer_division.py; of floats, which round, it samples some.
+When: in `decompose`. Why there: the bounds of operands are final, and show which checks can be omitted. Machines have
+CDIV, which traps or is undefined for a divisor of 0 and for the smallest int by -1. Guarantees: no CDIV or CMOD is made
+that could meet either. Mathematics: floor(a/b) is trunc(a/b), minus 1 if there is a remainder and the signs differ.
+Tests: tests/compiler/lower/test_division.py; floats are sampled.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from kernmill.ir import Ops, Rule, RuleSet, UOp, dtypes, node, var
 
 from .split_float import copy_sign, fused, literal, magnitude
 
-__all__ = ["INTEGER_DIVISION"]
+__all__ = ["DIVISION"]
 
 
 # --- ints ------------------------------------------------------------------------------------------------------------
@@ -30,7 +29,7 @@ def _never_negative(*values: UOp) -> bool:
 
 
 def _safe(a: UOp, b: UOp) -> tuple[UOp, UOp | None]:
-    """A divisor that the machine takes: 1 for 0 and for -1 (answered apart); and where b is 0, if it can be."""
+    """Return a divisor that cannot trap (1 for 0 and -1), and the condition b == 0, or None if that is impossible."""
     low, high = b.bounds
     safe, zero = b, b.eq(0) if low <= 0 <= high else None
     if low <= -1 <= high and a.bounds[0] == a.dtype.min:
@@ -54,7 +53,7 @@ def floordiv_to_cdiv(a: UOp, b: UOp) -> UOp | None:
 
 
 def mod_to_cmod(a: UOp, b: UOp) -> UOp | None:
-    """a - b * floor(a / b) of ints, with the sign of b; by 0 it is 0, as the safe divisor 1 gives, also for -1."""
+    """a - b * floor(a / b) of ints, with the sign of b. It is 0 by 0 and by -1, as by the safe divisor 1."""
     shift = _power_of_two(b)
     if shift is not None:
         return a & (int(b.arg) - 1)
@@ -88,43 +87,43 @@ def _in_float32(fn: Callable[[UOp, UOp], UOp], a: UOp, b: UOp) -> UOp:
 
 
 def _remainder(a: UOp, b: UOp) -> tuple[UOp, UOp]:
-    """Return C's fmod, the remainder with the sign of a; and whether floor division is one less than the quotient."""
-    size, by, infinite = magnitude(a), magnitude(b), literal(a, math.inf)
-    rest = fused(-(size / by).alu(Ops.TRUNC), by, size)
-    rest = (rest < 0).where(rest + by, rest)  # the quotient was rounded up
-    rest = (by <= rest).where(rest - by, rest)
-    rest = ((rest < 0) | (by <= rest)).where(literal(a, 0.0), rest)
-    rest = by.eq(infinite).where((size < infinite).where(size, literal(a, math.nan)), rest)
-    return copy_sign(magnitude(rest), a), rest.ne(0) & (a < 0).ne(b < 0)
+    """Return C's fmod, the remainder with the sign of a; and where floor(a / b) is trunc(a / b) - 1."""
+    abs_a, abs_b, infinite = magnitude(a), magnitude(b), literal(a, math.inf)
+    remainder = fused(-(abs_a / abs_b).alu(Ops.TRUNC), abs_b, abs_a)
+    remainder = (remainder < 0).where(remainder + abs_b, remainder)  # the quotient was rounded up
+    remainder = (abs_b <= remainder).where(remainder - abs_b, remainder)
+    remainder = ((remainder < 0) | (abs_b <= remainder)).where(literal(a, 0.0), remainder)
+    remainder = abs_b.eq(infinite).where((abs_a < infinite).where(abs_a, literal(a, math.nan)), remainder)
+    return copy_sign(magnitude(remainder), a), remainder.ne(0) & (a < 0).ne(b < 0)
 
 
 def float_mod(a: UOp, b: UOp) -> UOp:
     """np.mod: the remainder with the sign of b; nan for b = 0 or infinite a; a, or b itself, for infinite b.
 
     Exact while |a / b| < 2**fraction (8e6 in float32, 4e15 in float64). Beyond, where the exact remainder would take a
-    loop over the bits of the quotient, it is some value between 0 and b.
+    loop over the bits of the quotient, the result is wrong, but between 0 and b.
     """
     if a.dtype.bits < 32:
         return _in_float32(float_mod, a, b)
-    rest, differ = _remainder(a, b)
-    return rest.eq(0).where(copy_sign(magnitude(rest), b), differ.where(rest + b, rest))
+    remainder, signs_differ = _remainder(a, b)
+    return remainder.eq(0).where(copy_sign(magnitude(remainder), b), signs_differ.where(remainder + b, remainder))
 
 
 def float_floordiv(a: UOp, b: UOp) -> UOp:
-    """np.floor_divide: a less its remainder, over b; a / b for b = 0, nan for infinite a. Exact where float_mod is."""
+    """np.floor_divide: (a - remainder) / b; a / b for b = 0, nan for infinite a. Exact where float_mod is."""
     if a.dtype.bits < 32:
         return _in_float32(float_floordiv, a, b)
-    rest, differ = _remainder(a, b)
-    exact = (a - rest) / b
-    quotient = differ.where(exact - 1, exact)
-    low = quotient.alu(Ops.FLOOR)
-    low = (literal(a, 0.5) < quotient - low).where(low + 1, low)  # a - rest was rounded
+    remainder, signs_differ = _remainder(a, b)
+    exact = (a - remainder) / b
+    quotient = signs_differ.where(exact - 1, exact)
+    floor = quotient.alu(Ops.FLOOR)
+    floor = (literal(a, 0.5) < quotient - floor).where(floor + 1, floor)  # a - remainder was rounded
     zero = (a / b) * literal(a, 0.0)  # with the sign of the quotient
-    return b.eq(0).where(a / b, quotient.eq(0).where(zero, low))
+    return b.eq(0).where(a / b, quotient.eq(0).where(zero, floor))
 
 
-INTEGER_DIVISION = RuleSet(
-    "integer_division",
+DIVISION = RuleSet(
+    "division",
     [
         Rule("floordiv_to_cdiv", node(Ops.FLOORDIV, var("a"), var("b")), floordiv_to_cdiv, kind="int"),
         Rule("mod_to_cmod", node(Ops.MOD, var("a"), var("b")), mod_to_cmod, kind="int"),

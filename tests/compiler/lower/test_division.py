@@ -11,7 +11,7 @@ import pytest
 from kernmill.ir import DType, Op, Ops, UOp, dtypes, evaluate, rewrite
 
 # inside the compiler: no user of the package calls these
-INTEGER_DIVISION = importlib.import_module("kernmill.compiler.lower.integer_division").INTEGER_DIVISION
+DIVISION = importlib.import_module("kernmill.compiler.lower.division").DIVISION
 INTS = [d for d in dtypes.data if d.is_int]
 Array = np.ndarray[Any, Any]
 
@@ -51,7 +51,7 @@ def check_safe(root: UOp, values: dict[UOp, Array]) -> None:
 def test_division_is_numpys(op: Op, dtype: DType) -> None:
     a, b = pairs(dtype)
     values = {leaf(dtype): a, leaf(dtype, 1): b}
-    root = rewrite(leaf(dtype).alu(op, leaf(dtype, 1)), INTEGER_DIVISION)
+    root = rewrite(leaf(dtype).alu(op, leaf(dtype, 1)), DIVISION)
     assert op not in {n.op for n in root.toposort()}
     check_safe(root, values)
     with np.errstate(all="ignore"):
@@ -66,7 +66,7 @@ def test_division_by_a_constant(c: int, dtype: DType) -> None:
         pytest.skip("unsigned")
     x, a = leaf(dtype), edges(dtype)
     for op, fn in ((Ops.FLOORDIV, np.floor_divide), (Ops.MOD, np.mod)):
-        root = rewrite(x.alu(op, c), INTEGER_DIVISION)
+        root = rewrite(x.alu(op, c), DIVISION)
         check_safe(root, {x: a})
         with np.errstate(all="ignore"):
             np.testing.assert_array_equal(evaluate(root, {x: a}), fn(a, np.array(c, dtype.name)))
@@ -74,22 +74,22 @@ def test_division_by_a_constant(c: int, dtype: DType) -> None:
 
 def test_powers_of_two_and_bounds_make_it_short() -> None:
     x = leaf(dtypes.int32)
-    assert rewrite(x // 8, INTEGER_DIVISION) is x >> 3
-    assert rewrite(x % 8, INTEGER_DIVISION) is x & 7
-    assert rewrite(x // 1, INTEGER_DIVISION) is x
+    assert rewrite(x // 8, DIVISION) is x >> 3
+    assert rewrite(x % 8, DIVISION) is x & 7
+    assert rewrite(x // 1, DIVISION) is x
     i = UOp(Ops.VARIABLE, dtypes.index, (), ("i", 0, 100))
     n = UOp(Ops.VARIABLE, dtypes.index, (), ("n", 1, 100))
-    assert rewrite(i // n, INTEGER_DIVISION) is i.alu(Ops.CDIV, n)
-    assert rewrite(i % n, INTEGER_DIVISION) is i.alu(Ops.CMOD, n)
+    assert rewrite(i // n, DIVISION) is i.alu(Ops.CDIV, n)
+    assert rewrite(i % n, DIVISION) is i.alu(Ops.CMOD, n)
     zero_too = UOp(Ops.VARIABLE, dtypes.index, (), ("m", 0, 100))
-    assert rewrite(i // zero_too, INTEGER_DIVISION) is not i.alu(Ops.CDIV, zero_too)
+    assert rewrite(i // zero_too, DIVISION) is not i.alu(Ops.CDIV, zero_too)
 
 
 @pytest.mark.parametrize("dtype", INTS, ids=str)
 def test_powers_wrap(dtype: DType) -> None:
     a, b = (v[::7] for v in pairs(dtype))
     b = np.where(np.arange(len(b)) % 2 == 0, b % np.array(9, dtype.name), b)
-    root = rewrite(leaf(dtype).alu(Ops.POW, leaf(dtype, 1)), INTEGER_DIVISION)
+    root = rewrite(leaf(dtype).alu(Ops.POW, leaf(dtype, 1)), DIVISION)
     got = evaluate(root, {leaf(dtype): a, leaf(dtype, 1): b})
     modulus = 1 << dtype.bits
     want = [integer_power(int(x), int(y), modulus) for x, y in zip(a, b, strict=True)]
@@ -105,7 +105,7 @@ def integer_power(x: int, y: int, modulus: int) -> int:
 @pytest.mark.parametrize("exponent", [0, 1, 2, 3, 10, 63])
 def test_constant_powers_multiply(exponent: int) -> None:
     x, a = leaf(dtypes.int64), edges(dtypes.int64)
-    root = rewrite(x.alu(Ops.POW, exponent), INTEGER_DIVISION)
+    root = rewrite(x.alu(Ops.POW, exponent), DIVISION)
     assert {n.op for n in root.toposort()} <= {Ops.PARAM, Ops.MUL, Ops.CONST}
     np.testing.assert_array_equal(evaluate(root, {x: a}) * np.ones_like(a), np.power(a, exponent))
 
@@ -123,7 +123,7 @@ def test_division_of_floats(op: Op, dtype: DType) -> None:
         near = ~(np.abs(a / b) > 2.0 ** (22 if dtype.bits == 32 else 51)) | (b == 0) | np.isinf(a)
         a, b = a[near], b[near]
         want = (np.floor_divide if op is Ops.FLOORDIV else np.mod)(a, b)
-    got = evaluate(rewrite(leaf(dtype).alu(op, leaf(dtype, 1)), INTEGER_DIVISION), {leaf(dtype): a, leaf(dtype, 1): b})
+    got = evaluate(rewrite(leaf(dtype).alu(op, leaf(dtype, 1)), DIVISION), {leaf(dtype): a, leaf(dtype, 1): b})
     np.testing.assert_array_equal(got, want)
     np.testing.assert_array_equal(np.signbit(got) & ~np.isnan(got), np.signbit(want) & ~np.isnan(want))
 
@@ -132,20 +132,20 @@ def test_division_of_floats(op: Op, dtype: DType) -> None:
 def test_division_of_halves_and_of_vectors(op: Op) -> None:
     a, b = (np.array(v, np.float16) for v in ([7, -7, 0.5, np.inf, 1], [2, 2, 0.125, 1, 0]))
     values = {leaf(dtypes.float16): a, leaf(dtypes.float16, 1): b}
-    got = evaluate(rewrite(leaf(dtypes.float16).alu(op, leaf(dtypes.float16, 1)), INTEGER_DIVISION), values)
+    got = evaluate(rewrite(leaf(dtypes.float16).alu(op, leaf(dtypes.float16, 1)), DIVISION), values)
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(got, (np.floor_divide if op is Ops.FLOORDIV else np.mod)(a, b))
     for dtype in (dtypes.int32, dtypes.float32, dtypes.bfloat16):
         wide = dtype.vec(8)
-        root = rewrite(leaf(wide).alu(op, leaf(wide, 1)), INTEGER_DIVISION)
+        root = rewrite(leaf(wide).alu(op, leaf(wide, 1)), DIVISION)
         assert root.dtype is wide
         assert {n.dtype.lanes for n in root.toposort()} == {8}
 
 
 def test_every_rule_fires() -> None:
-    for rule in INTEGER_DIVISION:
+    for rule in DIVISION:
         dtype = dtypes.float32 if rule.kind == "float" else dtypes.int32
         before = rule.fired
         assert rule.pattern.op is not None
-        INTEGER_DIVISION.apply(leaf(dtype).alu(rule.pattern.op, leaf(dtype, 1)))
+        DIVISION.apply(leaf(dtype).alu(rule.pattern.op, leaf(dtype, 1)))
         assert rule.fired == before + 1, rule
