@@ -40,7 +40,7 @@ def test_as_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("x @", "x=4", "'x @' is not an expression of Python"),
         ("y + 1", "x=4", "'y' is neither a tensor of --shapes nor a method of Tensor"),
         ("x.shape", "x=4", "is a tuple. Write an expression that is a Tensor."),
-        ("__import__('os')", "x=4", "'__import__' is no tensor"),
+        ("__import__('os')", "x=4", "'__import__' is neither a tensor"),
         ("x", "x=4,,", "--shapes '' is not NAME=SIZExSIZE. Write it as x=4x8,w=8x8."),
         ("x", "x=99999x99999", "9,999,800,001 elements"),
         ("x", "x=0", "0 elements"),
