@@ -21,6 +21,7 @@ from .graph.place_by_passes import *
 from .graph.placement_units import *
 from .graph.plan_memory import *
 from .graph.separate_constants import *
+from .kernel.cost import *
 from .kernel.distribute_work_items import *
 from .kernel.estimate import *
 from .kernel.facts import *
@@ -33,6 +34,7 @@ from .kernel.place_barriers import *
 from .kernel.reduce_loops import *
 from .kernel.split_loops import *
 from .kernel.trim_loops import *
+from .kernel.work import *
 from .optimize import *
 from .pipeline import *
 from .routines import *

@@ -14,6 +14,7 @@ from .fold import *
 from .graph import *
 from .graph_plan import *
 from .listing import *
+from .machine import *
 from .ops import *
 from .origin import *
 from .pattern import *

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from .dtype import DType, dtypes
+from .machine import GENERIC, Machine
 from .ops import Op
 
 __all__ = ["DOT_SUMS", "LINE_BYTES", "Target", "Unit"]
@@ -65,6 +66,7 @@ class Target:
     )
     l1_bytes: int = 32 * 1024
     l2_bytes: int = 512 * 1024
+    machine: Machine = GENERIC  # what the estimate of times knows of the family
 
     def is_streamed(self, size_bytes: int) -> bool:
         """True if the data exceed all caches, so that they are best read once and sequentially."""

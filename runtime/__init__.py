@@ -56,6 +56,7 @@ if TYPE_CHECKING:  # loaded by name when first used; announced here for type che
     from .cpu import cpu_target as cpu_target
     from .cpu import elf_machines as elf_machines
     from .cpu import llvm_process as llvm_process
+    from .cpu import probe as probe
     from .cuda import cuda_driver as cuda_driver
     from .cuda import cuda_target as cuda_target
     from .htp import functions as functions
@@ -81,7 +82,7 @@ __getattr__, __dir__ = lazy_exports(
     "programs.tune",
     by_name=(
         "opencl.cl_driver", "opencl.cl_memory", "opencl.cl_program", "programs.kernel_text", "cpu.arm",
-        "cpu.cpu_target", "cpu.elf_machines", "cpu.llvm_process", "cuda.cuda_driver", "cuda.cuda_target",
+        "cpu.cpu_target", "cpu.elf_machines", "cpu.llvm_process", "cpu.probe", "cuda.cuda_driver", "cuda.cuda_target",
         "htp.functions", "htp.hexagon", "htp.linker", "htp.resident", "htp.session", "programs.tune_worker",
     ),
 )  # fmt: skip

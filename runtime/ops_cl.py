@@ -13,6 +13,7 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from kernmill.ir import (
+    MACHINES,
     CompileError,
     DeviceError,
     Ops,
@@ -26,6 +27,8 @@ from kernmill.ir import (
 )
 from kernmill.renderers import MMA_ITEMS, MMA_UNITS, OPENCL_OPS, OpenCLRenderer, Renderer
 
+from .cpu.cpu_target import machine_of
+from .cpu.host import this_host
 from .device import Batch, Call, Device, GroupTooLarge, Program, Properties
 from .memory.allocator import SMALLER, Block, HostAllocator
 from .memory.buffer import Buffer
@@ -492,4 +495,5 @@ def cl_target(facts: ClFacts, shape: str = "", units: tuple[Unit, ...] = ()) -> 
         units=units,
         has_masks=True,
         l2_bytes=1 << 20,
+        machine=machine_of(this_host()) if is_cpu else MACHINES["gpu"],
     )

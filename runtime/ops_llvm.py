@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
 
@@ -17,14 +18,14 @@ from .cpu.host import this_host
 from .cpu.llvm_codegen import assembly, assembly_later, compile_ir, compile_ir_later, compiler_process, llvm_version
 from .cpu.loader import load_object
 from .cpu.pool import ENTRY_WORDS, Launch, LaunchTable, copy_function, default_pool, expect_pool
+from .cpu.probe import measured_machine
 from .device import Batch, BufferCopy, Call, Device, Program, Properties
 from .memory.allocator import available_memory, total_memory
 from .memory.buffer import Buffer
 
 __all__ = ["LlvmDevice"]
 
-_SHARED_NS = 15_000.0  # less work than this is not worth handing to another thread
-_CHUNK_NS = 5_000.0  # that one thread takes at least
+_SHARED = 3  # times `Machine.fork_ns`: less work is not worth handing to another thread
 _MOST_CHUNKS = 256
 _SLICE_NS = 10_000_000.0  # of one thread's work, after which it may be interrupted: a person notices 100 ms
 _lock = process_lock()
@@ -46,7 +47,9 @@ class LlvmDevice(Device):
         """LLVM IR for the host's vector registers and its matrix unit."""
         with _lock:  # a cached property's, in Python 3.11, outlives a fork
             if self._renderer is None:
-                self._renderer = LLVMRenderer(host_target(self.host, matrix_unit(self.host)[0]))
+                target = host_target(self.host, matrix_unit(self.host)[0])
+                row = measured_machine(self.host)
+                self._renderer = LLVMRenderer(target if row is None else replace(target, machine=row))
             return self._renderer
 
     def details(self) -> list[str]:
@@ -102,17 +105,19 @@ class _LaunchBatch(Batch):
 
     def __init__(self, device: LlvmDevice, calls: Sequence[Call]) -> None:
         super().__init__(device, calls)
+        fork_ns = device.target.machine.fork_ns  # of work, that one thread takes at least
+        limits = fork_ns, _SHARED * fork_ns, _MOST_CHUNKS
         self.ends: Sequence[int] = range(1, len(calls) + 1)  # of the shorter table's entries
         self.table = self.short = LaunchTable([
             Launch(c.program.handle.symbols[c.program.name], [*[b.address for b in c.buffers], *c.variables], c.threads,
-                   chunk := c.chunk(_CHUNK_NS, _SHARED_NS, _MOST_CHUNKS), c.slice(chunk, _SLICE_NS))
+                   chunk := c.chunk(*limits), c.slice(chunk, _SLICE_NS))
             for c in calls
         ])  # fmt: skip
         host = device.host
         if len(calls) > 1 and (chains := find_chains(calls, (host.l1, host.l2 // 2), host.threads())):
             self.short = LaunchTable([
                 self.table.linked(c.first, c.end, c.parts, c.together,
-                                  chunk := c.chunk(_CHUNK_NS, _SHARED_NS, _MOST_CHUNKS), c.slice(chunk, _SLICE_NS))
+                                  chunk := c.chunk(*limits), c.slice(chunk, _SLICE_NS))
                 for c in chains
             ])  # fmt: skip
             self.ends = [c.end for c in chains]

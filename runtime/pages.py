@@ -15,7 +15,7 @@ from html import escape
 from itertools import pairwise
 from typing import NamedTuple
 
-from kernmill.compiler import PIPELINE, lower, optimize_loops
+from kernmill.compiler import PIPELINE, kernel_cost, lower, optimize_loops
 from kernmill.ir import Kernel, KernmillError, Listings, UOp, has_origin
 
 from .device import Device
@@ -58,7 +58,7 @@ class KernelPage(NamedTuple):
     code_uops: list[int]
     assembly: str
     assembly_lines: list[int]
-    cost: dict[str, float]
+    cost: dict[str, float | str]
 
     @property
     def passes(self) -> list[PassText]:
@@ -123,7 +123,7 @@ class Lowered(NamedTuple):
     schedule: str
     code: str
     code_uops: list[int]
-    cost: dict[str, float]
+    cost: dict[str, float | str]
 
 
 class Passes:
@@ -155,8 +155,9 @@ def passes_of(device: Device, kernel: Kernel) -> tuple[Passes, list[UOp], UOp]:
 def texts_of(device: Device, kernel: Kernel, passes: Passes, uops: Sequence[UOp], optimized: UOp) -> Lowered:
     """Return all texts of a kernel that was lowered, but the assembly."""
     code, starts = device.renderer.render_mapped(symbol(kernel), uops)
-    work = work_of(device, kernel, {})
-    cost = {"flops": work.flops, "bytes": work.bytes_moved, "estimate_ns": work.work_ns, "uops": len(uops)}
+    work, launch = work_of(device, kernel, {}), kernel_cost(uops, device.target)
+    cost: dict[str, float | str] = {"flops": work.flops, "bytes": work.bytes_moved, "uops": len(uops)}
+    cost |= {"estimate_ns": launch.total_ns, "why": launch.why}
     schedule = "\n".join(getattr(optimized.arg, "actions", ()))
     return Lowered(passes.tables, passes.listings, schedule, code, _by_line(code, starts), cost)
 
@@ -208,7 +209,7 @@ def page_key(device: Device, kernel: Kernel) -> str:
 def brief_page(kernel: Kernel) -> KernelPage:
     """Return the UOps before anything is chosen: what there is without lowering the kernel."""
     work, passes = cost_of(kernel.ast), Passes(kernel)
-    cost = {"flops": work.flops, "bytes": work.bytes_moved, "estimate_ns": work.work_ns, "uops": 0}
+    cost: dict[str, float | str] = {"flops": work.flops, "bytes": work.bytes_moved, "uops": 0}
     tables = passes.tables
     return KernelPage(tables.heads, tables.origins, passes.listings, "", "", "", [], "", [], cost)
 

@@ -24,12 +24,13 @@ from kernmill.ir import (
     debug,
     print_uops,
     setting,
+    show_ns,
     simplify,
     substitute,
 )
 
 from . import later, recorder, watch
-from .programs.compiling import describe, given_actions, render, schedule_of
+from .programs.compiling import describe, given_actions, launch_cost, render, schedule_of
 from .programs.schedules import symbol
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ def report(device: Device, kernels: Sequence[Kernel], times: Sequence[int]) -> N
         if debug() >= 2:
             rate = f"{cost.flops / max(1, time_ns):8.2f} GFLOP/s {cost.bytes_moved / max(1, time_ns):7.2f} GB/s"
             print(
-                f"{device.name:6} {kernel.name:40} {time_ns / 1e3:10.1f} us {rate}  {kernel.origin or ''}",
+                f"{device.name:6} {kernel.name:40} {time_ns / 1e3:10.1f} us {rate}  {kernel.origin or ''}"
+                f"  {launch_cost(device, kernel).why}",
                 file=sys.stderr,
             )
         if debug() >= 3:
@@ -116,6 +118,9 @@ def show_kernel(device: Device, kernel: Kernel) -> None:
         return
     _dumped.add(key)
     print(f"--- schedule of {kernel.name}\n{show_schedule(schedule_of(device, kernel))}", file=sys.stderr)
+    cost = launch_cost(device, kernel)
+    print(f"--- estimate of {kernel.name} on {device.target.machine.name}, one thread: {cost.why}", file=sys.stderr)
+    print("\n".join(f"{show_ns(part.time_ns):>10}  {part.name}" for part in cost.notable), file=sys.stderr)
     if debug() >= 4:
         print(f"--- uops of {kernel.name}\n{print_uops(kernel.ast)}", file=sys.stderr)
     if debug() >= 5:

@@ -1,4 +1,6 @@
-"""The cost of a kernel: floating-point operations and bytes moved, counted on its loops before they are optimized."""
+"""The work of a kernel: floating-point operations and bytes moved, counted on its loops before they are optimized.
+
+How long it takes is in compiler/kernel/cost.py."""
 
 from __future__ import annotations
 
@@ -12,18 +14,15 @@ from .linearize import loop_paths
 
 __all__ = ["Estimate", "estimate"]
 
-_OPS_PER_NS = 16.0  # of one thread, a low guess; results are compared with each other and with much longer times only
-_BYTES_PER_NS = 12.0
 _NO_FLOPS = frozenset({Ops.CAST, Ops.BITCAST, Ops.WHERE})  # they convert and select
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Units: floating-point operations, bytes, nanoseconds of one thread."""
+    """Units: floating-point operations, bytes."""
 
     flops: int
     bytes_moved: int
-    work_ns: float
     plain_ops: float = 0.0  # operations by Op.cost; without functions and products
     functions: float = 0.0  # exponentials and the like, by Op.cost
     products: float = 0.0  # multiply-adds that feed a sum
@@ -49,5 +48,4 @@ def estimate(ast: UOp) -> Estimate:
                 products += times
     bytes_moved = sum(count * param.dtype.size_bytes for param, count in touched.items())
     plain_ops = max(0.0, weighted_ops - functions - products * (Ops.REDUCE.cost + Ops.MUL.cost))
-    work_ns = max(weighted_ops / _OPS_PER_NS, bytes_moved / _BYTES_PER_NS)
-    return Estimate(flops, bytes_moved, work_ns, plain_ops, functions, products)
+    return Estimate(flops, bytes_moved, plain_ops, functions, products)

@@ -91,6 +91,7 @@ SETTINGS: dict[str, Setting] = {
         Setting("BEAM", "", "beam width of the search for kernels without a stored schedule; empty: no search; 0: stored schedules are ignored too", "empty, or 0 to 64",
                 _or_empty(_between(0, 64)), is_captured=True),
         Setting("BEAM_SECONDS", 10, "seconds that the search for one kernel may take", "1 to 86400", _between(1, 86_400)),
+        Setting("TRY", 0, "candidates of a new kernel that are measured at its first use: the heuristic's schedule, and its neighbours with the least estimated time. The fastest is stored. 0 and 1: none", "0 to 16", _between(0, 16), is_captured=True),
         Setting("CACHE", "1", "compiled kernels on disk: off, on, read only", "0, 1 or ro", _one_of("0", "1", "ro")),
         Setting("CACHE_DIR", "", "folder of the kernel cache; empty: the user's cache folder", "a folder", str),
         Setting("CACHE_MAX_MB", 1024, "size limit of the kernel cache; least recently used entries are evicted", "1 to 1000000",

@@ -167,6 +167,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(required=True, metavar="command")
     info = commands.add_parser("info", help="version, devices, CPU features, cache, settings")
+    info.add_argument("--measure", action="store_true", help="measure this CPU for the estimate of times, and use that")
+    info.add_argument("--forget", action="store_true", help="use the row of this CPU's family again")
     info.set_defaults(command=show_info)
     demo = commands.add_parser(
         "demo", help="train a tiny language model, generate stories, and show the time per kernel"
@@ -226,7 +228,11 @@ class _Version(argparse.Action):
 
 # --- info ------------------------------------------------------------------------------------------------------------
 def show_info(given: argparse.Namespace) -> int:
-    """Print devices, CPU features, cache and settings."""
+    """Print devices, CPU features, cache and settings; or measure this CPU."""
+    if given.measure or given.forget:
+        from .machine_row import run
+
+        return run(is_forgotten=given.forget)
     print(f"kernmill {kernmill.__version__}, Python {sys.version.split()[0]}, {_PACKAGE}")
     print("\ndevices")
     default = default_device()
@@ -239,6 +245,7 @@ def show_info(given: argparse.Namespace) -> int:
     print(f"\nCPU {cpu.cpu} ({cpu.arch}), {threads}; caches {cpu.l1 >> 10} KiB, {cpu.l2 >> 10} KiB, {cpu.l3 >> 10} KiB")
     used = [feature[1:] for feature in cpu.features if feature.startswith("+")]
     print(_wrapped("features used: ", used))
+    print(f"machine of the estimate: {get_device('LLVM').target.machine.name}")
     print("\ncache")
     _show_cache()
     changed = {name: setting(name) for name, row in SETTINGS.items() if setting(name) != row.default}

@@ -123,7 +123,8 @@ def _lines(page: KernelPage) -> Iterator[str]:
     """The passes of one kernel, then its texts."""
     for number, step in enumerate(page.passes):
         if step.name == "optimize":
-            yield f"schedule: {'; '.join(page.schedule.split(chr(10))) or 'none: the loops are unchanged'}\n"
+            yield f"schedule: {'; '.join(page.schedule.split(chr(10))) or 'none: the loops are unchanged'}"
+            yield f"estimate, one thread: {page.cost['why']}\n"
         yield f"-- {number + 1}. {step.name}: {step.why}\n\n{_first_lines(step.uops)}"
     yield f"-- {page.language}: what the device's compiler is given\n\n{_first_lines(page.code)}"
     if page.assembly:

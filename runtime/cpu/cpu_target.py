@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from kernmill.ir import DType, Ops, Target, Unit, dtypes
+from kernmill.ir import MACHINES, DType, Machine, Ops, Target, Unit, dtypes
 from kernmill.renderers import LLVM_OPS
 
 from .host import Host
 
-__all__ = ["host_target"]
+__all__ = ["host_target", "machine_of"]
+
+_FAMILIES = {"znver4": "zen4", "sapphirerapids": "golden_cove", "x86-64-v4": "skylake_avx512", "x86-64-v3": "x86_avx2",
+             "x86-64-v2": "x86_sse", "x86-64": "x86_sse"}  # fmt: skip
 
 _S8, _U8, _BF16 = dtypes.int8, dtypes.uint8, dtypes.bfloat16
 
@@ -16,6 +19,12 @@ def host_target(host: Host, units: tuple[Unit, ...] = ()) -> Target:
     """Return the features for generated code on this CPU, with these matrix units."""
     make = {"x86_64": _x86_target, "aarch64": _aarch64_target}.get(host.arch, _other_target)
     return make(host, units)
+
+
+def machine_of(host: Host) -> Machine:
+    """Return the row of this CPU's family, with the sizes of its caches."""
+    row = MACHINES[_FAMILIES.get(host.cpu, "neon" if host.arch == "aarch64" else "generic")]
+    return row.with_caches((host.l1, host.l2, host.l3 // 2))  # other cores use the last one as well
 
 
 def _x86_target(host: Host, units: tuple[Unit, ...]) -> Target:
@@ -47,6 +56,7 @@ def _x86_target(host: Host, units: tuple[Unit, ...]) -> Target:
         has_hardware_prefetch=is_amd,
         l1_bytes=host.l1,
         l2_bytes=host.l2,
+        machine=machine_of(host),
     )
 
 
@@ -66,12 +76,14 @@ def _aarch64_target(host: Host, units: tuple[Unit, ...]) -> Target:
         has_threads=True,
         l1_bytes=host.l1,
         l2_bytes=host.l2,
+        machine=machine_of(host),
     )
 
 
 def _other_target(host: Host, units: tuple[Unit, ...]) -> Target:
     return Target(name=f"llvm-{host.arch}-128", vector_bytes=16, ops=LLVM_OPS, compute_dtypes=_compute_dtypes(False),
-                  units=units, has_threads=True, l1_bytes=host.l1, l2_bytes=host.l2)  # fmt: skip
+                  units=units, has_threads=True, l1_bytes=host.l1, l2_bytes=host.l2,
+                  machine=machine_of(host))  # fmt: skip
 
 
 def _compute_dtypes(has_half: bool) -> frozenset[DType]:

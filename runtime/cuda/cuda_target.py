@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kernmill.ir import Target, dtypes
+from kernmill.ir import MACHINES, Target, dtypes
 from kernmill.renderers import LLVM_OPS
 
 from ..cpu.host import Host
@@ -39,4 +39,5 @@ def cuda_target(generation: int, local_bytes: int = 48 << 10) -> Target:
         local_bytes=local_bytes,
         has_masks=True,
         l2_bytes=1 << 20,
+        machine=MACHINES["gpu"],
     )

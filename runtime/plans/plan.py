@@ -58,7 +58,7 @@ __all__ = ["Plan", "Plans", "closed", "new_plan", "plans", "runs_unseen", "setti
 _ENTRY_BYTES = 400  # of an entry of a key, with its references
 _KERNEL_BYTES = 12_000  # of a kernel's plan and its loaded code
 _Scheduled: TypeAlias = "tuple[GraphPlan, MemoryPlan]"
-_PLAN_SETTINGS = ("DEVICE", "PLACE", "PIN", "OVERRIDE", "BEAM", "TARGET", "CHECK")
+_PLAN_SETTINGS = ("DEVICE", "PLACE", "PIN", "OVERRIDE", "BEAM", "TRY", "TARGET", "CHECK")
 
 
 class Plan(NamedTuple):

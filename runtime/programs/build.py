@@ -146,4 +146,6 @@ def _schedule_text(device: Device, kernel: Kernel) -> str | None:
     width = setting("BEAM")
     if given is None and width:
         return later.tune.search(device, kernel, int(width), float(setting("BEAM_SECONDS")))
+    if given is None and width == "" and int(setting("TRY")) > 1:
+        return later.tune.try_candidates(device, kernel, int(setting("TRY")))
     return given

@@ -5,10 +5,20 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
-from kernmill.compiler import Action, estimate, locality, lower, optimize_loops, parse_schedule, show_schedule
+from kernmill.compiler import (
+    Action,
+    Cost,
+    estimate,
+    kernel_cost,
+    locality,
+    lower,
+    optimize_loops,
+    parse_schedule,
+    show_schedule,
+)
 from kernmill.ir import AxisKind, CompileError, InternalError, Kernel, Ops, Target, UOp, print_uops, setting
 from kernmill.renderers import signature
 
@@ -20,7 +30,8 @@ from .compile_cache import default_cache
 from .schedules import given_schedule, symbol, written_schedule
 
 __all__ = [
-    "Rendered", "Unfinished", "compile_with", "given_actions", "heuristic_schedule", "render", "schedule_of",
+    "Rendered", "Unfinished", "compile_with", "given_actions", "heuristic_schedule", "launch_cost", "render",
+    "schedule_of",
 ]  # fmt: skip
 
 
@@ -78,7 +89,8 @@ class Unfinished:
                 raise
             return smaller
         counters.compiled += 1
-        (_, _, program.threads, program.touched), program.work_ns = self.rendered, estimate(self.kernel.ast).work_ns
+        uops, _, program.threads, program.touched = self.rendered
+        program.work_ns = kernel_cost(uops, self.target).total_ns
         program.smaller = self.smaller
         facts = {"threads": program.threads, "touched": program.touched, "work_ns": program.work_ns}
         default_cache().put(self.disk_key, binary, {"name": self.kernel.name, **facts})
@@ -105,7 +117,7 @@ def compile_with(device: Device, kernel: Kernel, actions: list[Action]) -> Progr
     """
     rendered = render(device, kernel, actions)
     program = device.load(symbol(kernel), device.compile(symbol(kernel), rendered.source))
-    program.threads, program.work_ns = rendered.threads, estimate(kernel.ast).work_ns
+    program.threads, program.work_ns = rendered.threads, kernel_cost(rendered.uops, device.target).total_ns
     return program
 
 
@@ -196,9 +208,24 @@ def schedule_of(device: Device, kernel: Kernel) -> list[Action]:
     return heuristic_schedule(device, kernel) if given is None else given
 
 
+@lru_cache(maxsize=4096)
+def _estimated(device: Device, ast: UOp, schedule: str) -> Cost:
+    target = device.target
+    return kernel_cost(lower(optimize_loops(ast, target, parse_schedule(schedule)), target, ast), target)
+
+
+def launch_cost(device: Device, kernel: Kernel) -> Cost:
+    """Return the estimated time of a launch on one thread with the schedule in force, and its parts.
+
+    Raises:
+        CompileError, InternalError: the kernel cannot be lowered.
+    """
+    return _estimated(device, kernel.ast, show_schedule(schedule_of(device, kernel)))
+
+
 def describe(kernel: Kernel, device: Device) -> dict[str, object]:
     """Return the figures of a kernel for DUMP: sizes, cost, schedule, and source location."""
-    cost = estimate(kernel.ast)
+    cost, launch = estimate(kernel.ast), launch_cost(device, kernel)
     nodes = kernel.ast.toposort()
     params = sorted((node for node in nodes if node.op is Ops.PARAM), key=lambda p: int(p.arg[0]))
     return {
@@ -209,6 +236,8 @@ def describe(kernel: Kernel, device: Device) -> dict[str, object]:
         "compiled_for": device.cache_tag(),
         "flops": cost.flops,
         "bytes": cost.bytes_moved,
+        "estimate_ns": round(launch.total_ns),
+        "parts_ns": {part.name: round(part.time_ns) for part in launch.parts},
         "loops": {str(r.arg[0]): str(r.src[0].arg) for r in nodes if r.op is Ops.RANGE},
         "buffers": [f"{p.dtype.name}[{p.arg[1]}]" for p in params],
         "schedule": [str(action) for action in schedule_of(device, kernel)],

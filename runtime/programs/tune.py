@@ -4,7 +4,7 @@ Candidates are built and timed in another process (tune_worker.py): if one crash
 process is lost, and restarted. Each is timed alternately with the best so far, so that noise affects both. Its results
 are compared with the heuristic's on the same data; a candidate with different results is reported and never chosen. The
 search keeps the `width` fastest schedules and tries their neighbours, most often the fastest one's, until time is up or
-none is left.
+none is left. Of a few neighbours it measures the one with the least estimated time (compiler/kernel/cost.py).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import queue
 import random
@@ -21,9 +22,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from kernmill.compiler import Action, merge_loops, neighbours, optimized, parse_schedule, show_schedule
+from kernmill.compiler import (
+    Action,
+    kernel_cost,
+    lower,
+    merge_loops,
+    neighbours,
+    optimized,
+    parse_schedule,
+    show_schedule,
+)
 from kernmill.ir import SETTINGS, CompileError, InternalError, Kernel, KernmillError, UOp, setting
 
 from ..device import Device
@@ -32,14 +42,24 @@ from .compiling import heuristic_schedule
 from .kernel_text import kernel_to_text
 from .schedules import store_schedule, stored_schedule
 
-__all__ = ["CandidateLost", "Tuned", "Worker", "search", "tune_kernel"]
+__all__ = ["CandidateLost", "Tuned", "Worker", "search", "try_candidates", "tune_kernel"]
 
 _CANDIDATE_S: Final = 10.0  # building and timing of one
 _START_S: Final = 120.0  # imports, the data, the reference's first run
 _FARTHER: Final = (6, 3, 1)  # how often 0, 1 or 2 more steps are taken before anything is measured
+_RANKED: Final = 4  # neighbours of a schedule that are estimated for each that is measured
+_POOL: Final = 16  # the same, where only a few are measured
+_TRY_S: Final = 5.0  # of a kernel with TRY=n, at most
 _BETTER: Final = 0.98  # a ratio of times above this may be noise
 _WORKER: Final = "from kernmill.runtime.programs.tune_worker import main; main()"
-_HERE: Final = {"BEAM": "0", "OVERRIDE": "", "DEBUG": "0", "DUMP": "", "CHECK": "0"}  # settings of the worker
+_HERE: Final = {
+    "BEAM": "0",
+    "TRY": "0",
+    "OVERRIDE": "",
+    "DEBUG": "0",
+    "DUMP": "",
+    "CHECK": "0",
+}  # settings of the worker
 
 _log = logging.getLogger("kernmill")
 
@@ -143,8 +163,10 @@ _shared: Final = Worker()  # for BEAM=n; it ends with us, when its input does
 
 
 def tune_kernel(device: Device, kernel: Kernel, *, width: int = 4, seconds: float = 10.0,
-                progress: Callable[[Tuned], None] | None = None, worker: Worker | None = None) -> Tuned:  # fmt: skip
-    """Search for a schedule for at most about `seconds`, and store the best one, also after Ctrl-C.
+                progress: Callable[[Tuned], None] | None = None, worker: Worker | None = None,
+                most: int = 0) -> Tuned:  # fmt: skip
+    """Search for a schedule for at most about `seconds`, and store the best one, also after Ctrl-C. `most`: of
+    candidates that are measured, those with the least estimated time of many neighbours.
 
     A given `worker` serves several searches and is closed by the caller.
 
@@ -154,10 +176,13 @@ def tune_kernel(device: Device, kernel: Kernel, *, width: int = 4, seconds: floa
     run = _Search(device, kernel, width, time.monotonic() + seconds)
     run.worker = worker or run.worker
     try:
+        run.most = most
         run.begin()
-        for _ in run.steps():
+        for number, _ in enumerate(run.steps(), 1):
             if progress is not None:
                 progress(run.found)
+            if number == most:
+                break
         run.confirm()
     finally:
         if worker is None:
@@ -180,6 +205,25 @@ def search(device: Device, kernel: Kernel, width: int, seconds: float) -> str:
         return show_schedule(heuristic_schedule(device, kernel))
 
 
+def try_candidates(device: Device, kernel: Kernel, count: int) -> str:
+    """TRY=n while a kernel is built: measure the heuristic's schedule and the n - 1 neighbours with the least estimated
+    time; return the fastest, which is stored. It is the heuristic's if nothing can be measured."""
+    try:
+        found = tune_kernel(device, kernel, width=1, seconds=_TRY_S, worker=_shared, most=count - 1)
+    except (CandidateLost, CompileError) as error:
+        _log.warning("TRY: %s is not measured: %s", kernel.name, error)
+        return show_schedule(heuristic_schedule(device, kernel))
+    return show_schedule(found.schedule)
+
+
+class _Estimated(NamedTuple):
+    """A candidate with its kernel and its estimated time."""
+
+    schedule: list[Action]
+    done: UOp
+    cost_ns: float
+
+
 @dataclass(slots=True)
 class _Member:
     """A schedule in the beam, with its neighbours that were not tried yet."""
@@ -187,6 +231,7 @@ class _Member:
     schedule: list[Action]
     time_ns: float
     left: Iterator[tuple[list[Action], UOp]] | None
+    ranked: list[_Estimated] = field(default_factory=list["_Estimated"])  # of these the cheapest is measured next
 
 
 class _Search:
@@ -196,6 +241,7 @@ class _Search:
         self.device, self.kernel, self.width, self.deadline = device, kernel, max(1, width), deadline
         self.ast = merge_loops(kernel.ast)
         self.random = random.Random(kernel.ast.key)
+        self.most = 0  # candidates, if only a few are measured
         self.worker = Worker()
         self.heuristic = heuristic_schedule(device, kernel)
         self.found = Tuned(kernel, self.heuristic, 0.0, 0.0)
@@ -208,7 +254,7 @@ class _Search:
         self.consider(self.heuristic, optimized(self.ast, self.heuristic), 1.0)
         self.found.tried = 1
         before = stored_schedule(self.device, self.kernel)
-        for schedule in ([] if before is None else [parse_schedule(before)]) + [[]]:
+        for schedule in ([] if before is None else [parse_schedule(before)]) + ([] if self.most else [[]]):
             done = optimized(self.ast, schedule)
             if done is not None and done not in self.seen:
                 self.attempt(schedule, done)
@@ -216,19 +262,35 @@ class _Search:
     def steps(self) -> Iterator[None]:
         """Try one neighbour after the other."""
         while time.monotonic() < self.deadline:
-            open_members = [m for m in self.members if m.left is not None]
+            open_members = [m for m in self.members if m.left is not None or m.ranked]
             if not open_members:
                 return
             (member,) = self.random.choices(open_members, [1 / (1 + rank) for rank in range(len(open_members))])
-            step = next((s for s in member.left or () if s[1] not in self.seen), None)
-            if step is None:
-                member.left = None
-                continue
-            for _ in range(self.random.choices(range(len(_FARTHER)), _FARTHER)[0]):
-                step = next(neighbours(self.ast, step[0], self.device.target, self.random), step)
-            if step[1] not in self.seen:
-                self.attempt(*step)
+            while member.left is not None and len(member.ranked) < (_POOL if self.most else _RANKED):
+                self.rank(member)
+            if member.ranked:
+                self.attempt(*min(member.ranked, key=lambda step: step.cost_ns)[:2])
+                member.ranked = [step for step in member.ranked if step.done not in self.seen]
                 yield
+
+    def rank(self, member: _Member) -> None:
+        """Take the next neighbour of a member, or one a few steps farther, and estimate its time."""
+        step = next((s for s in member.left or () if s[1] not in self.seen), None)
+        if step is None:
+            member.left = None
+            return
+        for _ in range(self.random.choices(range(len(_FARTHER)), _FARTHER)[0]):
+            step = next(neighbours(self.ast, step[0], self.device.target, self.random), step)
+        if step[1] not in self.seen and all(step[1] is not other.done for other in member.ranked):
+            member.ranked.append(_Estimated(*step, self.estimated(step[1])))
+
+    def estimated(self, done: UOp) -> float:
+        """Return the estimated time of a candidate; infinite if it cannot be lowered."""
+        target = self.device.target
+        try:
+            return kernel_cost(lower(done, target, self.kernel.ast), target).total_ns
+        except KernmillError:
+            return math.inf
 
     def meet(self, limit_s: float) -> float:
         """Tell the worker the kernel and the schedule to beat; the time of that. The reference is the heuristic's."""

@@ -25,7 +25,6 @@ def test_a_buffer_read_twice_counts_once() -> None:
 def test_only_floats_are_flops() -> None:
     cost = estimate(only(total(data(0, 8, 16, dtype=dtypes.int32), 1)))
     assert cost.flops == 0
-    assert cost.work_ns > 0
 
 
 def test_conversions_and_selections_are_no_flops() -> None:
@@ -34,7 +33,7 @@ def test_conversions_and_selections_are_no_flops() -> None:
     assert estimate(only(chosen + 1.0)).flops == 8 * 16
 
 
-def test_what_takes_longer_is_estimated_longer() -> None:
+def test_what_takes_longer_counts_for_more() -> None:
     x = data(0, 64, 64)
     plain, costly = estimate(only(x + 1.0)), estimate(only(x.alu(Ops.EXP).alu(Ops.SIN).alu(Ops.EXP).alu(Ops.SIN)))
-    assert costly.work_ns > plain.work_ns
+    assert costly.functions > plain.functions == 0

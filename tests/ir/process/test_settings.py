@@ -82,7 +82,7 @@ def test_defaults_are_values_of_their_rows() -> None:
 def test_what_shapes_code_or_results_is_captured() -> None:
     captured = {name for name, row in SETTINGS.items() if row.is_captured}
     assert captured == {
-        "DEVICE", "OVERRIDE", "BEAM", "THREADS", "CHECK", "QUANT_ACT", "QUANT_FORM", "TARGET", "PIN", "PLACE",
+        "DEVICE", "OVERRIDE", "BEAM", "TRY", "THREADS", "CHECK", "QUANT_ACT", "QUANT_FORM", "TARGET", "PIN", "PLACE",
     }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ def test_every_pass_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
     assert "== kernel 1: sum_4x8_k8 on LLVM" in shown
     assert "-- 4. vectorize: after unrolling" in shown
     assert "schedule: vectorize i1 8" in shown
+    assert "estimate, one thread: bound by " in shown
     assert "LLVM IR: what the device's compiler is given" in shown
     assert "more lines; DEBUG=1 shows them" in shown
     assert "<expression>" not in shown

@@ -255,3 +255,33 @@ def test_beam_falls_back_to_the_heuristic(
     llvm = get_device("LLVM")
     assert search(llvm, kernel, 2, 1.0) == show_schedule(heuristic_schedule(llvm, kernel))
     assert "is not searched: the process ended (1)" in caplog.text
+
+
+def test_a_few_candidates_are_measured_at_first_use(kernel: Kernel, tmp_path: Path) -> None:
+    """TRY=3: the heuristic's schedule, and the two neighbours with the least estimated time."""
+    llvm = get_device("LLVM")
+    first = show_schedule(heuristic_schedule(llvm, kernel))
+    worker = Answers(lambda text: {"ratio": 2.0 if text == first else 0.5, "least": 1.9, "time_ns": 1000.0})
+    with Context(CACHE_DIR=str(tmp_path)):
+        found = tune_kernel(llvm, kernel, width=1, worker=worker, most=2)
+        assert found.speedup == 2.0
+        assert schedules.stored_schedule(llvm, kernel) == show_schedule(found.schedule)
+    assert len([text for text in worker.asked if text != first]) == 2
+
+
+def test_try_measures_while_a_kernel_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (kernel,) = kernels(scheduled(matmul(data(0, 19, 6), data(1, 6, 35))))
+    llvm, asked = get_device("LLVM"), list[int]()
+
+    def lost(*_: object, most: int, **__: object) -> Tuned:
+        asked.append(most)
+        raise CandidateLost("not done in 120 s")
+
+    monkeypatch.setattr(sys.modules["kernmill.runtime.programs.tune"], "tune_kernel", lost)
+    with Context(CACHE_DIR=str(tmp_path), TRY=3):
+        build(llvm, kernel)
+    assert asked == [2]
+    assert "TRY: " in caplog.text
+    assert "is not measured: not done in 120 s" in caplog.text
