@@ -258,6 +258,7 @@ class Ops:
     COPY     = Op(OpGroup.TENSOR, "x on device arg", 1)
     DETACH   = Op(OpGroup.TENSOR, "x, a constant for gradients", 1)
     CHECK    = Op(OpGroup.TENSOR, "src=(x, bad): x; realizing it fails with check_failed(arg), an IndexRangeError or LinAlgError, when the bool scalar bad is true", 2)
+    WAIT     = Op(OpGroup.TENSOR, "src=(x, others..): x, in memory; kernels that read it through this node run after the others are computed")
     ROUTINE  = Op(OpGroup.TENSOR, "arg=(name, count, batch, is interleaved, sizes..): count values that a loop program of compiler/routines computes from the sources, each in memory of its own")
     SINK     = Op(OpGroup.TENSOR, "the roots of a graph or a kernel")
 

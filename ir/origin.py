@@ -82,7 +82,7 @@ def in_run(origin: str, lines: Sequence[str | None] | None) -> str:
 
 @contextmanager
 def scope(name: str) -> Generator[None]:
-    """Name what the block computes, for profiles: `with nn.scope("attention"):`; in a module below its name."""
+    """Name what the block computes, for profiles: `with scope("attention"):`; in a module below its name."""
     outer = current_origin.suffix
     current_origin.suffix = f"{outer}.{name}" if outer.startswith(" in ") else f" in {name}"
     try:

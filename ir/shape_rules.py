@@ -38,7 +38,7 @@ def shape_of(node: UOp) -> Shape:
         case Ops.BITCAST if node.dtype.bits != node.src[0].dtype.bits and node.src[0].shape:
             shape = node.src[0].shape
             return (*shape[:-1], numel((shape[-1],)) * node.src[0].dtype.bits // node.dtype.bits)
-        case Ops.ASSIGN | Ops.CONTIGUOUS | Ops.COPY | Ops.DETACH | Ops.CHECK | Ops.BITCAST:
+        case Ops.ASSIGN | Ops.CONTIGUOUS | Ops.COPY | Ops.DETACH | Ops.CHECK | Ops.WAIT | Ops.BITCAST:
             return node.src[0].shape
     return ()
 

@@ -30,12 +30,13 @@ try:
         SettingError,
         ShapeError,
         dtypes,
+        scope,
     )
     from kernmill.ir import grow_old as _grow_old
     from kernmill.ir import lazy_exports as _lazy_exports
-    from kernmill.ir import scope as scope  # as nn.scope; architectures load no nn
 
     from . import tensor_bytes as tensor_bytes  # pickling
+    from .autocasting import autocast
     from .lazy import REFLECTED as _REFLECTED
     from .lazy import no_grad, train
     from .methods.contraction import einsum
@@ -60,6 +61,8 @@ finally:
 
 if TYPE_CHECKING:
     from . import array_api as array_api
+    from . import data as data
+    from . import distributions as distributions
     from . import fft as fft
     from . import functional as functional
     from . import linalg as linalg
@@ -90,7 +93,10 @@ __all__ = [
     "Tensor",
     "Variable",
     "array_api",
+    "autocast",
     "cat",
+    "data",
+    "distributions",
     "dtypes",
     "einsum",
     "fft",
@@ -102,6 +108,7 @@ __all__ = [
     "nn",
     "no_grad",
     "profile",
+    "scope",
     "stack",
     "train",
     "where",
@@ -125,7 +132,7 @@ def _version() -> str:
 
 
 if not TYPE_CHECKING:  # to a checker a __getattr__ is every name that there could be
-    _MODULES = ("captures", "complex_tensor", "functional", "linalg", "nn", "profiling")
+    _MODULES = ("captures", "complex_tensor", "data", "distributions", "functional", "linalg", "nn", "profiling")
     _find, __dir__ = _lazy_exports(__name__, *_MODULES, only=__all__, by_name=("array_api", "fft"))
 
     def __getattr__(name: str) -> object:

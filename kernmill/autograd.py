@@ -39,7 +39,7 @@ from kernmill.ir import (
     window,
 )
 
-from .lazy import KNOWN, accumulator, constant
+from .lazy import KNOWN, SEALED, accumulator, constant, history, sources_of
 from .methods.segments import added, is_long
 from .methods.sorting import Sortable
 
@@ -59,10 +59,10 @@ def gradient(root: UOp, grad: UOp, targets: Collection[UOp], leaves: Collection[
 
     Nodes below `leaves` are not visited.
     """
-    order = root.toposort(stop=lambda u: u in leaves or (is_stop(u) and u not in targets))
+    order = history(root, lambda u: u in leaves or (is_stop(u) and u not in targets))
     leads: set[UOp] = set()
     for node in order:
-        if node in targets or any(s in leads for s in node.src):
+        if node in targets or any(s in leads for s in sources_of(node)):
             leads.add(node)
     grads: dict[UOp, UOp] = {root: grad}
     inner = {target for target in targets if target.src}
@@ -88,7 +88,7 @@ def _propagate(
             named[node.origin] = join_origin(line, layer, "backward")
         current_origin.line = named[node.origin]
         rule, known = RULES.get(node.op), KNOWN.get(node)
-        if known and inner and _is_between(inner, node, known[0]):
+        if known and inner and node not in SEALED and _is_between(inner, node, known[0]):
             known = None
         if known and not isinstance(known[0], UOp):
             _add_parts(grads, zip(known[0], known[1](node, known[0], grads[node]), strict=True), leads)
@@ -526,7 +526,7 @@ def grad_copy(u: UOp, g: UOp) -> Grads:
 
 
 def grad_first(u: UOp, g: UOp) -> Grads:
-    return g, None
+    return g, *(None for _ in u.src[1:])
 
 
 RULES: dict[Op, Callable[[UOp, UOp], Grads]] = {
@@ -538,4 +538,5 @@ RULES: dict[Op, Callable[[UOp, UOp], Grads]] = {
     Ops.PAD: grad_pad, Ops.SHRINK: grad_shrink, Ops.STRIDE: grad_stride, Ops.WINDOW: grad_window,
     Ops.UNWINDOW: grad_unwindow, Ops.REDUCE: grad_reduce, Ops.TAKE: grad_take, Ops.ASSIGN: grad_assign,
     Ops.CONTIGUOUS: grad_stored, Ops.COPY: grad_copy, Ops.CHECK: grad_first,
+    Ops.WAIT: grad_first,
 }  # fmt: skip

@@ -166,6 +166,48 @@ REFLECTED: dict[type, Callable[[Any], Any]] = {}
 """Types of operands that are wider than any tensor, such as complex numbers: a function makes the tensor, of another
 class, that the operator is called with instead."""
 
+SEALED: weakref.WeakSet[UOp] = weakref.WeakSet()
+"""Nodes of `KNOWN` whose gradient is given by their rule alone: for `history` the nodes below are their sources."""
+
+
+def sources_of(node: UOp) -> tuple[UOp, ...]:
+    """Return the nodes that a gradient flows to from a node: of a sealed one those that its rule names."""
+    if node in SEALED and (known := KNOWN.get(node)) is not None:
+        return known[0] if isinstance(known[0], tuple) else (known[0],)
+    return node.src
+
+
+def history(root: UOp, stop: Callable[[UOp], bool] | None = None) -> list[UOp]:
+    """As `root.toposort(stop)`, along the sources of gradients (`sources_of`)."""
+    if not SEALED:
+        return root.toposort(stop)
+    order: dict[UOp, None] = {}
+    waiting = [(root, iter(() if stop is not None and stop(root) else sources_of(root)))]
+    while waiting:
+        node, sources = waiting[-1]
+        below = next((s for s in sources if s not in order), None)
+        if below is None:
+            order[node] = None
+            waiting.pop()
+        else:
+            waiting.append((below, iter(() if stop is not None and stop(below) else sources_of(below))))
+    return list(order)
+
+
+_tracing: contextvars.ContextVar[int] = contextvars.ContextVar("tracing", default=0)
+tracing_state = _tracing.get
+
+
+@contextlib.contextmanager
+def tracing() -> Generator[None]:
+    """In this block tensors may have no values: captured functions run as plain ones."""
+    token = _tracing.set(_tracing.get() + 1)
+    try:
+        yield
+    finally:
+        _tracing.reset(token)
+
+
 _alive: set[weakref.ref[Lazy]] = set()
 _track, _forget = _alive.add, _alive.discard  # functions of C: they run for every tensor
 

@@ -33,6 +33,7 @@ from kernmill.ir import (
 )
 from kernmill.runtime import buffer_node, download, realize
 
+from .autocasting import autocast_calls
 from .autograd import depends_on_no_leaf, filled, history_lost, is_stop, leads_not, leaf_written, new_grads, stepped
 from .autograd import gradient as gradient_of
 from .lazy import (
@@ -42,6 +43,7 @@ from .lazy import (
     fits,
     given_const,
     grad_state,
+    history,
     is_shared,
     keep_track,
     no_grad,
@@ -494,6 +496,7 @@ def _updating(sign: str, method: str) -> Callable[[Tensor, Operand], Tensor]:
 
 
 @trace_origins
+@autocast_calls
 @record_calls
 @with_other_names
 class Tensor(Conversions):
@@ -650,9 +653,7 @@ class Tensor(Conversions):
                 for node, ref in _leaves.items()
                 if isinstance(owner := ref(), Tensor) and owner.requires_grad
             }
-        return {
-            node: known[node] for node in self.uop.toposort(stop=lambda u: u in known or is_stop(u)) if node in known
-        }
+        return {node: known[node] for node in history(self.uop, lambda u: u in known or is_stop(u)) if node in known}
 
     def _seed(self, given: Tensor | None, call: str) -> UOp:
         if given is not None:
@@ -682,7 +683,7 @@ class Tensor(Conversions):
         flat = {node for own in nodes for node in own}
         grads = gradient_of(self.uop, self._seed(gradient, "gradient"), flat)
         if not grads.keys() >= flat:  # connected only through step functions, such as floor
-            below = self.uop.toposort(stop=lambda u: not u.dtype.is_float or (is_stop(u) and u not in flat))
+            below = history(self.uop, lambda u: not u.dtype.is_float or (is_stop(u) and u not in flat))
             grads |= {node: filled(node, 0.0) for node in below if node in flat and node not in grads}
         leads = self.requires_grad and grad_state()
         results: list[Tensor] = []

@@ -25,6 +25,7 @@ from .device import *
 from .execute import *
 from .lanes import open_lanes as open_lanes
 from .lanes import settle as settle
+from .loops import *
 from .memory import allocator as allocator
 from .memory.allocator import CachingAllocator as CachingAllocator
 from .memory.buffer import *

@@ -44,7 +44,7 @@ from .device import (
 from .failed import explained, failed_launch
 from .lanes import LaneStep, open_lanes, settle
 from .memory.allocator import Lease
-from .memory.buffer import Arena, Buffer, buffer_node
+from .memory.buffer import Arena, Buffer, Placeholder, buffer_node
 from .pins import pinned_nodes
 from .plans.families import find_plan, wants_exact
 from .plans.graph_key import STALE, GraphWalk
@@ -102,6 +102,8 @@ def upload(array: Any, dtype: DType, device: str, *, borrow: bool = False) -> UO
 def download(node: UOp) -> Any:
     """The values of a realized node as a 1-D NumPy array (bfloat16: as uint16), a view where that is possible."""
     buffer: Buffer = node.storage
+    if type(buffer) is Placeholder:
+        raise KernmillError(buffer.message)
     if current_recording() is not None:
         raise KernmillError(
             "jit: the captured function reads values (numpy(), item(), a comparison in an if). A replay would repeat "

@@ -40,7 +40,7 @@ from .watch import wants_report
 
 __all__ = [
     "HostCall", "Recording", "Replay", "call_host", "check_values", "copy_between", "current_recording",
-    "download_scalar", "is_to_be_recorded", "narrow", "recording", "rehearsal", "run_on_host",
+    "download_scalar", "is_to_be_recorded", "narrow", "recording", "recording_apart", "rehearsal", "run_on_host",
 ]  # fmt: skip
 
 
@@ -70,11 +70,13 @@ class _Check(NamedTuple):
 
 class HostCall(NamedTuple):
     """A function of the host among the launches: `function(outputs, inputs)` reads and writes 1-D NumPy arrays, the
-    values of `sources` and of `targets` (bfloat16: as uint16). It writes all values of each output."""
+    values of `sources` and of `targets` (bfloat16: as uint16). It writes all values of each output. With `on_buffers`
+    it gets the buffers themselves, and launches kernels on them."""
 
     function: Callable[[Sequence[Any], Sequence[Any]], None]
     targets: tuple[Buffer, ...]
     sources: tuple[Buffer, ...]
+    on_buffers: bool = False
 
 
 class _Walk(NamedTuple):
@@ -236,6 +238,16 @@ def recording(*, shares_numbers: bool = False) -> Generator[Recording]:
         _local.recording = None
 
 
+@contextmanager
+def recording_apart() -> Generator[Recording]:
+    """Record what this thread launches inside the block for itself, also while another recording is under way."""
+    before, _local.recording = _local.recording, Recording()
+    try:
+        yield _local.recording
+    finally:
+        _local.recording = before
+
+
 class Replay:
     """A recording that runs again; the buffers in `moving` may be others each time, of equal device, dtype and size."""
 
@@ -305,7 +317,7 @@ class Replay:
             return _Check(self.standing(step.buffer), step.message)
         if isinstance(step, HostCall):
             targets, sources = (tuple(map(self.standing, part)) for part in (step.targets, step.sources))
-            return HostCall(step.function, targets, sources)
+            return HostCall(step.function, targets, sources, step.on_buffers)
         calls = [c._replace(buffers=tuple(self.standing(b) for b in c.buffers)) for c in step.calls]
         batch = batch_of(get_device(step.device), calls)
         variables: dict[str, list[tuple[int, int]]] = {}
@@ -470,7 +482,7 @@ class Replay:
             _copy(*[self._now(b, given) for b in step[:2]], is_kept=step.is_kept, is_timed=is_timed)
         elif isinstance(step, HostCall):
             targets, sources = ([self._now(b, given) for b in part] for part in (step.targets, step.sources))
-            call_host(HostCall(step.function, tuple(targets), tuple(sources)))
+            call_host(HostCall(step.function, tuple(targets), tuple(sources), step.on_buffers))
         elif download_scalar(self._now(step.buffer, given)):
             raise check_failed(step.message)
 
@@ -544,6 +556,9 @@ def call_host(call: HostCall) -> None:
     """Run the function once all that writes its buffers is done; outputs on devices that the host cannot see are
     copied there."""
     settle()
+    if call.on_buffers:
+        call.function(call.targets, call.sources)
+        return
     inputs = [read_buffer(get_device(buffer.device), buffer) for buffer in call.sources]
     outputs: list[Any] = []
     for buffer in call.targets:
@@ -559,10 +574,14 @@ def call_host(call: HostCall) -> None:
 
 
 def run_on_host(
-    function: Callable[[Sequence[Any], Sequence[Any]], None], targets: Sequence[Buffer], sources: Sequence[Buffer]
+    function: Callable[[Sequence[Any], Sequence[Any]], None],
+    targets: Sequence[Buffer],
+    sources: Sequence[Buffer],
+    *,
+    on_buffers: bool = False,
 ) -> None:
     """Run a function of the host on buffers now, and again in each replay of a recording that is under way."""
-    call = HostCall(function, tuple(targets), tuple(sources))
+    call = HostCall(function, tuple(targets), tuple(sources), on_buffers)
     call_host(call)
     if (record := current_recording()) is not None:
         record.add_host_call(call)

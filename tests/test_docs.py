@@ -115,6 +115,7 @@ LATER_PAGES = {  # KB that later issues brought, above the 200 of the rebuilt do
     "topics/schedules": 5,
     "how-to/add-a-machine": 3,
     "README": 1,
+    "gradients: vmap, custom gradients, loops": 3,
 }
 
 

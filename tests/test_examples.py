@@ -112,6 +112,9 @@ GALLERY = {  # program: options of a tiny run, and what its last line says
     "heat": ("--size 16 --steps 40", r"after 40 steps: mean \d+\.\d{3}, centre \d+\.\d{3}"),
     "mandelbrot": ("--width 20 --rounds 5", r"inside: 0\.\d{3} of the points"),
     "spectrogram": ("--seconds 0.5", r"loudest: \d+ Hz at the start, \d+ Hz at the end; energy lost 0\.0\d\d %"),
+    "gaussian_process": ("--points 12 --steps 3", r"length \d\.\d\d, noise \d\.\d\d"),
+    "graph_attention": ("--nodes 40 --steps 2", r"40 nodes, \d+ edges: \d+\.\d% of the unseen labels, .* alone"),
+    "exchange_models": ("", r"through .* bytes of ONNX: largest difference .*|for the ONNX part: pip install .*"),
     "life": ("--size 8 --steps 8", r"after 8 steps: 5 cells, the glider is where it should be"),
 }
 

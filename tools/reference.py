@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import kernmill
-from kernmill import Tensor, nn, synonyms
+from kernmill import Tensor, distributions, nn, synonyms
 
 __all__ = ["reference"]
 
@@ -60,7 +60,9 @@ SETUP_FILES = """    >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
 """
 MODULES = {  # what users of a module call; `quant` has more for those who add a block type
-    "functional": ("Derivatives of functions", ("grad", "value_and_grad", "vjp", "jvp", "jacobian", "hessian")),
+    "functional": ("Functions of functions", ("grad", "value_and_grad", "vjp", "jvp", "jacobian", "hessian", "vmap",
+                                              "custom_gradient", "checkpoint", "scan", "while_loop", "cond")),
+    "data": ("Batches of examples", ("DataLoader", "Folder")),
     "linalg": ("Linear algebra by NumPy's names", ("norm", "matrix_norm", "vector_norm", "cond", "multi_dot", "vecdot",
                                                    "diagonal", "trace", "lstsq")),
     "complex_tensor": ("Complex tensors", ("ComplexTensor",)),
@@ -203,13 +205,21 @@ def reference() -> dict[str, str]:
     shown = examples()
     pages = _of_tensor(shown)
     functions = sorted(
-        name for name in kernmill.__all__ if name[0].islower() and name not in ("nn", "dtypes", "array_api", *MODULES)
+        name
+        for name in kernmill.__all__
+        if name[0].islower() and name not in ("nn", "dtypes", "array_api", "distributions", *MODULES)
     )
     pages["kernmill.md"] = _of_names("Functions of kernmill", "kernmill", kernmill,
                                      [*functions, "Context", "Variable"], shown)  # fmt: skip
     layers = [name for name in nn.__all__ if isinstance(getattr(nn, name), type)]
     pages["nn.md"] = _of_names("Layers", "nn", nn, layers, shown)
-    optimizers = [name for name in nn.optim.__all__ if name not in ("Group", "Optimizer")]
+    drawn = [name for name in distributions.__all__ if name != "Distribution"]
+    pages["distributions.md"] = _of_names("Probability distributions", "distributions", distributions, drawn, shown)
+    optimizers = [name for name in nn.optim.__all__ if name not in ("Group", "Optimizer", "lr_scheduler")]
+    schedules = [name for name in nn.optim.lr_scheduler.__all__ if name != "LRScheduler"]
+    pages["nn-optim-lr_scheduler.md"] = _of_names(
+        "Schedules of the rate", "nn.optim.lr_scheduler", nn.optim.lr_scheduler, schedules, shown
+    )
     pages["nn-optim.md"] = _of_names("Optimizers", "nn.optim", nn.optim, optimizers, shown)
     for prefix, (title, names) in MODULES.items():
         pages[f"{prefix.replace('.', '-')}.md"] = _documented(title, prefix, names, shown)

@@ -8,7 +8,7 @@ from kernmill.ir import OpGroup, Ops, UOp
 
 __all__ = ["data_below", "down_to_base", "memory_base"]
 
-_TRANSPARENT = frozenset({Ops.RESHAPE, Ops.DETACH, Ops.CHECK, Ops.CONTIGUOUS})
+_TRANSPARENT = frozenset({Ops.RESHAPE, Ops.DETACH, Ops.CHECK, Ops.WAIT, Ops.CONTIGUOUS})
 
 
 def down_to_base(node: UOp) -> list[UOp]:

@@ -159,7 +159,7 @@ class _Bodies:
                 return reduction(node.arg[0], src[0], self.fusion.reduce_loops[node, use])
             case Ops.ASSIGN if node not in self.targets:
                 return src[1] if node.arg is None else region_gate(node, use.indices)[0].where(src[1], src[0])
-            case Ops.TAKE | Ops.COPY | Ops.CHECK | Ops.DETACH | Ops.CONTIGUOUS | Ops.ASSIGN:
+            case Ops.TAKE | Ops.COPY | Ops.CHECK | Ops.WAIT | Ops.DETACH | Ops.CONTIGUOUS | Ops.ASSIGN:
                 return src[0]
             case Ops.CDIV | Ops.CMOD:
                 return UOp(node.op, node.dtype, (src[0], _divisor(*src)))

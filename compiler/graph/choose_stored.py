@@ -1,4 +1,4 @@
-"""Nodes that get memory whatever fusion decides: results, copies and routines with their sources, CONTIGUOUS, checks.
+"""Nodes that get memory whatever fusion decides: results, sources of copies, routines and waits, CONTIGUOUS, checks.
 
 When: before fusion, which starts from them. Tests: tests/compiler/graph/test_choose_stored.py.
 """
@@ -42,6 +42,8 @@ def choose_stored(roots: Sequence[UOp], order: Iterable[UOp]) -> StoredNodes:
             nodes.add(node)
         elif node.op is Ops.COPY:
             nodes |= {node, memory_base(node.src[0])}  # reshapes of a source have no separate memory
+        elif node.op is Ops.WAIT:
+            nodes.update(map(memory_base, node.src))
         elif node.op is Ops.ROUTINE:
             nodes |= {node, *map(memory_base, node.src)}  # it reads its sources as a whole
     return StoredNodes({node for node in nodes if node.op is not Ops.PARAM}, results, checks)

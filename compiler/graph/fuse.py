@@ -172,7 +172,7 @@ def fuse(
 def _gather_facts(order: list[UOp], stored: set[UOp]) -> dict[UOp, _Facts]:
     facts: dict[UOp, _Facts] = {}
     for node in order:
-        below = [facts[s] for s in node.src]
+        below = [facts[s] for s in (node.src[:1] if node.op is Ops.WAIT else node.src)]
         depth = max((f.depth for f in below), default=0)
         data = max((f.data for f in below), default=0)
         widest = max((f.widest for f in below), default=0)
@@ -233,7 +233,7 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
     fact = facts[node]
     if node.op.group is OpGroup.MOVEMENT:
         return node.op is Ops.PERMUTE and _is_scattered(node, uses, facts, fusion)
-    if node.op in (Ops.TAKE, Ops.DETACH) or _is_unpacked(uses, fact, fusion):
+    if node.op in (Ops.TAKE, Ops.DETACH, Ops.WAIT) or _is_unpacked(uses, fact, fusion):
         return False
     if not fact.reads and fact.cost <= _CHEAP:  # no memory inputs: indices and constants only
         return False
@@ -495,6 +495,8 @@ def _sources(node: UOp, use: Use, fusion: Fusion, facts: dict[UOp, _Facts]) -> t
             return _assigned(node, use)
         case Ops.ROUTINE:
             return ()
+        case Ops.WAIT:
+            return (use,)
         case Ops.COPY | Ops.CHECK:
             return (use, Use(use.kernel, (), use.gate))[: len(node.src)]
     return tuple(use if s.shape else Use(use.kernel, (), use.gate) for s in node.src)

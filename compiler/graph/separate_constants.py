@@ -17,7 +17,7 @@ from .place import Placed
 
 __all__ = ["separate_constants"]
 
-_SAME_VALUES = frozenset({Ops.RESHAPE, Ops.DETACH, Ops.CONTIGUOUS, Ops.CHECK})
+_SAME_VALUES = frozenset({Ops.RESHAPE, Ops.DETACH, Ops.CONTIGUOUS, Ops.CHECK, Ops.WAIT})
 
 
 def separate_constants(placed: Placed, devices: Sequence[str], default_device: str) -> Placed:

@@ -39,7 +39,8 @@ from kernmill.ir import (
 )
 from kernmill.runtime import counters, current_recording, recorder, recording, rehearsal
 
-from ..lazy import Lazy, is_grad_enabled, is_training, tracked_tensors
+from ..autocasting import autocast_state
+from ..lazy import Lazy, is_grad_enabled, is_training, tracing_state, tracked_tensors
 from ..methods.random import _generators
 from ..size import SymbolicSize
 from ..tensor import Tensor
@@ -172,7 +173,8 @@ class Jit(Generic[P, R]):
             GradientError: an argument has a history that backward() would have to go through.
             IndexRangeError: an index in a tensor is out of range, also in a replay.
         """
-        if _under_way and (current_recording() is not None or given_values()):  # inside of another captured function
+        if tracing_state() or (_under_way and (current_recording() is not None or given_values())):
+            # inside of another captured function, or of one that is traced
             return self.__kernmill_captured__(*args, **kwargs)
         with self._lock:
             if not _generators or not _has_pending():
@@ -542,7 +544,7 @@ def _flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
     if len(set(buffers)) < len(buffers):  # which share memory, and which are the same tensor
         places = [id(tensor) for tensor in tensors]
         tokens.append((*map(buffers.index, buffers), *map(places.index, places)))
-    mode = (is_grad_enabled(), is_training(), *settings_now())
+    mode = (is_grad_enabled(), is_training(), autocast_state(), *settings_now())
     key = (structure, *tokens, mode)
     return _Call(tensors, parts, key, values_of(parts.bounds))
 

@@ -13,6 +13,7 @@ from typing import Any
 from kernmill.ir import SETTINGS, Ops, active_overrides, setting
 from kernmill.runtime import is_quiet
 
+from ..autocasting import autocast_state
 from ..lazy import Lazy, grad_state, training_state
 from ..tensor import _stored
 from ..variable import Bound
@@ -69,9 +70,11 @@ class Reading:
     def settings(self) -> None:
         """The modes and settings have the values of now. Settings are looked at again in another Context."""
         self.scope |= {"grad": grad_state, "training": training_state, "overrides": active_overrides}
+        self.scope |= {"autocast": autocast_state, "half": autocast_state()}
         self.scope |= {"settings_now": settings_now, "seen": [active_overrides()]}
         self.scope |= {"quiet": [is_quiet()], "is_quiet": is_quiet}
-        self.test(f"grad() is not {grad_state()} or training() is not {training_state()}")
+        modes = f"grad() is not {grad_state()} or training() is not {training_state()}"
+        self.test(f"{modes} or autocast() is not half")
         self.lines += [
             "  if overrides() is not seen[0]:",
             f"   if settings_now() != {self.name(settings_now())}: return MISS",

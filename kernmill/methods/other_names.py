@@ -34,7 +34,7 @@ _INSTEAD: dict[str, str] = {  # their name: the replacement here
     "ptp": "x.max() - x.min()",
     "aminmax": "x.min(), x.max()", "real": "x", "conj": "x", "imag": "x.zeros_like()",
     "angle": "kernmill.ComplexTensor(x).angle()",
-    "glu": "a * b.sigmoid() with a, b = x.chunk(2, -1)", "prelu": "where(x > 0, x, weight * x)",
+    "glu": "a * b.sigmoid() with a, b = x.chunk(2, -1)", "prelu": "where(x > 0, x, weight * x), or nn.PReLU",
     "addmm": "x + a @ b", "baddbmm": "x + a @ b", "addcdiv": "x + a / b", "inner": "x.linear(y)",
     "vdot": "x.flatten() @ y.flatten()", "dist": "(x - y).norm()", "sum_to_size": "x.sum(axis, keepdim=True)",
     "index_fill": "x[index] = number", "index_put": "x[index] = y", "index_copy": "x[index] = y", "at": "x[index] = y",
@@ -59,7 +59,6 @@ _LAYERS: dict[str, str] = {
     "Softmax": "lambda x: x.softmax(-1)", "Upsample": "lambda x: x.interpolate(scale_factor=2)",
     "ModuleList": "a list", "ModuleDict": "a dict", "ParameterList": "a list",
     "Parameter": "Tensor(.., requires_grad=True)", "functional": "the methods of Tensor",
-    "Dropout2d": "x * nn.Dropout(p)(Tensor.ones(*x.shape[:2], 1, 1)) in a module",
     "CrossEntropyLoss": "predictions.cross_entropy(target)", "NLLLoss": "predictions.nll_loss(target)",
     "MSELoss": "predictions.mse_loss(target)", "L1Loss": "predictions.l1_loss(target)",
     "BCELoss": "predictions.binary_cross_entropy(target)", "KLDivLoss": "predictions.kl_div(target)",
@@ -67,17 +66,14 @@ _LAYERS: dict[str, str] = {
     "SmoothL1Loss": "predictions.smooth_l1_loss(target)", "HuberLoss": "predictions.huber_loss(target)",
     "MultiheadAttention": "nn.MultiHeadAttention(embed_dim, num_heads)", "utils": "nn.optim.clip_grad_norm",
     "LeakyReLU": "Tensor.leaky_relu", "LogSoftmax": "lambda x: x.log_softmax(-1)", "F": "the methods of Tensor",
-    "TransformerEncoderLayer": "a module of nn.MultiHeadAttention, two nn.LayerNorm and two nn.Linear",
-    "TransformerEncoder": "nn.Sequential(*layers)",
     "init": "x.assign(Tensor.glorot_uniform(*x.shape))",
     "DataParallel": "the model alone: kernels use every core",
     "MaxPool1d": "lambda x: x.unsqueeze(2).max_pool2d((1, 2)).squeeze(2)", "Buffer": "self.name = tensor",
-    "PReLU": "lambda x: where(x > 0, x, weight * x)", "GLU": "a * b.sigmoid() with a, b = x.chunk(2, -1)",
+    "GLU": "a * b.sigmoid() with a, b = x.chunk(2, -1)",
     "ZeroPad2d": "lambda x: x.pad((1, 1, 1, 1))", "ReflectionPad2d": "lambda x: x.pad((1, 1, 1, 1), mode='reflect')",
     "ReplicationPad2d": "lambda x: x.pad((1, 1, 1, 1), mode='replicate')", "Softmax2d": "lambda x: x.softmax(-3)",
     "AvgPool1d": "lambda x: x.unsqueeze(2).avg_pool2d((1, 2)).squeeze(2)",
     "AdaptiveMaxPool2d": "lambda x: x.max((-2, -1), keepdim=True) for the output size 1", "ParameterDict": "a dict",
-    "TransformerDecoderLayer": "a module of two nn.MultiHeadAttention, three nn.LayerNorm and two nn.Linear",
     "CosineSimilarity": "x.cosine_similarity(y)",
     "TripletMarginLoss": "((x - y).norm(axis=-1) - (x - z).norm(axis=-1) + margin).relu().mean()",
 }  # fmt: skip
@@ -96,11 +92,10 @@ MODULE: dict[str, str] = {
 
 
 OPTIMIZERS: dict[str, str] = {
-    **dict.fromkeys(
-        ("lr_scheduler", "LRScheduler", "LambdaLR", "StepLR", "MultiStepLR", "ExponentialLR", "CosineAnnealingLR",
-         "OneCycleLR"),
-        "optimizer.lr = .. before a step; docs/how-to/from-pytorch.md has the usual schedules",
-    ), "clip_grad_norm_": "nn.optim.clip_grad_norm",
+    **{name: f"nn.optim.lr_scheduler.{name}" for name in (
+        "LRScheduler", "LambdaLR", "StepLR", "MultiStepLR", "ExponentialLR", "CosineAnnealingLR", "OneCycleLR",
+        "ReduceLROnPlateau", "LinearLR",
+    )}, "CyclicLR": "LambdaLR, with a function of the step", "clip_grad_norm_": "nn.optim.clip_grad_norm",
     "clip_grad_value_": "p.grad = p.grad.clamp(-most, most) for each p",
 }  # fmt: skip
 
@@ -116,9 +111,8 @@ FRONT: dict[str, str] = {
     "grad": "loss.gradient(x)", "array": "Tensor(values)", "as_tensor": "Tensor(values)", "concatenate": "cat",
     "concat": "cat", "nan": "math.nan", "inf": "math.inf", "newaxis": "None", "optim": "nn.optim",
     "inference_mode": "no_grad()", "device": "with Context(DEVICE=..)", "set_grad_enabled": "no_grad()",
-    "DataLoader": "a loop: for i in range(0, len(images), 64): Tensor(images[i : i + 64])",
-    "utils": "a loop over arrays",
-    "autocast": "dtype=dtypes.bfloat16 where layers are made, or x.bfloat16()", "amp": "x.bfloat16()",
+    "DataLoader": "kernmill.data.DataLoader", "utils": "kernmill.data",
+    "amp": "kernmill.autocast(), nn.optim.GradScaler()",
     "cuda": "with Context(DEVICE='CL')", "seed": "manual_seed(1)", "random": "manual_seed(1), Tensor.rand(..)",
     "PRNGKey": "manual_seed(1)", "value_and_grad": "loss.gradient(x)", "functional": "the methods of Tensor",
     "numpy": "Tensor(values), and its methods", "FloatTensor": "Tensor(values)", "LongTensor": "Tensor(values)",

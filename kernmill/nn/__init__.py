@@ -12,6 +12,7 @@ from .layers import (
     BatchNorm1d,
     BatchNorm2d,
     BatchNorm3d,
+    Bilinear,
     Conv1d,
     Conv2d,
     Conv3d,
@@ -19,6 +20,9 @@ from .layers import (
     ConvTranspose2d,
     ConvTranspose3d,
     Dropout,
+    Dropout1d,
+    Dropout2d,
+    Dropout3d,
     Embedding,
     GroupNorm,
     InstanceNorm,
@@ -29,11 +33,19 @@ from .layers import (
     LayerNorm2d,
     Linear,
     MultiHeadAttention,
+    PReLU,
     RMSNorm,
     Sequential,
 )
-from .module import Module, scope
+from .module import Module
 from .recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
+from .transformer import (
+    Transformer,
+    TransformerDecoder,
+    TransformerDecoderLayer,
+    TransformerEncoder,
+    TransformerEncoderLayer,
+)
 
 __all__ = [
     "GRU",
@@ -43,6 +55,7 @@ __all__ = [
     "BatchNorm1d",
     "BatchNorm2d",
     "BatchNorm3d",
+    "Bilinear",
     "Conv1d",
     "Conv2d",
     "Conv3d",
@@ -50,6 +63,9 @@ __all__ = [
     "ConvTranspose2d",
     "ConvTranspose3d",
     "Dropout",
+    "Dropout1d",
+    "Dropout2d",
+    "Dropout3d",
     "Embedding",
     "GRUCell",
     "GroupNorm",
@@ -63,11 +79,16 @@ __all__ = [
     "Linear",
     "Module",
     "MultiHeadAttention",
+    "PReLU",
     "RMSNorm",
     "RNNCell",
     "Sequential",
+    "Transformer",
+    "TransformerDecoder",
+    "TransformerDecoderLayer",
+    "TransformerEncoder",
+    "TransformerEncoderLayer",
     "optim",
-    "scope",
     "state",
 ]
 

@@ -20,6 +20,7 @@ __all__ = [
     "BatchNorm1d",
     "BatchNorm2d",
     "BatchNorm3d",
+    "Bilinear",
     "Conv1d",
     "Conv2d",
     "Conv3d",
@@ -27,6 +28,9 @@ __all__ = [
     "ConvTranspose2d",
     "ConvTranspose3d",
     "Dropout",
+    "Dropout1d",
+    "Dropout2d",
+    "Dropout3d",
     "Embedding",
     "GroupNorm",
     "InstanceNorm",
@@ -37,6 +41,7 @@ __all__ = [
     "LayerNorm2d",
     "Linear",
     "MultiHeadAttention",
+    "PReLU",
     "RMSNorm",
     "Sequential",
 ]
@@ -387,6 +392,57 @@ class Dropout(Module):
 
     def _shown(self) -> str:
         return f"p={self.p}"
+
+
+class Dropout1d(Dropout):
+    """In training each channel (axis 1) of each example 0 with probability p, the others divided by 1 - p."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shapes: (batch, channels, ...) -> the same."""
+        if x.ndim < 2:
+            raise ShapeError(f"{type(self).__name__}: x of shape {show_shape(x.uop.shape)} has no channels, axis 1.")
+        kept = Tensor.ones((*x.shape[:2], *(1 for _ in x.shape[2:])), dtype=x.dtype, device=x.device)
+        return x * kept.dropout(self.p, self.training)
+
+
+Dropout2d = Dropout3d = Dropout1d
+
+
+class Bilinear(Module):
+    """x @ weight[k] @ y + bias[k] for each output k; weight of shape (out_features, in1_features, in2_features)."""
+
+    def __init__(self, in1_features: int, in2_features: int, out_features: int, bias: bool = True, *,
+                 dtype: DType = dtypes.default_float) -> None:  # fmt: skip
+        _sizes("Bilinear", in1_features=in1_features, in2_features=in2_features, out_features=out_features)
+        self.weight = _even((out_features, in1_features, in2_features), in1_features, dtype)
+        self.bias = _even((out_features,), in1_features, dtype) if bias else None
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """Shapes: (..., in1_features), (..., in2_features) -> (..., out_features)."""
+        _, first, second = self.weight.shape
+        if x.uop.shape[-1:] != (first,) or y.uop.shape[-1:] != (second,) or x.uop.shape[:-1] != y.uop.shape[:-1]:
+            raise ShapeError(
+                f"Bilinear: x of shape {show_shape(x.uop.shape)} and y of shape {show_shape(y.uop.shape)}: give "
+                f"(..., {first}) and (..., {second}), with the same axes before."
+            )
+        pairs = x.unsqueeze(-1) * y.unsqueeze(-2)
+        return pairs.flatten(-2).linear(self.weight.flatten(1), self.bias)
+
+
+class PReLU(Module):
+    """x where positive, else weight * x; one weight, or one for each channel (axis 1)."""
+
+    def __init__(self, num_parameters: int = 1, init: float = 0.25, *, dtype: DType = dtypes.default_float) -> None:
+        _sizes("PReLU", num_parameters=num_parameters)
+        self.weight = _filled((num_parameters,), init, dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shapes: any; (batch, num_parameters, ...) with several weights."""
+        count = self.weight.shape[0]
+        if count > 1 and (x.ndim < 2 or x.uop.shape[1] != count):
+            raise ShapeError(f"PReLU: x of shape {show_shape(x.uop.shape)}: axis 1 must have {count} channels.")
+        weight = self.weight.reshape((count, *(1 for _ in x.shape[2:]))) if x.ndim > 1 else self.weight
+        return x.relu() - weight * (-x).relu()
 
 
 class MultiHeadAttention(Module):

@@ -6,14 +6,14 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from kernmill.ir import FormatError, current_origin, scope, show_shape
+from kernmill.ir import FormatError, current_origin, show_shape
 
 from ..arguments import refuse, with_sentences, with_sentences_at_init
 from ..lazy import is_training
 from ..methods.other_names import MODULE, no_attribute
 from ..tensor import Tensor
 
-__all__ = ["Module", "give_values", "pending_updates", "scope"]
+__all__ = ["Module", "give_values", "pending_updates"]
 
 _places: weakref.WeakKeyDictionary[Module, tuple[weakref.ref[Any], str]] = weakref.WeakKeyDictionary()
 _updated: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()

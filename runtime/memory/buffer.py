@@ -15,7 +15,7 @@ from kernmill.ir import DType, Ops, Shape, UOp, np
 
 from .allocator import CachedBlock, Lease, finishing
 
-__all__ = ["Arena", "Buffer", "buffer_node", "drop_copies"]
+__all__ = ["Arena", "Buffer", "Placeholder", "buffer_node", "drop_copies"]
 
 _numbers = itertools.count(1)
 
@@ -154,6 +154,16 @@ def drop_copies() -> None:
 
 
 finishing.append(drop_copies)
+
+
+class Placeholder(Buffer):
+    """The argument of a function that is traced: no memory. Whoever computes from it gets the error `message`."""
+
+    __slots__ = ("message",)
+
+    def __init__(self, device: str, dtype: DType, numel: int, message: str) -> None:
+        super().__init__(device, dtype, numel, None, 0, is_borrowed=True)
+        self.message = message
 
 
 class Arena(Buffer):

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 from kernmill.ir import DType, Given, KernmillError, Ops, UOp, dtypes
 
 from ..device import default_device
-from ..memory.buffer import Buffer
+from ..memory.buffer import Buffer, Placeholder
 from .views import opened
 
 __all__ = ["NUMBER_DTYPES", "STALE", "GraphWalk", "Structure", "is_form", "is_number"]
@@ -139,6 +139,8 @@ class GraphWalk:
                 "this expression needs the old value of a tensor that was overwritten in place. "
                 "Realize the expression before assigning, or keep the old values with .clone()."
             )
+        if type(storage) is Placeholder:
+            raise KernmillError(storage.message)
         self.leaves.append(node)
         self.storages.append(storage)
         return len(self.leaves) - 1, node.dtype, node.shape, storage.numel

@@ -267,6 +267,7 @@ OTHERS: dict[Op, str] = {
     **dict.fromkeys(OF_KERNELS, "what kernels are made of: tests/compiler/"),
     Ops.BARRIER: "work-items wait for each other: tests/compiler/kernel/test_distribute_work_items.py",
     Ops.MMA: "tests/devices/test_tiles.py",
+    Ops.WAIT: "an order: tests/compiler/graph/test_order_kernels.py, tests/kernmill/functional/test_custom.py",
     Ops.ROUTINE: "tests/compiler/routines/ and tests/kernmill/test_linalg.py",
     Ops.PREFETCH: "changes nothing: tests/compiler/lower/test_insert_prefetches.py",
 }  # fmt: skip

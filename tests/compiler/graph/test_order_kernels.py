@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from kernmill.ir import Copy, Kernel, Ops, UOp, assign, expand
 from tests.compiler.graph.drafts import draft_after
-from tests.compiler.kernels import data, matmul, relu, total
+from tests.compiler.kernels import F32, data, kernels, matmul, relu, scheduled, total
 
 X = data(0, 4, 4)
 
@@ -46,3 +46,29 @@ def test_a_copy_is_an_item_and_nothing_is_launched_for_no_values() -> None:
     copy = UOp(Ops.COPY, X.dtype, (relu(X),), "CL")
     assert any(isinstance(item, Copy) for item in draft_after("order_kernels", copy + 1.0).ordered.items)
     assert draft_after("order_kernels", expand(data(0, 1, 4), (0, 4)) + 1.0).ordered.items == []
+
+
+def test_the_last_reader_of_a_large_value_runs_at_once() -> None:
+    value, sums = data(0, 8, 8), list[UOp]()
+    for slot in range(1, 5):
+        value = matmul(value, data(slot, 8, 8))
+        sums.append(total(value, 0, 1))
+    order = kernels(scheduled(value, *sums))
+    places = {kernel.outputs[0]: place for place, kernel in enumerate(order)}
+    found = [place for place, kernel in enumerate(order) if "1_k8x8" in kernel.name]
+    assert len(order) == 8
+    for place in found[:-1]:  # right after the layer that is the other reader
+        read = next(n for n in order[place].buffers if n in places and n not in order[place].outputs)
+        assert order[place - 1].buffers.count(read) == 1
+
+
+def test_readers_through_a_wait_run_later_and_read_the_same_memory() -> None:
+    x = data(0, 8, 8)
+    late = matmul(x, data(1, 8, 4))
+    at_once = matmul(x, data(2, 8, 8))
+    waiting = matmul(UOp(Ops.WAIT, F32, (x, late)), data(2, 8, 8))
+    before = kernels(scheduled(at_once, late))
+    after = kernels(scheduled(waiting, late))
+    assert [kernel.name for kernel in before] == ["sum_8x8_k8", "sum_8x4_k8"]
+    assert [kernel.name for kernel in after] == ["sum_8x4_k8", "sum_8x8_k8"]
+    assert before[0].ast is after[1].ast

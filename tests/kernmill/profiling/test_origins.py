@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernmill import Context, Tensor, jit, nn, profile
+from kernmill import Context, Tensor, jit, nn, profile, scope
 from kernmill.ir import split_origin
 from kernmill.nn import optim
 from kernmill.profiling import Profile
@@ -96,9 +96,9 @@ def test_a_layer_that_fails_leaves_no_name_behind() -> None:
 
 
 def test_a_block_has_a_name() -> None:
-    with nn.scope("attention"):
+    with scope("attention"):
         first = Tensor.ones(1, 4) * 2
-        with nn.scope("out"):
+        with scope("out"):
             second = first * 3
     assert split_origin(first.uop.origin)[1] == "attention"
     assert split_origin(second.uop.origin)[1] == "attention.out"

@@ -1,8 +1,4 @@
-"""Derivatives of functions: `grad`, `value_and_grad`, `vjp`, `jvp`, `jacobian`, `hessian`, as JAX names them.
-
-An argument is a tensor, or a dict, list or tuple of tensors; results have its form. They are graphs, so these functions
-can be nested, used under `jit`, and followed by `backward()`.
-"""
+"""Derivatives of functions: `grad`, `value_and_grad`, `vjp`, `jvp`, `jacobian`, `hessian`."""
 
 from __future__ import annotations
 
@@ -10,10 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kernmill.ir import DTypeError, GradientError, ShapeError, show_shape
+from kernmill.ir import GradientError, ShapeError, show_shape
 
-from .methods.movement import stack
-from .tensor import Tensor
+from ..lazy import history
+from ..methods.movement import stack
+from ..tensor import Tensor
+from .trees import replaced, tensors_in
 
 __all__ = ["grad", "hessian", "jacobian", "jvp", "value_and_grad", "vjp"]
 
@@ -53,7 +51,7 @@ def value_and_grad(function: Callable[..., Any], argnums: Argnums = 0, *, has_au
                 f"grad: the function returns {shown} instead of one number. Reduce it, or use jacobian."
             )
         found = iter(_gradients(loss, targets, None))
-        results = tuple(_replaced(arguments[i], found) for i in chosen)
+        results = tuple(replaced(arguments[i], found) for i in chosen)
         return value, results[0] if isinstance(argnums, int) else results
 
     return value_and_gradient
@@ -63,14 +61,14 @@ def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any
     """Return the value, and a function from gradients of the value to those of the arguments."""
     given, targets = _with_targets(primals, range(len(primals)), "vjp")
     value = function(*given)
-    outputs = _leaves(value, "vjp")
+    outputs = tensors_in(value, "vjp")
 
     def pull(gradients: Any) -> tuple[Any, ...]:
-        seeds = _leaves(gradients, "vjp")
+        seeds = tensors_in(gradients, "vjp")
         _same_shapes("vjp", "gradients", seeds, outputs)
         parts = [_gradients(y, targets, seed) for y, seed in zip(outputs, seeds, strict=True)]
         found = iter([_added(column) for column in zip(*parts, strict=True)])
-        return tuple(_replaced(p, found) for p in primals)
+        return tuple(replaced(p, found) for p in primals)
 
     return value, pull
 
@@ -78,11 +76,11 @@ def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any
 def jvp(function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
     """Return the value, and its derivative in the direction of the tangents."""
     given, targets = _with_targets(primals, range(len(primals)), "jvp")
-    directions = [t for tangent in tangents for t in _leaves(tangent, "jvp")]
+    directions = [t for tangent in tangents for t in tensors_in(tangent, "jvp")]
     _same_shapes("jvp", "tangents", directions, targets)
     value = function(*given)
-    found = iter([_derivative(y, targets, directions) for y in _leaves(value, "jvp")])
-    return value, _replaced(value, found)
+    found = iter([_derivative(y, targets, directions) for y in tensors_in(value, "jvp")])
+    return value, replaced(value, found)
 
 
 def _derivative(y: Tensor, targets: Sequence[Tensor], directions: Sequence[Tensor]) -> Tensor:
@@ -116,10 +114,10 @@ def jacobian(function: Callable[..., Any], argnums: Argnums = 0) -> Callable[...
                 for k, t in enumerate(targets)
             ]  # fmt: skip
             parts = iter(columns)
-            results = tuple(_replaced(arguments[i], parts) for i in chosen)
+            results = tuple(replaced(arguments[i], parts) for i in chosen)
             return results[0] if isinstance(argnums, int) else results
 
-        return _replaced(value, iter([rows(y) for y in _leaves(value, "jacobian")]))
+        return replaced(value, iter([rows(y) for y in tensors_in(value, "jacobian")]))
 
     return jacobian_of
 
@@ -130,36 +128,15 @@ def hessian(function: Callable[..., Any], argnums: int = 0) -> Callable[..., Any
 
 
 # --- arguments -------------------------------------------------------------------------------------------------------
-def _leaves(value: Any, call: str) -> list[Tensor]:
-    """The tensors of a value, in order."""
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, dict):
-        return [leaf for part in value.values() for leaf in _leaves(part, call)]
-    if isinstance(value, (list, tuple)):
-        return [leaf for part in value for leaf in _leaves(part, call)]
-    raise DTypeError(f"{call}: a {type(value).__name__} has no gradient. Give tensors, in dicts, lists and tuples.")
-
-
-def _replaced(value: Any, new: Any) -> Any:
-    """The value with the next of `new` for each tensor."""
-    if isinstance(value, Tensor):
-        return next(new)
-    if isinstance(value, dict):
-        return {key: _replaced(part, new) for key, part in value.items()}
-    parts = [_replaced(part, new) for part in value]
-    return parts if isinstance(value, list) else tuple(parts)
-
-
 def _with_targets(arguments: Sequence[Any], chosen: Sequence[int], call: str) -> tuple[list[Any], list[Tensor]]:
     """The arguments with variables for all tensors of the chosen ones, and these variables."""
     if bad := [i for i in chosen if not 0 <= i < len(arguments)]:
         raise ShapeError(f"{call}: argument {bad[0]} of {len(arguments)} does not exist. Count from 0.")
     given, targets = list(arguments), list[Tensor]()
     for i in chosen:
-        own = [t if t.requires_grad else t.detach().requires_grad_() for t in _leaves(arguments[i], call)]
+        own = [t if t.requires_grad else t.detach().requires_grad_() for t in tensors_in(arguments[i], call)]
         targets += own
-        given[i] = _replaced(arguments[i], iter(own))
+        given[i] = replaced(arguments[i], iter(own))
     return given, targets
 
 
@@ -170,7 +147,7 @@ def _same_shapes(call: str, what: str, given: Sequence[Tensor], wanted: Sequence
 
 
 def _depends(y: Tensor, target: Tensor) -> bool:
-    return not {target.uop}.isdisjoint(y.uop.toposort())
+    return not {target.uop}.isdisjoint(history(y.uop))
 
 
 def _gradients(y: Tensor, targets: Sequence[Tensor], seed: Tensor | None) -> list[Tensor]:

@@ -16,14 +16,18 @@ from typing import TYPE_CHECKING, Any
 from kernmill.ir import DType, GradientError, IndexRangeError, SettingError, UOp, current_origin, dtypes, show_shape
 from kernmill.runtime import is_to_be_recorded
 
-from ..arguments import with_sentences, with_sentences_at_init
-from ..captures import jit
-from ..lazy import no_grad, tracked_tensors
-from ..methods.other_names import OPTIMIZER, OPTIMIZERS, named_in, no_attribute
-from ..tensor import Tensor
-from .module import give_values, pending_updates
+from ...arguments import with_sentences, with_sentences_at_init
+from ...captures import jit
+from ...lazy import no_grad, tracked_tensors
+from ...methods.elementwise import where
+from ...methods.other_names import OPTIMIZER, no_attribute
+from ...tensor import Tensor
+from ..module import give_values, pending_updates
 
-__all__ = ["SGD", "Adagrad", "Adam", "AdamW", "Group", "Optimizer", "RMSprop", "clip_grad_norm"]
+__all__ = [
+    "SGD", "Adagrad", "Adam", "AdamW", "Group", "Optimizer", "Parameters", "RMSprop", "at_least_zero", "clip_grad_norm",
+    "decayed", "numbered", "one_minus_power",
+]  # fmt: skip
 
 _ORDINARY = 3  # steps, the last of which is captured, so that a program of one step captures nothing
 _MOST_CAPTURES = 3  # of an update; a program in which something else changes each time has no use for more
@@ -41,10 +45,11 @@ class Group:
         self._name = name
         self._is_shared = False  # the tensor of the rate, with other groups
         if not isinstance(lr, Tensor):
-            _at_least_zero(name, lr=lr)
+            at_least_zero(name, lr=lr)
+        self._first_rate: float | None = None  # before the first schedule (schedules.py)
         self._lr = _rate(name, lr) if isinstance(lr, Tensor) else Tensor([float(lr)], dtypes.float32).reshape(())
         if weight_decay is not None:
-            _at_least_zero(name, weight_decay=weight_decay)
+            at_least_zero(name, weight_decay=weight_decay)
         self.parameters, self.weight_decay = parameters, weight_decay
 
     @property
@@ -59,7 +64,7 @@ class Group:
         if isinstance(value, Tensor):
             self._lr.assign(_rate(self._name, value).reshape(self._lr.shape)).realize()
             return
-        _at_least_zero(self._name, lr=value)
+        at_least_zero(self._name, lr=value)
         # in memory: a number would be part of the kernel, and each rate a different kernel
         self._lr.replace(Tensor([float(value)], self._lr.dtype, self._lr.device).reshape(self._lr.shape))
 
@@ -82,6 +87,7 @@ class Optimizer:
     """
 
     weight_decay: float = 0.0
+    _is_unscaled = False  # a GradScaler has divided the gradients (scaler.py)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -128,12 +134,13 @@ class Optimizer:
         for parameter in self.parameters:
             parameter.grad = None
 
-    def step(self, *also: Tensor) -> None:
+    def step(self, *also: Tensor, only_if: Tensor | None = None) -> None:
         """Update each parameter that has a gradient.
 
         The loss of backward() is computed together with the step, and so is `also`. So are intermediates of the loss
         and of the gradients, such as the output of the model and the norm of clipping. Pass other tensors that you want
-        to read: computed later, they would need the old parameters.
+        to read: computed later, they would need the old parameters. Where `only_if`, a bool tensor, is False, nothing
+        changes.
 
         Raises:
             GradientError: no parameter has a gradient.
@@ -149,7 +156,7 @@ class Optimizer:
         for parameter in self.parameters:
             parameter._roots = ()
         everything = [*grads, *pending_updates(), *along, *roots.values(), *also]
-        is_captured = self._is_repeated(moving)
+        is_captured = only_if is None and self._is_repeated(moving)
         if is_captured:
             try:
                 everything[0].realize(*everything[1:])
@@ -158,7 +165,7 @@ class Optimizer:
         if is_captured:
             self._captured([grad.detach() for grad in grads])
         else:
-            everything = [*self._updated(moving, grads), *everything]
+            everything = [*self._updated(moving, grads, only_if), *everything]
             everything[0].realize(*everything[1:])
         for root in roots.values():
             root._let_go(self.parameters)
@@ -166,7 +173,11 @@ class Optimizer:
     def _is_repeated(self, moving: Sequence[int]) -> bool:
         """True for a step like several before it, outside of `jit`: its update is captured, since a graph of every
         parameter takes longer to build than to compute. Subclasses from elsewhere may do more than compute."""
-        if type(self).__module__ != __name__ or is_to_be_recorded() or len(moving) < len(self.parameters):
+        if (
+            not type(self).__module__.startswith(str(__package__))
+            or is_to_be_recorded()
+            or len(moving) < len(self.parameters)
+        ):
             return False
         count = _ordinary[self] = min(_ordinary.get(self, 0) + 1, _ORDINARY)
         return count == _ORDINARY and self._captured.cache_info().captures <= _MOST_CAPTURES
@@ -176,16 +187,25 @@ class Optimizer:
         """Update all parameters."""
         self._updated(range(len(grads)), grads)
 
-    def _updated(self, moving: Sequence[int], grads: Sequence[Tensor]) -> list[Tensor]:
+    def _updated(self, moving: Sequence[int], grads: Sequence[Tensor], only_if: Tensor | None = None) -> list[Tensor]:
         """Assign these parameters their next values; return all tensors that change."""
         self._once.clear()
+        before = [] if only_if is None else [(t, Tensor._make(t.uop, t._device)) for t in self._changing(moving)]
         with no_grad():
             changed = self._before(moving)
             for i, grad in zip(moving, grads, strict=True):
                 with _updating(self.parameters[i], i):
                     changed += self._move(i, self.parameters[i], grad.detach())
+            for tensor, old in before:
+                assert only_if is not None
+                flag = only_if.to(tensor.device).expand(tensor.shape)
+                tensor.assign(where(flag, tensor.detach(), old))
         self._once.clear()
         return [*changed, *(self.parameters[i] for i in moving)]
+
+    def _changing(self, moving: Sequence[int]) -> list[Tensor]:
+        """The tensors that a step changes."""
+        return [*(self.parameters[i] for i in moving), *self.state()]
 
     def state(self) -> list[Tensor]:
         """Return every tensor that a step changes in addition to the parameters."""
@@ -197,7 +217,7 @@ class Optimizer:
         They are the optimizer's own tensors, as a module's are: later steps change them. Momentum, betas and the like
         are arguments of the constructor, and not included.
         """
-        return {**self._rates(), **self._named()}
+        return {**self._rates(), **self._named_state()}
 
     @with_sentences
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -217,7 +237,7 @@ class Optimizer:
         remedy = "Make the optimizer with the options of the saved one, and the same parameters in the same order."
         give_values(self, own, given, remedy)
 
-    def _named(self) -> dict[str, Tensor]:
+    def _named_state(self) -> dict[str, Tensor]:
         """Return the tensors of `state` by name; the number of steps once, for any number of devices."""
         return {}
 
@@ -243,7 +263,7 @@ class Optimizer:
 
     def _zeros(self) -> list[Tensor]:
         """Return a tensor of zeros for each parameter, in a separate buffer."""
-        return [_zeros(p.shape, p.dtype, p.device) for p in self.parameters]
+        return [zeros(p.shape, p.dtype, p.device) for p in self.parameters]
 
 
 class SGD(Optimizer):
@@ -252,7 +272,7 @@ class SGD(Optimizer):
     def __init__(self, parameters: Parameters, lr: float | Tensor = 1e-3, momentum: float = 0.0,
                  weight_decay: float = 0.0, nesterov: bool = False) -> None:  # fmt: skip
         super().__init__(parameters, lr)
-        _at_least_zero("SGD", momentum=momentum, weight_decay=weight_decay)
+        at_least_zero("SGD", momentum=momentum, weight_decay=weight_decay)
         if nesterov and not momentum:
             raise SettingError("SGD: nesterov=True without momentum. Give a momentum, such as 0.9.")
         self.momentum, self.weight_decay, self.nesterov = momentum, weight_decay, nesterov
@@ -262,12 +282,12 @@ class SGD(Optimizer):
         """The velocities."""
         return self.velocity
 
-    def _named(self) -> dict[str, Tensor]:
-        return _numbered(velocity=self.velocity)
+    def _named_state(self) -> dict[str, Tensor]:
+        return numbered(velocity=self.velocity)
 
     def _move(self, i: int, parameter: Tensor, grad: Tensor) -> list[Tensor]:
         now = parameter.detach()
-        grad = _decayed(grad, now, self._decay(i))
+        grad = decayed(grad, now, self._decay(i))
         changed = []
         if self.momentum:
             velocity = self.velocity[i].detach() * self.momentum + grad
@@ -291,14 +311,14 @@ class Adam(Optimizer):
                  weight_decay: float = 0.0) -> None:  # fmt: skip
         super().__init__(parameters, lr)
         name = type(self).__name__
-        _at_least_zero(name, eps=eps, weight_decay=weight_decay)
+        at_least_zero(name, eps=eps, weight_decay=weight_decay)
         is_pair = isinstance(betas, Collection) and len(betas) == 2
         if not is_pair or not all(isinstance(beta, (int, float, Real)) and 0 <= beta < 1 for beta in betas):
             raise SettingError(f"{name}: betas={betas!r}. Give two numbers from 0 to below 1, such as (0.9, 0.999).")
         self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
         self.mean, self.square = self._zeros(), self._zeros()
         self.steps = {
-            place: _zeros((1,), dtypes.int32, place) for place in dict.fromkeys(p.device for p in self.parameters)
+            place: zeros((1,), dtypes.int32, place) for place in dict.fromkeys(p.device for p in self.parameters)
         }
         self.missed: Tensor | None = None  # of each parameter: the number of steps without a gradient, if there are any
         self._late: frozenset[int] = frozenset()  # parameters that missed some
@@ -321,14 +341,14 @@ class Adam(Optimizer):
             self._late = frozenset(i for i, count in enumerate(self.missed.tolist()) if count)
 
     def _counts(self) -> Tensor:
-        return _zeros((len(self.parameters),), dtypes.int32, self.parameters[0].device)
+        return zeros((len(self.parameters),), dtypes.int32, self.parameters[0].device)
 
     def _own_missed(self) -> dict[str, Tensor]:
         return {} if self.missed is None else {"missed": self.missed}
 
-    def _named(self) -> dict[str, Tensor]:
+    def _named_state(self) -> dict[str, Tensor]:
         steps = next(iter(self.steps.values()))
-        return {"steps": steps, **self._own_missed(), **_numbered(mean=self.mean, square=self.square)}
+        return {"steps": steps, **self._own_missed(), **numbered(mean=self.mean, square=self.square)}
 
     def _before(self, moving: Sequence[int]) -> list[Tensor]:
         for steps in self.steps.values():
@@ -346,7 +366,7 @@ class Adam(Optimizer):
         if self.is_decoupled:
             now = now * (1 - self._rate(i) * self._decay(i)) if self._decay(i) else now
         else:
-            grad = _decayed(grad, now, self._decay(i))
+            grad = decayed(grad, now, self._decay(i))
         first, second = self.betas
         self.mean[i].assign(self.mean[i].detach() * first + grad * (1 - first))
         self.square[i].assign(self.square[i].detach() * second + grad * grad * (1 - second))
@@ -355,6 +375,14 @@ class Adam(Optimizer):
         parameter.assign(now - rate * (mean / (square.sqrt() * root + self.eps)))
         return [self.mean[i], self.square[i]]
 
+    def _steps_of(self, i: int) -> Tensor:
+        """The number of steps of a parameter, this one included, as float32."""
+        parameter = self.parameters[i]
+        steps = self.steps[parameter.device].detach().reshape(())
+        if i in self._late and self.missed is not None:  # its own number of steps
+            steps = steps - self.missed.detach()[i].to(parameter.device)
+        return steps.float()
+
     def _corrected(self, i: int) -> tuple[Tensor, Tensor]:
         """Return the rate divided by the first correction, and the root of the second's inverse: no element needs a
         division. Both are computed once for all parameters of a group, dtype and device that took every step."""
@@ -362,12 +390,9 @@ class Adam(Optimizer):
         key = id(self._group[i]), parameter.dtype, parameter.device, i if is_late else -1
         if key not in self._once:
             first, second = self.betas
-            steps = self.steps[parameter.device].detach().reshape(())
-            if is_late and self.missed is not None:  # its own number of steps
-                steps = steps - self.missed.detach()[i].to(parameter.device)
-            steps = steps.float()
-            rate = self._rate(i) / _one_minus_power(first, steps).cast(parameter.dtype)
-            self._once[key] = rate, _one_minus_power(second, steps).rsqrt().cast(parameter.dtype)
+            steps = self._steps_of(i)
+            rate = self._rate(i) / one_minus_power(first, steps).cast(parameter.dtype)
+            self._once[key] = rate, one_minus_power(second, steps).rsqrt().cast(parameter.dtype)
         found: tuple[Tensor, Tensor] = self._once[key]
         return found
 
@@ -395,7 +420,7 @@ class RMSprop(Optimizer):
     def __init__(self, parameters: Parameters, lr: float | Tensor = 1e-2, alpha: float = 0.99, eps: float = 1e-8,
                  weight_decay: float = 0.0, momentum: float = 0.0) -> None:  # fmt: skip
         super().__init__(parameters, lr)
-        _at_least_zero("RMSprop", alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum)
+        at_least_zero("RMSprop", alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum)
         self.alpha, self.eps, self.weight_decay, self.momentum = alpha, eps, weight_decay, momentum
         self.square, self.velocity = self._zeros(), self._zeros() if momentum else []
 
@@ -403,12 +428,12 @@ class RMSprop(Optimizer):
         """The running means of the squares of gradients, and the velocities."""
         return [*self.square, *self.velocity]
 
-    def _named(self) -> dict[str, Tensor]:
-        return _numbered(square=self.square, velocity=self.velocity)
+    def _named_state(self) -> dict[str, Tensor]:
+        return numbered(square=self.square, velocity=self.velocity)
 
     def _move(self, i: int, parameter: Tensor, grad: Tensor) -> list[Tensor]:
         now = parameter.detach()
-        grad = _decayed(grad, now, self._decay(i))
+        grad = decayed(grad, now, self._decay(i))
         changed = [self.square[i].assign(self.square[i].detach() * self.alpha + grad * grad * (1 - self.alpha))]
         move = grad / (self.square[i].detach().sqrt() + self.eps)
         if self.momentum:
@@ -428,7 +453,7 @@ class Adagrad(Optimizer):
                  initial_accumulator_value: float = 0.0, eps: float = 1e-10) -> None:  # fmt: skip
         super().__init__(parameters, lr)
         start = initial_accumulator_value
-        _at_least_zero("Adagrad", weight_decay=weight_decay, initial_accumulator_value=start, eps=eps)
+        at_least_zero("Adagrad", weight_decay=weight_decay, initial_accumulator_value=start, eps=eps)
         self.weight_decay, self.eps = weight_decay, eps
         self.square = self._zeros()
         if start:
@@ -438,12 +463,12 @@ class Adagrad(Optimizer):
         """Return the sums of the squares of gradients."""
         return self.square
 
-    def _named(self) -> dict[str, Tensor]:
-        return _numbered(square=self.square)
+    def _named_state(self) -> dict[str, Tensor]:
+        return numbered(square=self.square)
 
     def _move(self, i: int, parameter: Tensor, grad: Tensor) -> list[Tensor]:
         now = parameter.detach()
-        grad = _decayed(grad, now, self._decay(i))
+        grad = decayed(grad, now, self._decay(i))
         self.square[i].assign(self.square[i].detach() + grad * grad)
         parameter.assign(now - self._rate(i) * (grad / (self.square[i].detach().sqrt() + self.eps)))
         return [self.square[i]]
@@ -460,7 +485,7 @@ def _on_the_way(parameters: Iterable[Tensor], roots: Iterable[Tensor]) -> list[T
     return [t for _, t in tracked_tensors() if t.uop in found and isinstance(t, Tensor) and not t.is_realized]
 
 
-def _decayed(grad: Tensor, now: Tensor, weight_decay: float) -> Tensor:
+def decayed(grad: Tensor, now: Tensor, weight_decay: float) -> Tensor:
     """The gradient with that of a penalty on large parameters."""
     return grad + now * weight_decay if weight_decay else grad
 
@@ -475,7 +500,7 @@ def clip_grad_norm(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
     moving = [p for p in parameters if p.grad is not None]
     if not moving:
         raise GradientError("clip_grad_norm: no parameter has a gradient. Call backward() on the loss first.")
-    _at_least_zero("clip_grad_norm", max_norm=max_norm)
+    at_least_zero("clip_grad_norm", max_norm=max_norm)
     with no_grad():
         squares = [grad.detach().square().sum().reshape(()) for p in moving if (grad := p.grad) is not None]
         total = squares[0]
@@ -504,17 +529,17 @@ def _rate(name: str, lr: Tensor) -> Tensor:
     return lr
 
 
-def _numbered(**lists: Sequence[Tensor]) -> dict[str, Tensor]:
+def numbered(**lists: Sequence[Tensor]) -> dict[str, Tensor]:
     """`name.0`, `name.1`, ...: one for each parameter."""
     return {f"{name}.{i}": tensor for name, tensors in lists.items() for i, tensor in enumerate(tensors)}
 
 
-def _one_minus_power(beta: float, steps: Tensor) -> Tensor:
+def one_minus_power(beta: float, steps: Tensor) -> Tensor:
     """1 - beta ** steps, exact to float32 also where beta ** steps is near 1."""
     return -(steps * math.log(beta)).expm1() if beta else steps * 0 + 1
 
 
-def _zeros(shape: Sequence[int], dtype: DType, device: str) -> Tensor:
+def zeros(shape: Sequence[int], dtype: DType, device: str) -> Tensor:
     import numpy as np
 
     return Tensor(np.zeros(tuple(shape), np.float32), dtype, device)
@@ -566,15 +591,8 @@ def _checked(name: str, found: list[Tensor]) -> list[Tensor]:
     return found
 
 
-def _at_least_zero(name: str, **values: float) -> None:
+def at_least_zero(name: str, **values: float) -> None:
+    """Raise SettingError for a value that is not a number, or below 0."""
     for word, value in values.items():
         if not isinstance(value, (int, float, Real)) or not 0 <= value < math.inf:
             raise SettingError(f"{name}: {word}={value!r}. Give a number, 0 or more.")
-
-
-if not TYPE_CHECKING:  # to a checker it would be every name that there could be
-
-    def __getattr__(name: str) -> Any:
-        """Raise the error for an unknown optimizer, with the replacement of another library's name."""
-        text, hint = f"module {__name__!r} has no attribute {name!r}", named_in(OPTIMIZERS, name)
-        raise AttributeError(f"{text}.{hint}" if hint else text, name=name)

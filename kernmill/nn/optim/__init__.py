@@ -1,0 +1,38 @@
+"""Optimizers, and schedules of their rates."""
+
+from typing import TYPE_CHECKING as _CHECKING
+from typing import Any as _Any
+
+from ...methods.other_names import OPTIMIZERS as _OPTIMIZERS
+from ...methods.other_names import named_in as _named_in
+from . import lr_scheduler as lr_scheduler
+from .adaptive import LAMB, Adadelta, Adamax, Lion, Muon, NAdam, RAdam
+from .base import SGD, Adagrad, Adam, AdamW, Group, Optimizer, RMSprop, clip_grad_norm
+from .scaler import GradScaler
+
+__all__ = [
+    "LAMB",
+    "SGD",
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "GradScaler",
+    "Group",
+    "Lion",
+    "Muon",
+    "NAdam",
+    "Optimizer",
+    "RAdam",
+    "RMSprop",
+    "clip_grad_norm",
+    "lr_scheduler",
+]
+
+if not _CHECKING:  # to a checker it would be every name that there could be
+
+    def __getattr__(name: str) -> _Any:
+        """Raise the error for an unknown optimizer, with the replacement of another library's name."""
+        text, hint = f"module {__name__!r} has no attribute {name!r}", _named_in(_OPTIMIZERS, name)
+        raise AttributeError(f"{text}.{hint}" if hint else text, name=name)
