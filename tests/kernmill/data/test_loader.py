@@ -113,7 +113,7 @@ def test_threads_end_with_the_loop() -> None:
 
 def test_ctrl_c_ends_a_program_whose_items_hang() -> None:
     program = """
-        import _thread, threading
+        import _thread, signal, threading
         from kernmill.data import DataLoader
 
         class Hangs:
@@ -124,6 +124,7 @@ def test_ctrl_c_ends_a_program_whose_items_hang() -> None:
                 threading.Timer(0.2, _thread.interrupt_main).start()
                 threading.Event().wait()
 
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in the background
         try:
             list(DataLoader(Hangs(), 2, workers=2))
         except KeyboardInterrupt:
