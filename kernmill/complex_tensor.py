@@ -287,8 +287,8 @@ def _planes(data: Any, imag: Any, device: str | None, asked: DType | None) -> tu
     is_narrow = is_weak or array.dtype.itemsize < 5 or array.dtype == np.complex64
     plane = asked or (dtypes.float32 if is_narrow else dtypes.float64)
     with np.errstate(over="ignore"):
-        array = array.astype(complex_of(plane).name)
-    parts = [Tensor(np.array(part, order="C"), device=device) for part in (array.real, array.imag)]
+        wide: Any = array.astype(complex_of(plane).name)
+    parts = [Tensor(np.array(part, order="C"), device=device) for part in (wide.real, wide.imag)]
     return parts[0], parts[1]
 
 

@@ -79,10 +79,8 @@ def _chirp(n: int, size: int, dtype: DType, device: str) -> tuple[ComplexTensor,
     kernel = np.zeros(size, complex)
     kernel[:n] = wave.conj()
     kernel[size - n + 1 :] = wave[1:].conj()[::-1]
-    made = [
-        ComplexTensor(*[Tensor(p.astype(dtype.name), device=device) for p in (w.real, w.imag)])
-        for w in (wave, np.fft.fft(kernel))
-    ]
+    both: tuple[Any, Any] = (wave, np.fft.fft(kernel))
+    made = [ComplexTensor(*[Tensor(p.astype(dtype.name), device=device) for p in (w.real, w.imag)]) for w in both]
     return made[0], made[1]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kernmill.ir import DTypeError, dtypes
@@ -34,7 +34,7 @@ _BINARY = {
     "nextafter": "nextafter",
 }  # fmt: skip
 
-__all__ = ["clip", "conj", "imag", "positive", "real", "round", "where", *_UNARY, *_OPERATORS, *_BINARY]
+__all__ = ["clip", "conj", "imag", "positive", "real", "round", "where", *_UNARY, *_OPERATORS, *_BINARY]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def checked(x: Any, call: str) -> Array:
@@ -79,15 +79,17 @@ def _of_two(name: str, method: str) -> Callable[..., Any]:
     return function
 
 
-_KINDS: tuple[tuple[dict[str, Any], Callable[[str, Any], Any]], ...] = (
-    (_UNARY, _of_one), (_OPERATORS, _by_operator), (_BINARY, _of_two)
-)  # fmt: skip
-for _table, _make in _KINDS:
-    for _name, _ours in _table.items():
-        _made = _make(_name, _ours)
-        _made.__name__ = _made.__qualname__ = _name
-        _made.__doc__ = f"The standard's `{_name}`, element by element."
-        globals()[_name] = _made
+def _define(table: Mapping[str, Any], make: Callable[[str, Any], Any]) -> None:
+    for name, ours in table.items():
+        made = make(name, ours)
+        made.__name__ = made.__qualname__ = name
+        made.__doc__ = f"The standard's `{name}`, element by element."
+        globals()[name] = made
+
+
+_define(_UNARY, _of_one)
+_define(_OPERATORS, _by_operator)
+_define(_BINARY, _of_two)
 
 
 def positive(x: Array, /) -> Array:

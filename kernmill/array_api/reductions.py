@@ -35,15 +35,16 @@ def sum(x: Array, /, *, axis: Axes = None, dtype: DType | None = None, keepdims:
 
 def prod(x: Array, /, *, axis: Axes = None, dtype: DType | None = None, keepdims: bool = False) -> Array:
     """Products along axes."""
-    own = wide(x, dtype)
-    if isinstance(own, ComplexTensor) and isinstance(axis, Sequence):
+    own: Any = wide(x, dtype)
+    if isinstance(own, ComplexTensor) and not (axis is None or isinstance(axis, int)):
         for a in sorted((a % own.ndim for a in axis), reverse=True):
             own = own.prod(a, True)
         gone = sorted((a % own.ndim for a in axis), reverse=True)
         for a in () if keepdims else gone:
             own = own.squeeze(a)
         return own  # type: ignore[no-any-return]
-    result = own.prod(axis, keepdims)
+    any_axis: Any = axis
+    result = own.prod(any_axis, keepdims)
     return result if dtype is None else astype(result, dtype, copy=False)
 
 
