@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kernmill.ir import FormatError, SettingError
+from kernmill.ir import FormatError, LazyModule, SettingError
 
 __all__ = [
     "BENCH",
@@ -25,6 +25,7 @@ __all__ = [
     "Option",
     "cache_types",
     "check_path",
+    "from_hub",
     "ignored_splits",
     "parse",
     "read",
@@ -32,6 +33,9 @@ __all__ = [
     "whole_number",
     "written_prompt",
 ]
+
+
+_hub: Any = LazyModule("kernmill.llm.hub")
 
 
 class Option(NamedTuple):
@@ -145,6 +149,10 @@ _TOKENS = whole_number("number of tokens", 0)
 
 # fmt: off
 _MODEL = Option("-m --model", str, None, "a GGUF file, or the first part of a split one; also without -m", "FILE")
+_HUB = (
+    Option("-hf -hfr --hf-repo", str, None, "a model of the Hugging Face hub, downloaded once: owner/name, or owner/name:Q8_0 for one of its files", "NAME"),
+    Option("-hff --hf-file", str, None, "the file of it", "FILE"),
+)
 _SHARED = (
     Option("--cache-type --cache-type-k -ctk", str.lower, None, "type of cached keys, and of values without -ctv: f32 (default), f16, bf16, or blocks: q8_0 (a quarter of f32), q4_0, ..", "TYPE"),
     Option("--cache-type-v -ctv", str.lower, None, "type of cached values, and of keys without -ctk", "TYPE"),
@@ -202,6 +210,7 @@ _SAMPLING = (
 )
 RUN = (
     _MODEL,
+    *_HUB,
     Option("-p --prompt", str, None, "prompt; with --chat the first message. Default: stdin, if it is a pipe", "TEXT"),
     Option("-f --file", str, None, "read the prompt from a file (one trailing newline is removed)", "FILE"),
     Option("--no-escape", None, False, r"\n, \t, \\, \" and \x41 in -p and --system are not escape sequences"),
@@ -231,6 +240,7 @@ RUN = (
 )
 SERVE = (
     Option("-m --model", str, (), "a GGUF file, also without -m; several are served by their names", "FILE", repeats=True),
+    *_HUB,
     Option("--models-dir", str, None, "serve all GGUF files of a folder; each is loaded when it is asked for", "FOLDER"),
     Option("--models-max", _COUNT, 1, "most models in memory; the least recently used one goes first", "N"),
     Option("--models-memory", _COUNT, None, "most memory of loaded models, by the sizes of their files", "MIB"),
@@ -268,6 +278,7 @@ SERVE = (
 )
 BENCH = (
     _MODEL,
+    *_HUB,
     Option("-p --n-prompt", _list_of(_TOKENS), [512], "prompt tokens; 0 = none", "N,N"),
     Option("-n --n-gen", _list_of(_TOKENS), [128], "tokens to generate; 0 = none", "N,N"),
     Option("-r --repetitions", _COUNT, 5, "number of samples", "N"),
@@ -322,7 +333,7 @@ _OTHERS = (  # names of llama.cpp (also with a -suffix) that would change the re
     ("-sp --special", "Special tokens are not printed."),
     ("--no-jinja --reasoning -rea", "The template decides: --chat-template-kwargs '{\"enable_thinking\": false}'."),
     ("-bf --binary-file", "Give a text with -f FILE."),
-    ("-hf -hfr --hf-repo --hf -hff --hf-file -mu --model-url -dr --docker-repo", "Download the GGUF file, and give its path: -m FILE."),
+    ("-mu --model-url -dr --docker-repo", "Download the GGUF file, and give its path: -m FILE."),
     ("-md --model-draft --draft --spec-type", "kernmill serve checks guesses of a draft model. Remove it here."),
     ("-mm --mmproj --image --audio -ctkd -ctvd", "Only the model of the file runs, on text, without additions."),
     ("--control-vector-layer-range", "All layers are changed that the control vector has. Take the others out of its file."),
@@ -350,6 +361,10 @@ def read(command: str, words: Sequence[str], **texts: str) -> argparse.Namespace
         {"path": {"nargs": "?", "metavar": "MODEL", "help": _MODEL.meaning.replace("also without", "also as")}},
         **texts,
     )
+    if (path := from_hub(command, given)) is not None:
+        if {given.path, given.model} != {None}:
+            raise SettingError(f"{command}: two models, {given.path or given.model} and -hf {given.hf_repo}. Give one.")
+        given.path = path
     if given.path is None and given.model is None:
         raise SettingError(f"{command}: no model. Give a GGUF file: kernmill {command} model.gguf.")
     if None not in (given.path, given.model):
@@ -357,6 +372,19 @@ def read(command: str, words: Sequence[str], **texts: str) -> argparse.Namespace
     given.model = given.model if given.path is None else given.path
     check_path(command, given.model, "Give a GGUF file.")
     return given
+
+
+def from_hub(command: str, given: argparse.Namespace) -> str | None:
+    """Return the path of the model that -hf names; None: it is not given.
+
+    Raises:
+        SettingError: the hub does not give it.
+    """
+    if given.hf_repo is None:
+        if given.hf_file is not None:
+            raise SettingError(f"{command}: --hf-file {given.hf_file} is a file of a repository. Name it with -hf.")
+        return None
+    return str(_hub.downloaded(given.hf_repo, given.hf_file))
 
 
 def parse(command: str, words: Sequence[str], positional: Mapping[str, Any], **texts: str) -> argparse.Namespace:

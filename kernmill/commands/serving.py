@@ -47,7 +47,8 @@ def run(given: argparse.Namespace, wanted: Any) -> int:
 
 def _paths(given: argparse.Namespace) -> dict[str, str]:
     """Return the file of each name."""
-    paths = [*given.paths, *given.model]
+    hub = options.from_hub("serve", given)
+    paths = [*given.paths, *given.model, *([] if hub is None else [hub])]
     for path in paths:
         options.check_path("serve", path, "Give a GGUF file.")
     if given.models_dir is not None:

@@ -119,6 +119,7 @@ def recv(like: Tensor, source: int) -> Tensor:
     """
     ranks = communicator()
     _checked_rank("recv", "source", source, ranks)
+    _check_capture()
     target = allocate_buffer(like.device, like.dtype, like.numel())
     run_on_host(lambda out, _: ranks.recv(out[0], source), [target], [])
     return Tensor._make(buffer_node(target, like.shape), like.device)
@@ -156,12 +157,14 @@ def _collective(
     call: str, tensors: Sequence[Tensor], shapes: Sequence[tuple[int, ...]], function: Exchange
 ) -> list[Tensor]:
     """`_exchanged`, with all ranks."""
+    _check_capture()
     given = ", ".join(f"{t.dtype.name}{show_shape(t.uop.shape)}" for t in tensors)
     return _exchanged(tensors, shapes, _Collective(f"{call} {given}", function))
 
 
 def _exchanged(tensors: Sequence[Tensor], shapes: Sequence[tuple[int, ...]], function: Exchange) -> list[Tensor]:
     """Call `function(outputs, inputs)` on the memory of the tensors, now and in replays; new tensors of `shapes`."""
+    _check_capture()
     if tensors:
         tensors[0].realize(*tensors[1:])
     sources = [buffer_of_tensor(tensor) for tensor in tensors]
@@ -173,6 +176,19 @@ def _exchanged(tensors: Sequence[Tensor], shapes: Sequence[tuple[int, ...]], fun
     return [
         Tensor._make(buffer_node(target, shape), target.device) for target, shape in zip(targets, shapes, strict=True)
     ]
+
+
+def _check_capture() -> None:
+    """Ranks that are threads do not capture at the same time, so that one would wait in it for the others for ever.
+
+    Raises:
+        DistError: such a rank captures.
+    """
+    if current_recording() is not None and communicator().are_threads:
+        raise DistError(
+            "jit: a captured function exchanges tensors with ranks that are threads, and only one thread captures at a "
+            "time. Call the function without jit, or make the ranks processes with mpirun."
+        )
 
 
 def buffer_of_tensor(tensor: Tensor) -> Buffer:

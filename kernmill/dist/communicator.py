@@ -37,6 +37,7 @@ class Communicator(ABC):
     size: int
     local_rank: int = 0  # the number of this rank among those on this machine
     local_size: int = 1  # ranks on this machine
+    are_threads: bool = False  # of one process
     sharers: int = 1  # processes that may use this one's CPUs
 
     @abstractmethod
@@ -139,6 +140,8 @@ class _Meeting:
 
 class ThreadCommunicator(Communicator):
     """Ranks that are threads of one process, for tests and examples; see `run_threads`."""
+
+    are_threads = True
 
     def __init__(self, meeting: _Meeting, rank: int) -> None:
         self._meeting = meeting

@@ -1,0 +1,74 @@
+"""Models of the Hugging Face hub: `owner/name:quant` becomes the path of a downloaded file, in the hub's own cache."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from kernmill.ir import SettingError
+
+from .packages import package
+
+__all__ = ["downloaded"]
+
+_USUAL = "Q4_K_M"  # the quantization that is taken where none is named, as in llama.cpp
+_PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
+
+
+def downloaded(name: str, file: str | None = None) -> str:
+    """Return the path of a GGUF file of the hub, or of its first part; what is not in the hub's cache is downloaded.
+
+    `name`: owner/name, with :quant for one of several files, such as :Q8_0. `file`: the file's own name instead. The
+    variables of huggingface_hub choose the server, the folder and the token: HF_ENDPOINT, HF_HOME, HF_TOKEN.
+
+    Raises:
+        SettingError: the name is wrong, the hub has no such file, or it cannot be reached.
+    """
+    repository, _, quant = name.partition(":")
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
+        raise SettingError(f"-hf {name}: must be owner/name, or owner/name:quant, such as ggml-org/models:Q8_0.")
+    hub: Any = package("huggingface_hub", "-hf")
+    endpoint = os.environ.get("HF_ENDPOINT") or None
+    try:
+        files = hub.HfApi(endpoint=endpoint).list_repo_files(repository)
+        chosen = _chosen(files, name, quant, file)
+        paths = [hub.hf_hub_download(repository, part, endpoint=endpoint) for part in _parts_of_file(files, chosen)]
+    except SettingError:
+        raise
+    except Exception as error:  # the hub's own, those of its HTTP library, and of the disk
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise SettingError(f"-hf {name}: the hub did not give it: {reason}") from error
+    return str(paths[0])
+
+
+def _chosen(files: Sequence[str], name: str, quant: str, file: str | None) -> str:
+    """Return the file that is meant."""
+    if file is not None:
+        if file not in files:
+            raise SettingError(f"-hf {name}: it has no file {file}. It has: {_listed(files)}.")
+        return file
+    models = [one for one in sorted(files) if one.endswith(".gguf") and "mmproj" not in one]
+    models = [one for one in models if not (part := _PART.search(one)) or int(part[1]) == 1]
+    if not models:
+        raise SettingError(f"-hf {name}: it has no GGUF file. Give the name of a repository with GGUF files.")
+    pattern = re.compile(rf"(?:^|[-._/]){re.escape(quant or _USUAL)}(?=[-._/])", re.IGNORECASE)
+    found = [one for one in models if pattern.search(one)]
+    if quant and not found:
+        raise SettingError(f"-hf {name}: it has no file of {quant}. It has: {_listed(models)}.")
+    return [*found, *models][0]
+
+
+def _parts_of_file(files: Sequence[str], chosen: str) -> list[str]:
+    """Return all parts of a split file, the first one first."""
+    part = _PART.search(chosen)
+    if part is None:
+        return [chosen]
+    stem = chosen[: part.start()]
+    return sorted(one for one in files if (found := _PART.search(one)) and one[: found.start()] == stem)
+
+
+def _listed(files: Sequence[str]) -> str:
+    shown = sorted(files)[:20]
+    return ", ".join([*shown, *([f"and {len(files) - 20} more"] if len(files) > 20 else [])])
