@@ -61,6 +61,7 @@ TOPICS: dict[str, str] = {  # tests of more than one source
     "kernmill/dist/test_kills.py": "a rank is killed at any moment of training",
     "kernmill/profiling/test_origins.py": "layers, gradients and optimizers name what they compute",
     "kernmill/array_api/test_namespace.py": "a row for each function of the standard",
+    "kernmill/test_programs_against_torch.py": "programs as a new user writes them",
     "kernmill/test_gradients.py": "a row for each public method",
     "kernmill/test_gradient_faults.py": "named regressions of autograd, tensors and captures",
     "kernmill/nn/test_cells.py": "layers of nn/layers.py and nn/recurrent.py that PyTorch has, too",

@@ -83,12 +83,14 @@ class DataLoader:
         """A batch as NumPy arrays."""
         if self._arrays is not None and self.collate is None:
             return _map_parts(self._arrays, lambda array: array[batch])
-        items = []
+        items: list[Any] = []
+
+        def item(index: int) -> Any:
+            return self.dataset[index] if self._arrays is None else _map_parts(self._arrays, lambda a: a[index])
+
         for index in batch.tolist():
             try:
-                items.append(
-                    self.dataset[index] if self._arrays is None else _map_parts(self._arrays, lambda a, i=index: a[i])
-                )
+                items.append(item(index))
             except Exception as error:
                 raise _loading_error(f"item {index} of the dataset", error) from error
         try:

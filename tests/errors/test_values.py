@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -50,7 +50,7 @@ CASES: dict[str, Case] = {
                              "normal: mean=0, std=-1: std must be 0 or more, and both finite."),
     "bounds exchanged": (lambda: Tensor.uniform(3, low=2, high=1), SettingError,
                          "uniform: low=2, high=1: low must be at most high, and both finite."),
-    "a padding by name": (lambda: nn.ConvTranspose2d(3, 4, 3, padding="same"), ShapeError,
+    "a padding by name": (lambda: nn.ConvTranspose2d(3, 4, 3, padding=cast("Any", "same")), ShapeError,
                           "padding='same': give an integer, or one for each axis."),
     "a misspelt padding": (lambda: nn.Conv2d(3, 4, 3, padding="smae"), ShapeError,
                            "Conv2d: padding='smae' must be numbers, 'same' or 'valid'."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,7 @@ def test_a_row_with_measured_figures() -> None:
 
 def test_a_busy_machine_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     clock = itertools.accumulate(itertools.cycle((0, 10**7, 0, 2 * 10**7)))
-    monkeypatch.setattr(probe.time, "thread_time_ns", lambda: next(clock))
+    monkeypatch.setattr(time, "thread_time_ns", lambda: next(clock))
     here = host.this_host()
     with Context(CACHE_DIR=str(tmp_path)):
         with pytest.raises(DeviceError) as error:

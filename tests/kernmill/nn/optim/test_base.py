@@ -386,7 +386,7 @@ def test_two_optimizers_are_pytorchs_groups(is_captured: bool) -> None:
 
 def test_a_name_of_others_is_told() -> None:
     with pytest.raises(AttributeError, match=r"no attribute 'StepLR'. Write nn.optim.lr_scheduler.StepLR."):
-        _ = nn.optim.StepLR  # type: ignore[attr-defined]
+        _ = nn.optim.StepLR
 
 
 def test_a_step_computes_the_losses_along() -> None:
