@@ -66,6 +66,7 @@ _LAYERS: dict[str, str] = {
     "SmoothL1Loss": "predictions.smooth_l1_loss(target)", "HuberLoss": "predictions.huber_loss(target)",
     "MultiheadAttention": "nn.MultiHeadAttention(embed_dim, num_heads)", "utils": "nn.optim.clip_grad_norm",
     "LeakyReLU": "Tensor.leaky_relu", "LogSoftmax": "lambda x: x.log_softmax(-1)", "F": "the methods of Tensor",
+    "scope": "kernmill.scope",
     "init": "x.assign(Tensor.glorot_uniform(*x.shape))",
     "DataParallel": "the model alone: kernels use every core",
     "MaxPool1d": "lambda x: x.unsqueeze(2).max_pool2d((1, 2)).squeeze(2)", "Buffer": "self.name = tensor",

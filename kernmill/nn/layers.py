@@ -434,6 +434,8 @@ class PReLU(Module):
 
     def __init__(self, num_parameters: int = 1, init: float = 0.25, *, dtype: DType = dtypes.default_float) -> None:
         _sizes("PReLU", num_parameters=num_parameters)
+        if not isinstance(init, (int, float)):
+            raise SettingError(f"PReLU: init={type(init).__name__}. Give a number.")
         self.weight = _filled((num_parameters,), init, dtype)
 
     def forward(self, x: Tensor) -> Tensor:

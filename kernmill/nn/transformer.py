@@ -7,6 +7,7 @@ shape (batch, 1, 1, keys).
 from __future__ import annotations
 
 import copy
+import reprlib
 from collections.abc import Callable
 
 from kernmill.ir import DType, SettingError, ShapeError, dtypes
@@ -20,6 +21,8 @@ __all__ = [
     "Transformer", "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer",
 ]  # fmt: skip
 
+_MOST_COPIES = 1 << 12  # of a layer: each has tensors of its own and a part in every graph
+
 
 class TransformerEncoderLayer(Module):
     """Self-attention and a feed-forward part, each with dropout, the input added, and a norm after it.
@@ -31,6 +34,10 @@ class TransformerEncoderLayer(Module):
                  activation: Callable[[Tensor], Tensor] | None = None, *, layer_norm_eps: float = 1e-5,
                  norm_first: bool = False, bias: bool = True,
                  dtype: DType = dtypes.default_float) -> None:  # fmt: skip
+        if not isinstance(layer_norm_eps, (int, float)) or not isinstance(norm_first, bool):
+            raise SettingError(
+                f"{type(self).__name__}: layer_norm_eps must be a number and norm_first a bool. Give such values."
+            )
         activation = Tensor.relu if activation is None else activation
         if not callable(activation):
             raise SettingError(
@@ -120,7 +127,7 @@ class Transformer(Module):
     Source: Vaswani et al., Attention Is All You Need, NeurIPS 2017.
     """
 
-    def __init__(self, d_model: int = 512, nhead: int = 8, num_encoder_layers: int = 6, num_decoder_layers: int = 6,
+    def __init__(self, d_model: int, nhead: int, num_encoder_layers: int = 6, num_decoder_layers: int = 6,
                  dim_feedforward: int = 2048, dropout: float = 0.1,
                  activation: Callable[[Tensor], Tensor] | None = None, *, layer_norm_eps: float = 1e-5,
                  norm_first: bool = False, bias: bool = True,
@@ -145,6 +152,8 @@ class Transformer(Module):
 def _copies(name: str, layer: Module, count: int) -> list[Module]:
     if not isinstance(layer, Module):
         raise SettingError(f"{name}: {type(layer).__name__} is not a layer. Give a module.")
-    if not is_whole(count, 1):
-        raise ShapeError(f"{name}: num_layers={count!r}: must be an integer >= 1.")
+    if not is_whole(count, 1) or count > _MOST_COPIES:
+        raise ShapeError(
+            f"{name}: num_layers={reprlib.repr(count)}: must be an integer >= 1, and at most {_MOST_COPIES}."
+        )
     return [copy.deepcopy(layer) for _ in range(count)]

@@ -64,6 +64,8 @@ NOT_TRIED = {
     "train",
     "no_grad",
     "nn",
+    "data",
+    "distributions",
     "linalg",
     "dtypes",
     "DType",

@@ -43,14 +43,12 @@ SENTENCES: list[tuple[Any, str, str]] = [
     (
         NN.optim,
         "StepLR",
-        "module 'kernmill.nn.optim' has no attribute 'StepLR'. Write optimizer.lr = .. before a step; "
-        "docs/how-to/from-pytorch.md has the usual schedules.",
+        "module 'kernmill.nn.optim' has no attribute 'StepLR'. Write nn.optim.lr_scheduler.StepLR.",
     ),
     (
         NN,
-        "TransformerEncoderLayer",
-        "module 'kernmill.nn' has no attribute 'TransformerEncoderLayer'. Write a module of nn.MultiHeadAttention, "
-        "two nn.LayerNorm and two nn.Linear.",
+        "scope",
+        "module 'kernmill.nn' has no attribute 'scope'. Write kernmill.scope.",
     ),
     (X, "data", "'Tensor' object has no attribute 'data'. Write x.detach(), or memoryview(x.numpy()) for its bytes."),
     (PLAIN, "zeros", "module 'kernmill' has no attribute 'zeros'. Write Tensor.zeros."),

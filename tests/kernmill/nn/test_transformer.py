@@ -108,7 +108,9 @@ def test_mistakes() -> None:
         nn.Bilinear(4, 5, 2)(x, x)
     with pytest.raises(ShapeError, match=r"^PReLU: x of shape \(3, 4\): axis 1 must have 3 channels."):
         nn.PReLU(3)(x)
-    with pytest.raises(ShapeError, match=r"^TransformerEncoder: num_layers=0: must be an integer >= 1."):
+    with pytest.raises(
+        ShapeError, match=r"^TransformerEncoder: num_layers=0: must be an integer >= 1, and at most 4096."
+    ):
         nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2), 0)
     with pytest.raises(SettingError, match=r"activation='relu'. Give a function of a tensor, such as Tensor.gelu."):
         nn.TransformerEncoderLayer(8, 2, activation="relu")  # type: ignore[arg-type]

@@ -153,9 +153,9 @@ def test_parts_of_a_graph_that_is_divided_have_their_lines(devices: str) -> None
 
 def test_a_kernel_with_a_reduction_is_at_the_line_of_that() -> None:
     a, b = Tensor.ones(6, 1, 8).contiguous().realize(), Tensor.ones(1, 20, 8).contiguous().realize()
-    with nn.scope("distances"):
+    with scope("distances"):
         distances = ((a - b) ** 2).sum(2)
-    with nn.scope("nearest"):
+    with scope("nearest"):
         nearest = distances.argmin(1)
     with profile() as found:
         nearest.realize()

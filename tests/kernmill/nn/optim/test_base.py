@@ -635,7 +635,7 @@ def test_a_step_that_captured_itself_means_what_it_meant(name: str) -> None:
     def trained(is_ordinary: bool) -> list[Any]:
         w, b = (Tensor(values(4, seed=seed), requires_grad=True) for seed in (1, 2))
         optimizer = getattr(nn.optim, name)([w, b], lr=0.1)
-        optim._ordinary[optimizer] = -1000 if is_ordinary else 0
+        optim.base._ordinary[optimizer] = -1000 if is_ordinary else 0
         found: list[Any] = []
         for n in range(8):
             optimizer.zero_grad()
