@@ -100,7 +100,7 @@ def _core(body: Body, machine: Machine) -> dict[str, float]:
     issue = (vectors + _SCATTERED * body.lanes) / machine.issue + body.scalar / machine.scalar
     chain = body.chain * machine.latency
     if chain:
-        chain /= max(1.0, min(_VISIBLE, machine.window / (body.trips * max(1.0, vectors))))
+        chain /= max(1.0, min(_VISIBLE, machine.window / (max(1.0, body.trips) * max(1.0, vectors))))
     return {
         "issue of instructions": issue * (machine.body_slowdown if vectors > machine.body_limit else 1.0),
         "arithmetic": body.fma / machine.fma,

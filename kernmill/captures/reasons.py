@@ -19,7 +19,10 @@ __all__ = ["key_difference"]
 _MOST = 60  # characters of a value
 _WORDS = ("shape", "dtype", "device", "requires_grad")
 _HAS_NO_GRADIENT = len(_WORDS)  # the index in a token
-_MODES = ("the recording of gradients", "the training mode", *(f"the setting {name}" for name in CAPTURED_SETTINGS))
+_MODES = (
+    "the recording of gradients", "the training mode", "the dtype of autocast",
+    *(f"the setting {name}" for name in CAPTURED_SETTINGS),
+)  # fmt: skip
 _BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 

@@ -58,9 +58,9 @@ def test_replays_are_recorded(device: str) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda f, x: f(x[:2].contiguous(), 1), "the shape of tensor 0 changed from (4, 4) to (2, 4)"),
+        (lambda f, x: f(x[:2].contiguous(), 1), "the shape of x changed from (4, 4) to (2, 4)"),
         (lambda f, x: f(x, 2), "a plain argument changed from 1 to 2"),
-        (lambda f, x: f(x.int(), 1), "the dtype of tensor 0 changed from float32 to int32"),
+        (lambda f, x: f(x.int(), 1), "the dtype of x changed from float32 to int32"),
     ],
 )
 def test_a_new_capture_has_a_reason(change: object, reason: str) -> None:
