@@ -565,8 +565,8 @@ def is_recording() -> bool:
 
 def _read_mask(item: Any) -> Any:
     """A mask as an array, whose values are known."""
-    is_read = isinstance(item, Lazy) and item.dtype.is_bool and not is_recording()
-    return item.numpy() if is_read else item
+    tensor: Any = item
+    return tensor.numpy() if isinstance(item, Lazy) and item.dtype.is_bool and not is_recording() else item
 
 
 def _refuse_mask(item: Any, shape: Sequence[Size]) -> None:
