@@ -8,6 +8,7 @@ import importlib.metadata
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import types
@@ -36,6 +37,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in config.getoption("--device") or ():
         if name.upper() not in DEVICES:
             raise pytest.UsageError(f"--device {name}: the tests know no such device. Use one of {', '.join(DEVICES)}.")
+    # A shell starts what runs in the background with SIGINT ignored, and every child of this process inherits that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     worker = os.environ.get("PYTEST_XDIST_WORKER", "")
     if not worker:  # all workers of pytest -n share the folder: what one of them has compiled the others find
         os.environ["CACHE_DIR"] = tempfile.mkdtemp(prefix="kernmill-test-cache-")

@@ -17,7 +17,7 @@ import re
 import sys
 import tokenize
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -116,10 +116,15 @@ def without_code(text: str) -> str:
     return re.sub(r"``?[^`]*``?", "CODE", text)
 
 
-def words_of_source(source: str) -> list[str]:
+def nodes_of(source: str) -> list[ast.AST]:
+    """All nodes of a module."""
+    return list(ast.walk(ast.parse(source)))
+
+
+def words_of_source(source: str, nodes: Sequence[ast.AST]) -> list[str]:
     """The paragraphs of docstrings, and the comments, of a module."""
     found: list[str] = []
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             docstring = ast.get_docstring(node) or ""
             text = "\n".join(line for line in docstring.splitlines() if not line.lstrip().startswith((">>>", "...")))
@@ -145,10 +150,10 @@ def _strings(node: ast.AST) -> Iterator[str]:
             yield from _strings(child)
 
 
-def words_of_messages(source: str) -> list[str]:
+def words_of_messages(nodes: Sequence[ast.AST]) -> list[str]:
     """The strings of errors, warnings and help texts of a module, each once."""
     found: dict[ast.AST, list[str]] = {}
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         if isinstance(node, ast.Raise) and node.exc is not None:
             found[node.exc] = list(_strings(node.exc))
         elif isinstance(node, ast.keyword) and node.arg in ("help", "description", "epilog"):
@@ -183,9 +188,9 @@ def sources() -> list[Path]:
     return [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
-def beginnings(source: str) -> Iterator[Fault]:
+def beginnings(nodes: Sequence[ast.AST]) -> Iterator[Fault]:
     """Docstrings of functions and classes that begin with a clause."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             docstring = ast.get_docstring(node) or ""
             if _CLAUSE.match(docstring):
@@ -197,7 +202,8 @@ def found_in(path: Path) -> list[Fault]:
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".md":
         return list(faults(words_of_markdown(text)))
-    return [*faults([*words_of_source(text), *words_of_messages(text)]), *beginnings(text)]
+    nodes = nodes_of(text)
+    return [*faults([*words_of_source(text, nodes), *words_of_messages(nodes)]), *beginnings(nodes)]
 
 
 def counts() -> Counter[str]:

@@ -156,9 +156,16 @@ def test_prose_is_found() -> None:
     ]
     assert found == ["is, is stored, is located; interleaved"]
     source = '"""What lies here."""\nx = "lies"  # so many values\n'
-    assert len(list(prose.faults(prose.words_of_source(source)))) == 2
+    assert len(list(prose.faults(prose.words_of_source(source, prose.nodes_of(source))))) == 2
     assert (
-        len(list(prose.beginnings('def f():\n    """Whether it fits."""\ndef g():\n    """True if it fits."""\n'))) == 1
+        len(
+            list(
+                prose.beginnings(
+                    prose.nodes_of('def f():\n    """Whether it fits."""\ndef g():\n    """True if it fits."""\n')
+                )
+            )
+        )
+        == 1
     )
     assert [fault.instead for fault in prose.faults(["word " * 31 + "."])] == ["two sentences"]
     assert list(prose.faults(["It is written in place. " * 10])) == []

@@ -101,7 +101,9 @@ def _imports_in(node: ast.AST, package: list[str], lazy: str) -> Iterator[Import
             above = package[: len(package) - child.level + 1] if child.level else []
             module = ".".join([*above, *(child.module.split(".") if child.module else [])])
             yield Import(child.lineno, module, tuple(alias.name for alias in child.names), child.level > 0, lazy)
-        elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+        elif isinstance(child, ast.expr):  # an expression holds no statement
+            continue
+        elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield from _imports_in(child, package, "a function")
         elif isinstance(child, ast.With) and lazy and "before_forks" in ast.unparse(child.items[0]):
             yield from _imports_in(child, package, "before_forks")

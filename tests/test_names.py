@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,6 +28,15 @@ SHARED: dict[str, int] = {
 }
 
 
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Every statement below a node: an expression holds none."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.expr):
+            yield child
+            yield from statements(child)
+
+
+@cache
 def definitions() -> tuple[dict[str, list[str]], dict[str, set[str]]]:
     """Return the files of each class name, and of each private function name."""
     classes: dict[str, list[str]] = defaultdict(list)
@@ -33,7 +44,7 @@ def definitions() -> tuple[dict[str, list[str]], dict[str, set[str]]]:
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
             name = path.relative_to(ROOT).as_posix()
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for node in statements(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.ClassDef):
                     classes[node.name].append(name)
                 elif isinstance(node, ast.FunctionDef) and node.name.startswith("_") and not node.name.startswith("__"):
