@@ -114,7 +114,7 @@ class GraphPlan:
     buffers: list[BufferPlan] = field(default_factory=list[BufferPlan])
     results: list[int] = field(default_factory=list[int])
     checks: list[CheckItem] = field(default_factory=list[CheckItem])
-    placement: Placement | None = None  # of a graph over several devices, where it was placed in this process
+    placement: Callable[[], Placement] | None = None  # of a graph that was placed in this process; reasons take time
 
 
 @dataclass(slots=True)

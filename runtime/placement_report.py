@@ -106,8 +106,8 @@ def placement_lines(
     plan: GraphPlan, table: DeviceTable, *, is_measured: bool = False, most_reasons: int = 3
 ) -> list[str]:
     """The plan as text: a line for each split, with reasons below, and what other placements were predicted to take."""
-    placement = plan.placement
-    assert placement is not None
+    assert plan.placement is not None
+    placement = plan.placement()
     splits = splits_of(plan, table)
     kernels_ns, copies_ns = measure(plan, splits) if is_measured else (0.0, 0.0)
     lines = []

@@ -283,8 +283,8 @@ def placement() -> str:
             size = int(target.numel) * target.dtype.size_bytes
             parts.append(arrow(x, y + 40, 70 + wide * first + wide / 2, rows[target.device]))
             parts.append(text(x + 24, y + 70, f"{size:,} bytes", size=10))
-    found = plan.placement
-    assert found is not None
+    assert plan.placement is not None
+    found = plan.placement()
     alone = ", ".join(f"all on {name}: {show_ns(ns)}" for name, ns in sorted(found.alternatives.items()))
     parts.append(text(10, 24, f"One token, layer 1 on HOST, layer 2 on ACC: {show_ns(found.predicted_ns)} predicted"))
     parts.append(text(10, 240, f"{alone}, with copies of the other layer's weights", size=10))

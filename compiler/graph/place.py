@@ -7,14 +7,15 @@ most once to each device. With one device the graph stays what it is. Tests: tes
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from kernmill.ir import CompileError, DeviceTable, Ops, PlacedUnit, Placement, UOp, dtypes, with_sources
 
 from .choose_devices import PlacementChoice, choose_devices, on_one_device, reason, refusal, total_ns
 from .place_by_passes import place_by_passes
-from .placement_units import PlacementUnit, Value, base_of, find_units, is_view, size_bytes
+from .placement_units import PlacementUnit, Value, base_of, find_units, is_view, smallest
 
 __all__ = ["Placed", "place"]
 
@@ -25,7 +26,7 @@ class Placed:
 
     roots: list[UOp]
     devices: dict[UOp, str] = field(default_factory=dict[UOp, str])
-    placement: Placement | None = None
+    placement: Callable[[], Placement] | None = None
 
 
 def place(
@@ -51,7 +52,7 @@ def place(
         choose_devices(choice)
     rewriter = _Rewriter(choice.device, unit_of)
     placed = rewriter.run(list(roots))
-    return Placed(placed, rewriter.hints, _placement(choice, values))
+    return Placed(placed, rewriter.hints, cache(lambda: _placement(choice, values)))
 
 
 def _placement(choice: PlacementChoice, values: Sequence[Value]) -> Placement:
@@ -120,6 +121,8 @@ class _Rewriter:
 
     def read(self, node: UOp, device: str) -> UOp:
         """A node as a unit on `device` reads it: with a copy of the smallest view, where it is on another device."""
+        if (known := self.at.get((node, device))) is not None:
+            return known
         path = [node]
         while (path[-1], device) not in self.at and is_view(path[-1]):
             path.append(path[-1].src[0])
@@ -130,7 +133,7 @@ class _Rewriter:
             new = base  # made wherever it is read
         else:
             home = self.home(base)
-            cut = min(reversed(path), key=size_bytes)
+            cut = smallest(path)
             new = UOp(Ops.COPY, cut.dtype, (self._view(cut, home),), device)
             new.origin = new.origin or cut.origin
             path = path[: path.index(cut) + 1]

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import prod
 
-from kernmill.ir import FUNCTION_COST, OpGroup, Ops, Pin, UOp, dtypes, numel, pin_of, static
+from kernmill.ir import FUNCTION_COST, OpGroup, Ops, Pin, UOp, dtypes, pin_of, static
 
-__all__ = ["PlacementUnit", "Value", "base_of", "find_units", "is_view", "size_bytes"]
+__all__ = ["PlacementUnit", "Value", "base_of", "find_units", "is_view", "size_bytes", "smallest"]
 
 _SOURCES = frozenset({Ops.CONST, Ops.IOTA, Ops.VARIABLE})
 _STORED = frozenset({Ops.REDUCE, Ops.ASSIGN, Ops.COPY, Ops.CONTIGUOUS, Ops.TAKE})
+_VIEWS = frozenset({op for op in Ops.rows() if op.group is OpGroup.MOVEMENT} | {Ops.DETACH})
 
 
 @dataclass(eq=False, slots=True)
@@ -59,12 +61,17 @@ class PlacementUnit:
 
 def size_bytes(node: UOp) -> int:
     """Bytes of a value; symbolic sizes count at their greatest."""
-    return int(static((numel(node.shape),))[0]) * node.dtype.size_bytes
+    return prod(static(node.shape)) * node.dtype.size_bytes
+
+
+def smallest(path: Sequence[UOp]) -> UOp:
+    """Return the smallest of views and their value, the last; of equals the lowest: more readers share it."""
+    return path[0] if len(path) == 1 else min(reversed(path), key=size_bytes)
 
 
 def is_view(node: UOp) -> bool:
     """True if the node shows values of its source."""
-    return node.op.group is OpGroup.MOVEMENT or node.op is Ops.DETACH
+    return node.op in _VIEWS
 
 
 def find_units(
@@ -152,7 +159,7 @@ def _pin(unit: PlacementUnit, devices: Sequence[str], pins: Sequence[Pin]) -> No
 def _count(unit: PlacementUnit, node: UOp, unit_of: dict[UOp, PlacementUnit], free: set[UOp]) -> None:
     """Add the work of a node to that of its unit."""
     if node.op is Ops.REDUCE:
-        terms = float(static((numel(node.src[0].shape),))[0])
+        terms = float(prod(static(node.src[0].shape)))
         body = node.src[0]
         while body.op is Ops.CAST:
             body = body.src[0]
@@ -162,7 +169,7 @@ def _count(unit: PlacementUnit, node: UOp, unit_of: dict[UOp, PlacementUnit], fr
         else:
             unit.work += terms
     elif node.op.is_elementwise:
-        cost = float(static((numel(node.shape),))[0]) * node.op.cost
+        cost = float(prod(static(node.shape))) * node.op.cost
         if node.op.cost >= FUNCTION_COST:
             unit.functions += cost
         else:
@@ -181,7 +188,7 @@ def _connect(
     producer = unit_of.get(path[-1])
     if producer is None or producer is unit:
         return
-    node = min(reversed(path), key=size_bytes)  # of equals the lowest: more readers share it
+    node = smallest(path)
     if node not in values:
         values[node] = Value(node, producer, size_bytes=size_bytes(node))
     value = values[node]

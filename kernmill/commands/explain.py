@@ -41,9 +41,9 @@ def run(program: str, arguments: Sequence[str], *, most: int) -> int:
 
 def _slowest_first(found: tuple[GraphPlan, DeviceTable]) -> float:
     placement = found[0].placement
-    return -placement.predicted_ns if placement is not None else 0.0
+    return -placement().predicted_ns if placement is not None else 0.0
 
 
 def _line(plan: GraphPlan) -> str:
-    units = plan.placement.units if plan.placement is not None else []
+    units = plan.placement().units if plan.placement is not None else []
     return (units[-1].origin if units else None) or "an unknown line"

@@ -263,8 +263,11 @@ def _scheduled(of: tuple[Any, ...], origins: list[str | None], default: str) -> 
         expect(graph(), {*devices, *listed} or {default})
         default_cache("plans").put(key, _written(*planned()), {"name": "plan"})
         found = planned()
-    if table is not None and (debug() or watch.placed is not None):
-        _note_placement(planned()[0], table)
+    if table is not None:
+        if debug() or watch.placed is not None:
+            _note_placement(planned()[0], table)
+        else:
+            found[0].placement = None  # nobody asks, and it holds the whole graph
     return found
 
 

@@ -33,7 +33,7 @@ def placed(pin: str, run: Any, devices: str = "LLVM,PYTHON") -> dict[str, set[st
     with Context(DEVICE=devices, PIN=pin, CACHE="0"), collecting_placements() as graphs:
         run()
     for plan, _ in graphs:
-        for unit in plan.placement.units if plan.placement is not None else ():
+        for unit in plan.placement().units if plan.placement is not None else ():
             found.setdefault(split_origin(unit.origin).layer, set()).add(unit.device)
     return found
 

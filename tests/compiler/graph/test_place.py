@@ -151,7 +151,7 @@ def test_what_a_device_refuses_is_elsewhere_and_says_why() -> None:
     refusing = devices.specs[0]._replace(refused=refusing_exp("EXP of float32"))
     placed = place([root], ["A"], DeviceTable((refusing, slow), devices.links), {})
     assert placed.placement is not None
-    by_reason = {unit.reason: unit.device for unit in placed.placement.units}
+    by_reason = {unit.reason: unit.device for unit in placed.placement().units}
     assert by_reason["A cannot: EXP of float32"] == "B"
     assert "A" in by_reason.values()
 
@@ -177,7 +177,7 @@ def test_laws_of_the_predicted_time(seed: int) -> None:
     def time_on(changed: DeviceTable) -> float:
         placement = place(roots, devices, changed, {}).placement
         assert placement is not None
-        return placement.predicted_ns
+        return placement().predicted_ns
 
     now = time_on(own)
     faster = {pair: Link(link.latency_ns / 2, 2 * link.bytes_per_ns) for pair, link in own.links.items()}
@@ -192,9 +192,9 @@ def test_memory_and_writes_stay_where_they_are() -> None:
     written = UOp(Ops.ASSIGN, dtypes.float32, (x, elementwise(Ops.ADD, x, y)))
     placed = place([written], ["B", "A"], table(NAMES[:2]), {})
     assert placed.placement is not None
-    (unit,) = [unit for unit in placed.placement.units if unit.op == "assign"]
+    (unit,) = [unit for unit in placed.placement().units if unit.op == "assign"]
     assert (unit.device, unit.reason) == ("B", "it writes to memory there")
     copied = UOp(Ops.COPY, dtypes.float32, (elementwise(Ops.EXP, x),), "A")
     placed = place([copied], ["B"], table(NAMES[:2]), {})
     assert placed.placement is not None
-    assert ("copy", "A", "pinned by .to") in [unit[:1] + unit[2:4] for unit in placed.placement.units]
+    assert ("copy", "A", "pinned by .to") in [unit[:1] + unit[2:4] for unit in placed.placement().units]
