@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import statistics
 import tempfile
 import time
@@ -119,7 +120,7 @@ def splits(tokens: int = 30, layers: int = _LAYERS) -> Splits:
                         start = time.perf_counter()
                         text.append(next(steps))
                         taken.append((time.perf_counter() - start) * 1e3)
-            copies = sum(_copy_ms(a, b) for a, b in zip(parts, parts[1:], strict=False))
+            copies = sum(_copy_ms(a, b) for a, b in itertools.pairwise(parts))
     one, several = (statistics.median(taken) for taken in times)
     return Splits(one, several, copies, texts[0] == texts[1])
 
@@ -156,7 +157,7 @@ def model_of(layers: int) -> Iterator[Path]:
 def far_devices(mib: Sequence[int], kind: str = "FAR") -> Iterator[list[str]]:
     """Far devices with so much memory each, by name; they are closed afterwards."""
     before = device.device_names
-    device.device_names = lambda: {**before(), kind: "tests.far_device:FarDevice"}  # type: ignore[assignment]
+    device.device_names = lambda: {**before(), kind: "tests.far_device:FarDevice"}
     names = [get_device(f"{kind}:{n}?mib={size}").name for n, size in enumerate(mib)]
     try:
         yield names

@@ -263,7 +263,7 @@ class Replay:
         self._bounds: dict[str, tuple[int, int]] = {}
         self._values: Mapping[str, int] = {}
         self.kernel_count = recorded.kernel_count
-        self.kept_bytes, self.least_bytes = self._memory(recorded)
+        self.kept_by_device, self.least_bytes = self._memory(recorded)
         self._places: list[list[Any]] = [[] for _ in moving]
         self._parts: list[_Ready] = [self._prepared(step) for step in recorded.steps]
         self.has_checks = any(isinstance(step, _Check) for step in self._parts)
@@ -281,8 +281,13 @@ class Replay:
             isinstance(step, HostCall) or any(id(part) in self._slot_of_absent for part in step) for step in self._steps
         )
 
-    def _memory(self, recorded: Recording) -> tuple[int, int]:
-        """Return the bytes of all owned buffers, and the peak of live bytes of them."""
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of all owned buffers."""
+        return sum(self.kept_by_device.values())
+
+    def _memory(self, recorded: Recording) -> tuple[dict[str, int], int]:
+        """Return the bytes of all owned buffers by device, and the peak of live bytes of them."""
         first: dict[int, int] = {}
         last: dict[int, int] = {}
         kept = {id(b): b for b in recorded.buffers() if id(b) not in self._slots}
@@ -292,16 +297,19 @@ class Replay:
             for key in (parts.get(id(buffer), id(buffer)) for buffer in touched):
                 first.setdefault(key, time if key in written else 0)
                 last[key] = time if key in written else len(recorded.steps) << 32
-        blocks: dict[int, int] = {}
-        for buffer in kept.values():
-            whole = buffer.whole
-            blocks[id(whole.owner)] = max(whole.nbytes, blocks.get(id(whole.owner), 0))
+        blocks: dict[tuple[str, int], int] = {}
+        for whole in [buffer.whole for buffer in kept.values()]:
+            place = whole.device, id(whole.owner)
+            blocks[place] = max(whole.nbytes, blocks.get(place, 0))
+        by_device: dict[str, int] = {}
+        for (device, _), size_bytes in blocks.items():
+            by_device[device] = by_device.get(device, 0) + size_bytes
         changes: dict[int, int] = {}
         for key in kept.keys() - parts:
             buffer = kept[key]
             changes[first[key]] = changes.get(first[key], 0) + buffer.nbytes
             changes[last[key] + 1] = changes.get(last[key] + 1, 0) - buffer.nbytes
-        return sum(blocks.values()), max(accumulate(changes[time] for time in sorted(changes)), default=0)
+        return by_device, max(accumulate(changes[time] for time in sorted(changes)), default=0)
 
     def standing(self, buffer: Buffer) -> Buffer:
         """Return the buffer, or its replacement."""

@@ -19,7 +19,7 @@ import inspect
 import reprlib
 import sys
 import weakref
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial, update_wrapper
@@ -94,6 +94,7 @@ class CaptureMemory(NamedTuple):
 
     kept_bytes: int
     least_bytes: int
+    by_device: Mapping[str, int]  # of `kept_bytes`
 
 
 class _Call(NamedTuple):
@@ -141,7 +142,8 @@ class Jit(Generic[P, R]):
     def memory(self) -> CaptureMemory:
         """Bytes that the captures keep. Units: bytes."""
         kept = [entry.replay for entries in self._entries.values() for entry in entries]
-        return CaptureMemory(sum(r.kept_bytes for r in kept), sum(r.least_bytes for r in kept))
+        by_device = sum((Counter(r.kept_by_device) for r in kept), Counter[str]())
+        return CaptureMemory(by_device.total(), sum(r.least_bytes for r in kept), by_device)
 
     # --- as a method: one captured function for each object
     def __set_name__(self, owner: type, name: str) -> None:

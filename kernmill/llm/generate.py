@@ -462,15 +462,16 @@ class Model:
         """Return the current memory of the weights, the cache and captured graphs."""
         compute = sum(one.memory().kept_bytes for one in self._captures)
         context = sum(map(nbytes, self._cache.tensors))
-        return ModelMemory(sum(self.architecture.bytes_by_device.values()), context, compute)
+        return ModelMemory(sum(self.architecture.bytes_by_layout.values()), context, compute)
 
     def memory_by_device(self) -> dict[str, ModelMemory]:
-        """The memory on each device; that of captures is counted on the first one."""
-        names = self.device.split(",")
-        found = {name: ModelMemory(0, 0, 0) for name in names}
-        found[names[0]] = ModelMemory(0, 0, self.memory().compute)
-        for name, size_bytes in self.architecture.bytes_by_device.items():
-            found[name] = found[name]._replace(weights=size_bytes)
+        """The memory on each device."""
+        found = {name: ModelMemory(0, 0, 0) for name in self.device.split(",")}
+        for (name, _), size_bytes in self.architecture.bytes_by_layout.items():
+            found[name] = found[name]._replace(weights=found[name].weights + size_bytes)
+        for name, size_bytes in (row for one in self._captures for row in one.memory().by_device.items()):
+            known = found.get(name, ModelMemory(0, 0, 0))
+            found[name] = known._replace(compute=known.compute + size_bytes)
         for tensor in self._cache.tensors:
             known = found[tensor.device]
             found[tensor.device] = known._replace(context=known.context + nbytes(tensor))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from kernmill import SettingError
-from kernmill.runtime import device_list, get_device
+from kernmill.runtime import device_list
 
 from ..formats import gguf
 from .arch.cache import CacheTypes
@@ -22,6 +22,7 @@ from .generate import DEFAULT_CAPACITY, Model
 from .generation import stop_strings
 from .grammar import Grammar
 from .masks import MaskedSampler
+from .memory_lines import load_lines, memory_table
 from .memory_needs import needing_memory
 from .model_file import config_in, naming
 from .sampling import Chooser, Sampler
@@ -77,7 +78,7 @@ class Timings:
         self.start = time.perf_counter_ns()
         self.load = self.sampling = self.samples = 0
         self.steps: dict[str, list[int]] = {name: [0, 0] for name in ("prompt eval", "eval")}  # ns, tokens
-        self.build, self.builds = 0, 0
+        self.build = self.builds = self.reused = 0
 
     @contextmanager
     def waiting(self) -> Generator[None]:
@@ -98,12 +99,12 @@ class Timings:
         if tokens:
             row[0] += time.perf_counter_ns() - start - (self.sampling + model.build_ns - besides)
             row[1] += tokens
-        self.build, self.builds = model.build_ns, model.builds
+        self.build, self.builds, self.reused = model.build_ns, model.builds, model.replays
 
     def lines(self) -> Iterator[str]:
         """The table."""
         yield _line("load time", self.load)
-        yield _line("build time", self.build) + f" / {self.builds:5} graphs"
+        yield _line("build time", self.build) + f" / {self.builds:5} graphs, graphs reused = {self.reused}"
         yield _line("sampling time", self.sampling, self.samples, "runs")
         for name, (ns, tokens) in self.steps.items():
             yield _line(f"{name} time", ns, tokens, "tokens" if name == "prompt eval" else "runs")
@@ -320,8 +321,7 @@ class _Chat:
             if self.options.state is not None and os.path.exists(self.options.state):
                 _tell(f"{load_state(self.model, self.options.state)} tokens are read from {self.options.state}.")
             self.timings.load = time.perf_counter_ns() - self.timings.start
-            if self.model.split is not None:
-                _tell("\n".join(load_lines(self.model)))
+            _tell("\n".join(load_lines(self.model, self.file)))
         return self.model
 
     def keep_state(self, tokens: int | None) -> None:
@@ -418,26 +418,3 @@ class _Screen:
             text = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
         sys.stdout.write(text.encode(self.encoding, "replace").decode(self.encoding))
         sys.stdout.flush()
-
-
-def load_lines(model: Model) -> list[str]:
-    """Return what is where, of a model over several devices."""
-    assert model.split is not None
-    lines = [f"load: {model.split.text()}"]
-    for name, memory in model.memory_by_device().items():
-        lines.append(
-            f"load: {name:8} weights {memory.weights / 2**20:9.2f} MiB, cache {memory.context / 2**20:9.2f} MiB"
-        )
-    return lines
-
-
-def memory_table(model: Model) -> list[str]:
-    """Return the memory of the model, device by device."""
-    head = f"{'memory [MiB]':16}" + "".join(f"{name:>11}" for name in ("total", "free", "model", "context", "compute"))
-    lines = [head]
-    for name, memory in model.memory_by_device().items():
-        props = get_device(name).props()
-        numbers = (props.total_bytes, props.free_bytes, *memory)
-        shown = (f"{n / 2**20:11.2f}" if n or place > 1 else f"{'-':>11}" for place, n in enumerate(numbers))
-        lines.append(f"{name:16}" + "".join(shown))
-    return lines

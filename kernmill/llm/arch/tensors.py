@@ -11,7 +11,7 @@ from kernmill import FormatError, Tensor
 from .config import Config
 from .experts import expert_shapes
 from .pooling import Pooling
-from .weight import Weight, join, nbytes
+from .weight import Weight, join, layout, nbytes
 
 __all__ = ["LayerTensors", "Weights", "is_plain"]
 
@@ -106,14 +106,15 @@ class LayerTensors:
             self.ends[name] = found
 
     @property
-    def bytes_by_device(self) -> dict[str, int]:
-        """Bytes of all weights, each counted once, by device."""
+    def bytes_by_layout(self) -> dict[tuple[str, str], int]:
+        """Bytes of all weights, each counted once, by device and by the layout of rows: plain or interleaved."""
         weights: list[Weight] = [self.embedding, self.output, *self.ends.values(), *self.pooling.weights]
         for matrices, vectors in zip(self.matrices, self.vectors, strict=True):
             weights += [*matrices.values(), *vectors.values()]
-        found: dict[str, int] = {}
+        found: dict[tuple[str, str], int] = {}
         for weight in {id(weight): weight for weight in weights}.values():
-            found[weight.device] = found.get(weight.device, 0) + nbytes(weight)
+            key = weight.device, layout(weight)
+            found[key] = found.get(key, 0) + nbytes(weight)
         return found
 
     @classmethod

@@ -7,9 +7,9 @@ from typing import Protocol, runtime_checkable
 
 from kernmill import Tensor
 
-from ...quant import float_linear, joined
+from ...quant import QuantizedTensor, float_linear, joined
 
-__all__ = ["Matrix", "Stack", "Weight", "chosen", "join", "linear", "nbytes", "parts_of", "rows"]
+__all__ = ["Matrix", "Stack", "Weight", "chosen", "join", "layout", "linear", "nbytes", "parts_of", "rows"]
 
 
 class Matrix(Protocol):
@@ -105,3 +105,9 @@ def parts_of(product: Tensor, sizes: Sequence[int]) -> list[Tensor]:
 def nbytes(weight: Weight) -> int:
     """Return the stored bytes of a weight."""
     return weight.numel() * weight.dtype.size_bytes if isinstance(weight, Tensor) else weight.nbytes
+
+
+def layout(weight: Weight) -> str:
+    """Return how the rows of a weight lie in memory: plain or interleaved."""
+    is_plain = isinstance(weight, Tensor) or (isinstance(weight, QuantizedTensor) and weight.interleave == 1)
+    return "plain" if is_plain else "interleaved"

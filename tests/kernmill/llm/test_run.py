@@ -37,7 +37,7 @@ def test_text_is_that_of_the_model_and_costs_are_told(
     assert names == list(LINES)
     assert re.search(r"prompt eval time = +[\d.]+ ms / +3 tokens +\( +[\d.]+ ms per token, +[\d.]+ tokens per sec", err)
     assert re.search(r"^ +eval time = +[\d.]+ ms / +5 runs ", err, re.MULTILINE)
-    assert re.search(r"^memory \[MiB\] +total +free +model +context +compute$", err, re.MULTILINE)
+    assert re.search(r"^memory \[MiB\] +total +free +self +model +context +compute +unaccounted$", err, re.MULTILINE)
 
 
 def test_a_seed_repeats_and_the_prompt_can_be_left_out(
@@ -279,7 +279,7 @@ def test_too_little_memory_is_told_with_what_the_model_needs(
 
 def test_a_context_of_none_is_the_trained_one(made: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     run(made(), Options("a", tokens=1, capacity=0), GREEDY)
-    assert float(capsys.readouterr().err.split()[-2]) == 0.02  # 64 tokens; without -c as many, since no more are known
+    assert float(capsys.readouterr().err.split()[-3]) == 0.02  # 64 tokens; without -c as many, since no more are known
 
 
 def test_ctrl_c_leaves_what_was_written_and_the_timings(
@@ -383,7 +383,7 @@ def test_a_cache_of_halves_takes_half(made: Callable[..., Path], capsys: pytest.
     sizes = []
     for kind in ("f32", "f16"):
         run(made(), Options("a", tokens=1, cache_type=kind), GREEDY)
-        sizes.append(float(capsys.readouterr().err.split()[-2]))
+        sizes.append(float(capsys.readouterr().err.split()[-3]))
     assert sizes == [0.02, 0.01]
 
 
@@ -398,7 +398,7 @@ def test_a_stop_string_ends_the_text(made: Callable[..., Path], capsys: pytest.C
 def test_the_type_of_the_cache_in_capitals(made: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     """As files and quantize spell types."""
     assert main(["run", str(made()), "-p", "a", "-n", "1", "--cache-type", "F16"]) == 0
-    assert capsys.readouterr().err.split()[-2] == "0.01"
+    assert capsys.readouterr().err.split()[-3] == "0.01"
 
 
 @pytest.mark.parametrize(

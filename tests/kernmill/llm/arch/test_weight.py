@@ -85,6 +85,6 @@ def test_matrices_with_the_same_x_become_one(
             joined = {"attn_q.weight": 96} if values != "Q4_0" else {"attn_q.weight": 64, "attn_v.weight": 32}
             assert rows == joined | {"attn_output.weight": 32, "ffn_gate.weight": 64, "ffn_down.weight": 32}
         assert len(apart.architecture.matrices[0]) == 7
-        assert together.architecture.bytes_by_device == apart.architecture.bytes_by_device
+        assert together.architecture.bytes_by_layout == apart.architecture.bytes_by_layout
         for ids in ([5], [5, 9, 200, 7, 30, 31, 8]):
             np.testing.assert_allclose(together.next_logits(ids), apart.next_logits(ids), rtol=1e-4, atol=1e-4)
