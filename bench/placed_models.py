@@ -113,16 +113,22 @@ def splits(tokens: int = 30, layers: int = _LAYERS) -> Splits:
             texts, times = [list[int](), list[int]()], [list[float](), list[float]()]
             for _ in range(_ROUNDS):
                 for model, text, taken in zip(models, texts, times, strict=True):
-                    model.reset()
-                    steps = model.generate(_PROMPT, Sampler(temperature=0), max_tokens=tokens + 2)
-                    text[:] = [next(steps), next(steps)]  # the prompt, and a first token
-                    for _ in range(tokens):
-                        start = time.perf_counter()
-                        text.append(next(steps))
-                        taken.append((time.perf_counter() - start) * 1e3)
+                    text[:] = _generate(model, tokens, taken)
             copies = sum(_copy_ms(a, b) for a, b in itertools.pairwise(parts))
     one, several = (statistics.median(taken) for taken in times)
     return Splits(one, several, copies, texts[0] == texts[1])
+
+
+def _generate(model: Model, tokens: int, taken: list[float]) -> list[int]:
+    """A text of so many tokens after two; the milliseconds of each are added to `taken`."""
+    model.reset()
+    steps = model.generate(_PROMPT, Sampler(temperature=0), max_tokens=tokens + 2)
+    text = [next(steps), next(steps)]  # the prompt, and a first token
+    for _ in range(tokens):
+        start = time.perf_counter()
+        text.append(next(steps))
+        taken.append((time.perf_counter() - start) * 1e3)
+    return text
 
 
 def model_over(path: Path, names: Sequence[str], layers: int) -> Model:

@@ -59,7 +59,7 @@ class _Cut:
         """The placement."""
         places = dict.fromkeys([place for n in self.gain for place in self.units.of[n] if place in self.units.values])
         for place in places:
-            self._add(self.units.values[place])
+            self._add_value(self.units.values[place])
         for n, gain in self.gain.items():
             if gain:
                 self.network.add_edge(*((_SOURCE, self.node[n]) if gain > 0 else (self.node[n], _SINK)), abs(gain))
@@ -69,7 +69,7 @@ class _Cut:
             device[n] = self.one if node in side else self.other
         return device
 
-    def _add(self, value: OpenValue) -> None:
+    def _add_value(self, value: OpenValue) -> None:
         """Add the edges of a value's copies, or what they add to the gain of a single unit."""
         one, other, gain = self.one, self.other, self.gain
         fixed = {self.device[reader] for reader in value.readers if reader not in gain}

@@ -50,11 +50,11 @@ class OpenUnits:
             for unit in {maker, *readers}:
                 self.of[unit].append(place)
         for place in list(self.values):
-            self._fold(place)
+            self._forget_settled(place)
         self._decide_all(range(len(cost)))
         self.open = [unit for unit, device in enumerate(self.device) if device < 0]
 
-    def _fold(self, place: int) -> None:
+    def _forget_settled(self, place: int) -> None:
         """Forget a value that depends on one open unit at most; its copies are part of that unit's cost."""
         value, device = self.values[place], self.device
         waiting = {unit for unit in (value.maker, *value.readers) if device[unit] < 0}
@@ -80,7 +80,7 @@ class OpenUnits:
             for place in [place for place in self.of[unit] if place in self.values]:
                 value = self.values[place]
                 waiting |= dict.fromkeys(n for n in (value.maker, *value.readers) if self.device[n] < 0)
-                self._fold(place)
+                self._forget_settled(place)
 
     def _decide(self, unit: int) -> bool:
         """Choose the cheapest device of a unit if no copy can make another one better."""

@@ -108,6 +108,6 @@ def nbytes(weight: Weight) -> int:
 
 
 def layout(weight: Weight) -> str:
-    """Return how the rows of a weight lie in memory: plain or interleaved."""
+    """Return how the rows of a weight are stored: plain or interleaved."""
     is_plain = isinstance(weight, Tensor) or (isinstance(weight, QuantizedTensor) and weight.interleave == 1)
     return "plain" if is_plain else "interleaved"
