@@ -527,8 +527,12 @@ def run_model(given: argparse.Namespace) -> int:
 
 
 def run_on_model(given: argparse.Namespace) -> int:
-    """Embed, rerank, tokenize, or show."""
+    """Embed, rerank, tokenize, show, or measure the perplexity."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in run_model
+    if given.name == "perplexity":
+        from .evaluation import show_perplexity
+
+        return show_perplexity(given)
     from .models import run_command
 
     return run_command(given)

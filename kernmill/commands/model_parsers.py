@@ -1,4 +1,4 @@
-"""The options of `kernmill embed | rerank | tokenize | show`."""
+"""The options of `kernmill embed | rerank | tokenize | show | perplexity`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ __all__ = ["add_parsers"]
 
 def add_parsers(add: Callable[..., argparse.ArgumentParser], command: Callable[[argparse.Namespace], int]) -> None:
     """Add the commands to a parser; `add` is its `add_parser`. `command` runs each by its `name`."""
+    most = "most tokens of a text; default: what the model was trained on, at most 4096"
     embed = _parser(add, command, "embed", "vectors of texts, one JSON list in a line for each")
+    _add_context(embed, most)
     _add_texts(embed)
     embed.add_argument(
         "--embd-normalize", type=int, choices=(-1, 2), default=2, metavar="N",
         help="2: vectors of length 1 (default); -1: as the model computes them",
     )  # fmt: skip
     rank = _parser(add, command, "rerank", "sort texts by how well they answer a query; needs a reranker")
+    _add_context(rank, most)
     rank.add_argument("-q", "--query", required=True, metavar="TEXT", help="the query")
     _add_texts(rank)
     words = _parser(add, command, "tokenize", "the token ids of texts")
@@ -26,9 +29,33 @@ def add_parsers(add: Callable[..., argparse.ArgumentParser], command: Callable[[
     words.add_argument("--ids", action="store_true", help="only the ids of each text, as a JSON list in a line")
     words.add_argument("--no-bos", action="store_true", help="without the tokens that begin and end a text")
     words.add_argument("--no-parse-special", action="store_true", help="names of control tokens in a text are text")
+    _add_perplexity(_parser(add, command, "perplexity", "how well a model predicts a text; how near it is to another"))
     show = _parser(add, command, "show", "metadata, and tensors by type, of a GGUF file", computes=False)
     show.add_argument("--tensors", action="store_true", help="list every tensor")
     show.add_argument("--json", action="store_true", help="as one JSON object")
+
+
+def _add_perplexity(parser: argparse.ArgumentParser) -> None:
+    _add_chunks(parser, "tokens of a chunk; default: 512, or that of the base")
+    parser.add_argument(
+        "--kl-divergence-base", "--save-all-logits", metavar="FILE",
+        help="write what the model predicts to this file; with --kl-divergence: compare with it",
+    )  # fmt: skip
+    parser.add_argument("--kl-divergence", action="store_true", help="compare with the base; the text is its own")
+
+
+def _add_chunks(parser: argparse.ArgumentParser, context: str) -> None:
+    """Options of a text that is read in chunks."""
+    parser.add_argument("-f", "--file", metavar="FILE", help="a text; - is stdin")
+    parser.add_argument("--chunks", type=options.whole_number("number of chunks", 1, (-1,)), metavar="N",
+                        help="read only the first N chunks; -1 = all (default)")  # fmt: skip
+    _add_context(parser, context)
+
+
+def _add_context(parser: argparse.ArgumentParser, meaning: str) -> None:
+    parser.add_argument(
+        "-c", "--ctx-size", type=options.whole_number("number of tokens", 1), metavar="N", help=meaning
+    )  # fmt: skip
 
 
 def _parser(
@@ -47,14 +74,11 @@ def _parser(
             "-t", "--threads", type=options.whole_number("number of threads", 1), metavar="N",
             help="default: the setting THREADS",
         )  # fmt: skip
-        parser.add_argument(
-            "-c", "--ctx-size", type=options.whole_number("number of tokens", 1), metavar="N",
-            help="most tokens of a text; default: what the model was trained on, at most 4096",
-        )  # fmt: skip
     parser.set_defaults(command=command, name=name)
     return parser
 
 
 def _add_texts(parser: argparse.ArgumentParser) -> None:
+    """Options of commands on several texts."""
     parser.add_argument("-p", "--prompt", action="append", metavar="TEXT", help="a text; may be repeated")
     parser.add_argument("-f", "--file", metavar="FILE", help="a text in each line; without -p and -f: lines of stdin")
