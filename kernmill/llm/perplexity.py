@@ -44,10 +44,10 @@ _TOGETHER = 64  # rows of logits that are in memory at once
 
 
 class Predictions(NamedTuple):
-    """What a model says about each predicted token, and how that differs from a base model. Shapes: (tokens,) each.
+    """Predictions of tokens, and their differences from those of a base model. Shapes: (tokens,) each.
 
-    `loss` is -ln of the probability p of the token; `base_loss` that of the base. `divergence` is the KL divergence of
-    the distribution from that of the base, `change` is p minus the base's p, and `same_top` is true where both find the
+    `loss` is -ln of the probability p of the token, and `base_loss` that of the base. `divergence` is the KL divergence
+    of the distribution from that of the base. `change` is p minus the base's p. `same_top` is true where both find the
     same token most likely. Without a base these four are None.
     """
 
