@@ -26,8 +26,8 @@ _QUANTILES = (0.5, 0.9, 0.99, 0.999)
 def show_perplexity(given: argparse.Namespace) -> int:
     """Print the perplexity of a text, and with a base how the predictions differ."""
     options.check_path("perplexity", given.model, "Give a GGUF file.")
-    base = _base(given)
-    text = "" if base is not None else _text(given)
+    base = _base_of(given)
+    text = "" if base is not None else _whole_text(given)
     size = base.chunks.shape[1] if base is not None else _context(given)
     with (
         Context(THREADS=given.threads or setting("THREADS")),
@@ -42,7 +42,7 @@ def show_perplexity(given: argparse.Namespace) -> int:
     return 0
 
 
-def _base(given: argparse.Namespace) -> Base | None:
+def _base_of(given: argparse.Namespace) -> Base | None:
     """The file of --kl-divergence."""
     path, asked = given.kl_divergence_base, given.kl_divergence
     options.check_path("perplexity", path, "Give the path of a base with --kl-divergence-base.")
@@ -70,7 +70,7 @@ def _context(given: argparse.Namespace) -> int:
         return min(CONTEXT, config_in(file).context)
 
 
-def _text(given: argparse.Namespace) -> str:
+def _whole_text(given: argparse.Namespace) -> str:
     """The text of -f, without the newline at its end."""
     name, where = given.name, given.file
     options.check_path(name, where, "Give the path of a text with -f.")
@@ -92,35 +92,35 @@ def _bytes_of(path: str) -> bytes:
 # --- the table -------------------------------------------------------------------------------------------------------
 def lines_of(found: Predictions) -> list[str]:
     """Return a line for each figure, with its standard error."""
-    loss = _mean(found.loss)
-    lines = [_line("perplexity", found.perplexity(), found.perplexity() * loss[1])]
+    loss = _mean_and_error(found.loss)
+    lines = [_figure("perplexity", found.perplexity(), found.perplexity() * loss[1])]
     if found.base_loss is None:
         return lines
     assert found.divergence is not None
     assert found.change is not None
     assert found.same_top is not None
-    base = _mean(found.base_loss)
+    base = _mean_and_error(found.base_loss)
     share = float(found.same_top.mean())
-    square, its_error = _mean(np.square(found.change))
+    square, its_error = _mean_and_error(np.square(found.change))
     lines += [
-        _line("perplexity of the base", math.exp(base[0]), math.exp(base[0]) * base[1]),
-        _line("ln(perplexity / base)", *_mean(found.loss - found.base_loss)),
-        _line("KL divergence, mean", *_mean(found.divergence)),
+        _figure("perplexity of the base", math.exp(base[0]), math.exp(base[0]) * base[1]),
+        _figure("ln(perplexity / base)", *_mean_and_error(found.loss - found.base_loss)),
+        _figure("KL divergence, mean", *_mean_and_error(found.divergence)),
         *(
             f"{f'KL divergence, {100 * part:g} %':24} {np.quantile(found.divergence, part):12.6f}"
             for part in _QUANTILES
         ),
         f"{'KL divergence, largest':24} {found.divergence.max():12.6f}",
-        _line("change of p, RMS, %", 100 * math.sqrt(square), 50 * its_error / math.sqrt(square) if square else 0.0),
-        _line("same top token, %", 100 * share, 100 * math.sqrt(share * (1 - share) / max(1, len(found.loss) - 1))),
+        _figure("change of p, RMS, %", 100 * math.sqrt(square), 50 * its_error / math.sqrt(square) if square else 0.0),
+        _figure("same top token, %", 100 * share, 100 * math.sqrt(share * (1 - share) / max(1, len(found.loss) - 1))),
     ]
     return lines
 
 
-def _mean(values: Any) -> tuple[float, float]:
+def _mean_and_error(values: Any) -> tuple[float, float]:
     """The mean and its standard error."""
     return float(values.mean()), float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else 0.0
 
 
-def _line(name: str, value: float, error: float) -> str:
+def _figure(name: str, value: float, error: float) -> str:
     return f"{name:24} {value:12.6f} +- {error:.6f}"

@@ -176,7 +176,7 @@ def predictions(
         if file is not None:
             file.write(_MAGIC + _HEAD.pack(chunks.shape[1], known, len(chunks)) + chunks.astype("<i4").tobytes())
         with Progress("perplexity", len(chunks), "chunk") as bar:
-            for part in _parts(model, chunks, base, file):
+            for part in _predicted_rows(model, chunks, base, file):
                 found.append(part)
                 loss, seen = loss + float(part.loss.sum()), seen + len(part.loss)
                 if seen % (chunks.shape[1] - 1 - first_predicted(chunks.shape[1])) == 0:
@@ -190,7 +190,7 @@ def _vocabulary(model: Model) -> int:
     return model.architecture.vocabulary if model.tokenizer is None else len(model.tokenizer)
 
 
-def _parts(model: Model, chunks: Array, base: Base | None, file: Output | None) -> Iterator[Predictions]:
+def _predicted_rows(model: Model, chunks: Array, base: Base | None, file: Output | None) -> Iterator[Predictions]:
     """Yield the predictions of some rows at a time."""
     size, at, known = chunks.shape[1], 0, _vocabulary(model)
     logits = Jit(lambda rows: model.architecture.logits(rows)[:, :known].log_softmax(-1), runs_first=False)
