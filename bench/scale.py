@@ -25,9 +25,10 @@ from kernmill.formats import gguf
 from kernmill.ir import Link
 from kernmill.llm import Model
 from kernmill.llm.follow import follow
-from kernmill.llm.ranks import link_to_next
 from kernmill.llm.split import SplitOptions
 from kernmill.runtime import later
+
+from .ranks import timed_waits
 
 __all__ = ["LINKS", "SHAPES", "Machine", "Shape", "counts", "layer_ns", "sum_ns", "tensor_ns", "training_ns"]
 
@@ -183,7 +184,7 @@ def token_ns(path: Path, wanted: SplitOptions | None, rounds: int) -> _Token:
             start, cpu = time.perf_counter_ns(), time.thread_time_ns()
             model.next_logits(ids)
             times.append(time.perf_counter_ns() - start)
-            busy.append(time.thread_time_ns() - cpu - sum(_waited))
+            busy.append(time.thread_time_ns() - cpu - 1e9 * sum(_waited))
             found = {name: (calls - before.get(name, (0, 0))[0], size - before.get(name, (0, 0))[1])
                      for name, (calls, size) in _counted.items()}  # fmt: skip
             ids.append(4)
@@ -191,22 +192,20 @@ def token_ns(path: Path, wanted: SplitOptions | None, rounds: int) -> _Token:
 
 
 _counted: dict[str, tuple[int, int]] = {}
-_waited: list[int] = []  # CPU time in the exchanges of a token
+_waited: list[float] = []  # CPU seconds in the exchanges of a token
 
 
 def _count(ranks: Any) -> None:
     """Count the calls of a communicator, and the bytes that this rank gives."""
     for name in ("all_reduce", "all_gather", "send", "recv"):
-        inner = getattr(ranks, name)
+        inner = timed_waits(getattr(ranks, name), _waited)
 
-        def call(*given: Any, inner: Any = inner, name: str = name) -> None:
+        def call(*given: Any, inner: Any = inner, name: str = name) -> Any:
             if name in ("all_reduce", "all_gather"):
                 arrays = given[1] if name == "all_reduce" else [given[1]]
                 calls, size = _counted.get(name, (0, 0))
                 _counted[name] = calls + len(arrays), size + sum(array.nbytes for array in arrays)
-            start = time.thread_time_ns()
-            inner(*given)
-            _waited.append(time.thread_time_ns() - start)
+            return inner(*given)
 
         setattr(ranks, name, call)
 
@@ -214,10 +213,10 @@ def _count(ranks: Any) -> None:
 def check(path: Path, rounds: int) -> Iterator[str]:
     """Compare predictions with this job: rank 0 gives lines."""
     ranks = dist.communicator()
-    link = link_to_next(1 << 13)
-    ranks.barrier()
+    link = dist.link_to_next()
+    ranks.barrier()()
     alone = token_ns(path, None, rounds) if ranks.rank == 0 else _Token(1.0, 1.0, {})
-    ranks.barrier()
+    ranks.barrier()()
     file = gguf.read(path)
     get = {key.partition(".")[2]: file.metadata[key] for key in file.metadata if not key.startswith("tokenizer")}
     embedding = file.entries["token_embd.weight"]

@@ -29,6 +29,7 @@ from .loops import *
 from .memory import allocator as allocator
 from .memory.allocator import CachingAllocator as CachingAllocator
 from .memory.buffer import *
+from .overlap import *
 from .pipelined import *
 from .plans import families as families
 from .plans import graph_key as graph_key

@@ -35,13 +35,18 @@ from .device import (
 from .failed import explained, failed_launch
 from .lanes import LaneStep, settle
 from .memory.buffer import Buffer
+from .overlap import BEGIN, END, MemoryUse, overlapped
 from .scratch import scratch_of
 from .watch import wants_report
 
 __all__ = [
-    "HostCall", "Recording", "Replay", "call_host", "check_values", "copy_between", "current_recording",
-    "download_scalar", "is_to_be_recorded", "narrow", "recording", "recording_apart", "rehearsal", "run_on_host",
+    "Exchange", "HostCall", "Recording", "Replay", "call_host", "check_values", "copy_between", "current_recording",
+    "download_scalar", "is_to_be_recorded", "narrow", "recording", "recording_apart", "rehearsal", "run_exchanges",
+    "run_on_host",
 ]  # fmt: skip
+
+
+HostFunction: TypeAlias = "Callable[[Sequence[Any], Sequence[Any]], None]"
 
 
 class _Kernels(NamedTuple):
@@ -71,12 +76,24 @@ class _Check(NamedTuple):
 class HostCall(NamedTuple):
     """A function of the host among the launches: `function(outputs, inputs)` reads and writes 1-D NumPy arrays, the
     values of `sources` and of `targets` (bfloat16: as uint16). It writes all values of each output. With `on_buffers`
-    it gets the buffers themselves, and launches kernels on them."""
+    it gets the buffers themselves, and launches kernels on them. `role`: it begins or ends an exchange on this memory
+    (runtime/overlap.py)."""
 
-    function: Callable[[Sequence[Any], Sequence[Any]], None]
+    function: HostFunction
     targets: tuple[Buffer, ...]
     sources: tuple[Buffer, ...]
     on_buffers: bool = False
+    role: str = "host"
+
+
+class Exchange(NamedTuple):
+    """What goes on while kernels run, such as a sum over machines: `begin(outputs, inputs)` starts it on the values of
+    `sources` and `targets`, and `end` of the same returns when the outputs have their values."""
+
+    begin: HostFunction
+    end: HostFunction
+    targets: tuple[Buffer, ...]
+    sources: tuple[Buffer, ...]
 
 
 class _Walk(NamedTuple):
@@ -154,6 +171,28 @@ class Recording:
                 for kernel, call in zip(step.kernels, step.calls, strict=True):
                     places = [kernel.buffers.index(number) for number in kernel.outputs]
                     yield list(call.buffers), [call.buffers[place] for place in places]
+
+    def overlapped(self) -> Recording:
+        """The same launches, with exchanges that begin as early and end as late as the others allow."""
+        if not any(isinstance(step, HostCall) and step.role == BEGIN for step in self.steps):
+            return self
+        singles: list[Step] = []
+        for step in self.steps:
+            if isinstance(step, _Kernels):
+                singles += [_Kernels(step.device, [k], [c]) for k, c in zip(step.kernels, step.calls, strict=True)]
+            else:
+                singles.append(step)
+        launches = [
+            MemoryUse(*uses, step.role if isinstance(step, HostCall) else "check" if isinstance(step, _Check) else "")
+            for step, uses in zip(singles, self.uses(), strict=True)
+        ]
+        found = Recording([], self.shares_numbers)
+        for step in [singles[number] for number in overlapped(launches)]:
+            if isinstance(step, _Kernels):
+                found.add_kernels(step.device, [*zip(step.kernels, step.calls, strict=True)])
+            else:
+                found.steps.append(step)
+        return found
 
     def steps_in_lanes(self, of: Callable[[Buffer], Buffer]) -> list[LaneStep]:
         """Each batch and copy, with `of` each buffer that it reads or writes."""
@@ -252,6 +291,7 @@ class Replay:
     """A recording that runs again; the buffers in `moving` may be others each time, of equal device, dtype and size."""
 
     def __init__(self, recorded: Recording, moving: Sequence[Buffer]) -> None:
+        recorded = recorded.overlapped()
         self._slots = {id(buffer): slot for slot, buffer in enumerate(moving)}
         self._binders: list[list[Callable[[Buffer], object]]] = [[] for _ in moving]
         # instead of moving buffers: the memory of the capture belongs to its user, and is not kept alive by us
@@ -325,7 +365,7 @@ class Replay:
             return _Check(self.standing(step.buffer), step.message)
         if isinstance(step, HostCall):
             targets, sources = (tuple(map(self.standing, part)) for part in (step.targets, step.sources))
-            return HostCall(step.function, targets, sources, step.on_buffers)
+            return step._replace(targets=targets, sources=sources)
         calls = [c._replace(buffers=tuple(self.standing(b) for b in c.buffers)) for c in step.calls]
         batch = batch_of(get_device(step.device), calls)
         variables: dict[str, list[tuple[int, int]]] = {}
@@ -490,7 +530,7 @@ class Replay:
             _copy(*[self._now(b, given) for b in step[:2]], is_kept=step.is_kept, is_timed=is_timed)
         elif isinstance(step, HostCall):
             targets, sources = ([self._now(b, given) for b in part] for part in (step.targets, step.sources))
-            call_host(HostCall(step.function, tuple(targets), tuple(sources), step.on_buffers))
+            call_host(step._replace(targets=tuple(targets), sources=tuple(sources)))
         elif download_scalar(self._now(step.buffer, given)):
             raise check_failed(step.message)
 
@@ -575,6 +615,8 @@ def call_host(call: HostCall) -> None:
         array = read_buffer(device, buffer) if is_seen else np.empty(buffer.numel, buffer.dtype.stored_as)
         outputs.append(array)
     call.function(outputs, inputs)
+    if call.role == BEGIN:
+        return
     for buffer, array in zip(call.targets, outputs, strict=True):
         device = get_device(buffer.device)
         if buffer.numel and not device.limits.is_host_visible:
@@ -593,6 +635,16 @@ def run_on_host(
     call_host(call)
     if (record := current_recording()) is not None:
         record.add_host_call(call)
+
+
+def run_exchanges(exchanges: Sequence[Exchange]) -> None:
+    """Begin and end exchanges now; in each replay of a recording that is under way kernels run between."""
+    calls = [HostCall(one.begin, one.targets, one.sources, role=BEGIN) for one in exchanges]
+    calls += [HostCall(one.end, one.targets, one.sources, role=END) for one in exchanges]
+    for call in calls:
+        call_host(call)
+        if (record := current_recording()) is not None:
+            record.add_host_call(call)
 
 
 def _copy(target: Buffer, source: Buffer, *, is_kept: bool, is_timed: bool = False, is_ordered: bool = False) -> None:

@@ -1,30 +1,41 @@
 """Collectives on tensors: each realizes its tensors, exchanges their memory with the other ranks, and returns new ones.
 
-In a captured function a collective is a step of the replay, between launches. All ranks make the same calls in the same
-order with the same shapes and dtypes; a difference is an error on all ranks, before anything is exchanged.
+In a captured function a collective goes on while kernels run: a replay begins it after those that write what it reads,
+and waits before the first one that reads its results. All ranks make the same calls in the same order with the same
+shapes and dtypes; a difference is an error on all ranks, before anything is exchanged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from zlib import crc32
 
 from kernmill.ir import DType, DTypeError, GradientError, ShapeError, dtypes, np, show_shape
-from kernmill.runtime import Buffer, HostCall, allocate_buffer, buffer_node, current_recording, run_on_host
+from kernmill.runtime import (
+    BEGIN,
+    Buffer,
+    Exchange,
+    HostCall,
+    allocate_buffer,
+    buffer_node,
+    current_recording,
+    run_exchanges,
+    run_on_host,
+)
 
 from ..captures.ownership import stored
 from ..tensor import Tensor
-from .communicator import REDUCTIONS, Communicator, DistError
+from .communicator import REDUCTIONS, Communicator, DistError, Wait
 from .job import agree, communicator
 
 __all__ = [
-    "all_gather", "all_reduce", "barrier", "broadcast", "buffer_of_tensor", "must_agree", "recv", "reduce_scatter",
-    "send",
+    "all_gather", "all_reduce", "all_reduce_groups", "barrier", "broadcast", "buffer_of_tensor", "must_agree", "recv",
+    "reduce_scatter", "send", "widened",
 ]  # fmt: skip
 
 OPS = (*REDUCTIONS, "mean")
-Exchange: TypeAlias = Callable[[Sequence[Any], Sequence[Any]], None]
+Begin: TypeAlias = Callable[[Sequence[Any], Sequence[Any]], Wait]
 
 
 def all_reduce(*tensors: Tensor, op: str = "sum") -> Any:
@@ -38,15 +49,26 @@ def all_reduce(*tensors: Tensor, op: str = "sum") -> Any:
         DTypeError: bool.
         GradientError: a tensor that requires a gradient.
     """
-    ranks, op = communicator(), _checked_op("all_reduce", op)
-    wide = [_wide("all_reduce", tensor) for tensor in tensors]
-    reducer = "sum" if op == "mean" else op
-    shapes = [t.shape for t in wide]
-    results = _collective(f"all_reduce {op}", wide, shapes, lambda out, of: ranks.all_reduce(out, of, reducer))
-    if op == "mean":
-        results = [result / ranks.size for result in results]
-    results = [result.cast(t.dtype) for result, t in zip(results, tensors, strict=True)]
+    results = all_reduce_groups([tensors], op)[0]
     return results[0] if len(results) == 1 else results
+
+
+def all_reduce_groups(groups: Sequence[Sequence[Tensor]], op: str) -> list[list[Tensor]]:
+    """`all_reduce` of several groups of tensors, each in an exchange of its own; all are under way at the same time."""
+    ranks, op = communicator(), _checked_op("all_reduce", op)
+    wide = [[widened("all_reduce", tensor) for tensor in group] for group in groups]
+    reducer = "sum" if op == "mean" else op
+    asked = [
+        _Asked(f"all_reduce {op}", group, [t.shape for t in group], lambda out, of: ranks.all_reduce(out, of, reducer))
+        for group in wide
+    ]
+    results = _collectives(asked)
+    if op == "mean":
+        results = [[result / ranks.size for result in group] for group in results]
+    return [
+        [result.cast(t.dtype) for result, t in zip(found, group, strict=True)]
+        for found, group in zip(results, groups, strict=True)
+    ]
 
 
 def all_gather(tensor: Tensor) -> Tensor:
@@ -60,7 +82,8 @@ def all_gather(tensor: Tensor) -> Tensor:
     if not tensor.ndim:
         raise ShapeError("all_gather: a tensor without axes has no axis 0 to join along. Write x.reshape(1).")
     given, shape = _given("all_gather", tensor), (ranks.size * tensor.shape[0], *tensor.shape[1:])
-    return _collective("all_gather", [given], [shape], lambda out, of: ranks.all_gather(out[0], of[0]))[0]
+    asked = _Asked("all_gather", [given], [shape], lambda out, of: ranks.all_gather(out[0], of[0]))
+    return _collectives([asked])[0][0]
 
 
 def reduce_scatter(tensor: Tensor, op: str = "sum") -> Tensor:
@@ -76,11 +99,12 @@ def reduce_scatter(tensor: Tensor, op: str = "sum") -> Tensor:
             f"reduce_scatter: shape {show_shape(tensor.uop.shape)} over {ranks.size} ranks. Give an axis 0 that "
             f"{ranks.size} divides."
         )
-    wide = _wide("reduce_scatter", tensor)
+    wide = widened("reduce_scatter", tensor)
     shape, reducer = (tensor.shape[0] // ranks.size, *tensor.shape[1:]), "sum" if op == "mean" else op
-    (result,) = _collective(
+    asked = _Asked(
         f"reduce_scatter {op}", [wide], [shape], lambda out, of: ranks.reduce_scatter(out[0], of[0], reducer)
     )
+    ((result,),) = _collectives([asked])
     return (result / ranks.size if op == "mean" else result).cast(tensor.dtype)
 
 
@@ -93,11 +117,12 @@ def broadcast(tensor: Tensor, root: int = 0) -> Tensor:
     ranks = communicator()
     _checked_rank("broadcast", "root", root, ranks)
 
-    def exchange(outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
+    def begin(outputs: Sequence[Any], inputs: Sequence[Any]) -> Wait:
         outputs[0][...] = inputs[0]
-        ranks.broadcast(outputs[0], root)
+        return ranks.broadcast(outputs[0], root)
 
-    return _collective(f"broadcast {root}", [_given("broadcast", tensor)], [tensor.shape], exchange)[0]
+    asked = _Asked(f"broadcast {root}", [_given("broadcast", tensor)], [tensor.shape], begin)
+    return _collectives([asked])[0][0]
 
 
 def send(tensor: Tensor, to: int) -> None:
@@ -108,7 +133,9 @@ def send(tensor: Tensor, to: int) -> None:
     """
     ranks = communicator()
     _checked_rank("send", "to", to, ranks)
-    _exchanged([_given("send", tensor)], [], lambda _, given: ranks.send(given[0], to))
+    _check_capture()
+    given = _given("send", tensor).realize()
+    _run([_UnderWay(lambda _, of: ranks.send(of[0], to))], [((), (buffer_of_tensor(given),))])
 
 
 def recv(like: Tensor, source: int) -> Tensor:
@@ -121,61 +148,115 @@ def recv(like: Tensor, source: int) -> Tensor:
     _checked_rank("recv", "source", source, ranks)
     _check_capture()
     target = allocate_buffer(like.device, like.dtype, like.numel())
-    run_on_host(lambda out, _: ranks.recv(out[0], source), [target], [])
+    _run([_UnderWay(lambda out, _: ranks.recv(out[0], source))], [((target,), ())])
     return Tensor._make(buffer_node(target, like.shape), like.device)
 
 
 def barrier() -> None:
     """Return when all ranks have called this."""
     ranks = communicator()
-    _collective("barrier", [], [], lambda _outputs, _inputs: ranks.barrier())
-
-
-class _Collective:
-    """A collective on memory, now and in replays. `text` is what all ranks must do, with shapes and dtypes.
-
-    MPI would write over the end of memory where they differ. The first collective of a replay compares all of it.
-    """
-
-    def __init__(self, text: str, function: Exchange) -> None:
-        steps = [] if (record := current_recording()) is None else record.steps
-        earlier = (step.function for step in steps if isinstance(step, HostCall))
-        first = next((found for found in earlier if isinstance(found, _Collective)), None)
-        self._texts: list[str] = [] if first is None else first._texts
-        self._texts.append(text)
-        self._is_first, self._is_compared, self._function = first is None, True, function
-        must_agree(text)
-
-    def __call__(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
-        if self._is_first and not self._is_compared:
-            must_agree("; ".join(self._texts))
-        self._is_compared = False  # in the next replay, other ranks may do something else
-        self._function(outputs, inputs)
-
-
-def _collective(
-    call: str, tensors: Sequence[Tensor], shapes: Sequence[tuple[int, ...]], function: Exchange
-) -> list[Tensor]:
-    """`_exchanged`, with all ranks."""
     _check_capture()
-    given = ", ".join(f"{t.dtype.name}{show_shape(t.uop.shape)}" for t in tensors)
-    return _exchanged(tensors, shapes, _Collective(f"{call} {given}", function))
+    must_agree("barrier")
+    run_on_host(lambda _outputs, _inputs: ranks.barrier()(), [], [])
 
 
-def _exchanged(tensors: Sequence[Tensor], shapes: Sequence[tuple[int, ...]], function: Exchange) -> list[Tensor]:
-    """Call `function(outputs, inputs)` on the memory of the tensors, now and in replays; new tensors of `shapes`."""
+class _Asked(NamedTuple):
+    """A collective: what it is called, its tensors, the shapes of its results, and what begins it."""
+
+    call: str
+    tensors: Sequence[Tensor]
+    shapes: Sequence[tuple[int, ...]]
+    begin: Begin
+
+
+class _UnderWay:
+    """An exchange on memory, now and in replays."""
+
+    def __init__(self, function: Begin) -> None:
+        self._function = function
+        self._now: tuple[Wait, Sequence[Any], Sequence[Any]] | None = None
+
+    def begin(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
+        """Begin it. One that a failed replay has left is waited for first, as on the other ranks."""
+        if self._now is not None:
+            self._now[0]()
+        self._now = self._function(outputs, inputs), outputs, inputs
+
+    def end(self, outputs: Sequence[Any], _: Sequence[Any]) -> None:
+        """Wait for its end; its arrays are copies on a device that the host cannot see."""
+        assert self._now is not None
+        (wait, begun, _), self._now = self._now, None
+        wait()
+        for output, array in zip(outputs, begun, strict=True):
+            if not np.may_share_memory(output, array):
+                output[...] = array
+
+
+class _Agreement:
+    """What all ranks must do in a replay, with shapes and dtypes: MPI would write over the end of memory where they
+    differ. The comparison begins with the replay, and is over when the first exchange begins."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self._wait: Callable[[], bool] | None = None
+
+    def begin(self, _outputs: Sequence[Any], _inputs: Sequence[Any]) -> None:
+        """Begin a replay."""
+        self._wait = communicator().are_equal(_digest("; ".join(self.texts)), self.texts[0].partition(" ")[0])
+
+    def end(self) -> None:
+        """Raises DistError where ranks differ."""
+        wait, self._wait = self._wait, None
+        if wait is not None and not wait():
+            agree("what they exchange", "; ".join(self.texts))
+
+    def before(self, function: Begin) -> Begin:
+        """The function, after the comparison."""
+
+        def begin(outputs: Sequence[Any], inputs: Sequence[Any]) -> Wait:
+            self.end()
+            return function(outputs, inputs)
+
+        return begin
+
+
+def _collectives(asked: Sequence[_Asked]) -> list[list[Tensor]]:
+    """The results of collectives, all under way at the same time."""
     _check_capture()
-    if tensors:
+    if tensors := [tensor for one in asked for tensor in one.tensors]:
         tensors[0].realize(*tensors[1:])
-    sources = [buffer_of_tensor(tensor) for tensor in tensors]
-    targets = [
-        allocate_buffer(tensor.device, tensor.dtype, int(np.prod(shape, dtype=np.int64)))
-        for tensor, shape in zip(tensors, shapes, strict=False)
-    ]
-    run_on_host(function, targets, sources)
+    memory: list[tuple[tuple[Buffer, ...], tuple[Buffer, ...]]] = []
+    for one in asked:
+        sizes = [int(np.prod(shape, dtype=np.int64)) for shape in one.shapes]
+        pairs = zip(one.tensors, sizes, strict=True)
+        targets = tuple([allocate_buffer(tensor.device, tensor.dtype, size) for tensor, size in pairs])
+        memory.append((targets, tuple(map(buffer_of_tensor, one.tensors))))
+    _run([_UnderWay(_agreed(one)) for one in asked], memory)
     return [
-        Tensor._make(buffer_node(target, shape), target.device) for target, shape in zip(targets, shapes, strict=True)
+        [Tensor._make(buffer_node(target, shape), target.device) for target, shape in zip(found, one.shapes, strict=True)]
+        for (found, _), one in zip(memory, asked, strict=True)
     ]
+
+
+def _run(exchanges: Sequence[_UnderWay], memory: Sequence[tuple[tuple[Buffer, ...], tuple[Buffer, ...]]]) -> None:
+    """Run exchanges on these targets and sources."""
+    run_exchanges([Exchange(one.begin, one.end, *parts) for one, parts in zip(exchanges, memory, strict=True)])
+
+
+def _agreed(asked: _Asked) -> Begin:
+    """What begins a collective that all ranks make: compared now, and with all others of a recording in its replays."""
+    given = ", ".join(f"{t.dtype.name}{show_shape(t.uop.shape)}" for t in asked.tensors)
+    must_agree(text := f"{asked.call} {given}")
+    if (record := current_recording()) is None:
+        return asked.begin
+    owners = [getattr(step.function, "__self__", None) for step in record.steps if isinstance(step, HostCall)]
+    known = next((owner for owner in owners if isinstance(owner, _Agreement)), None)
+    agreement = known or _Agreement()
+    agreement.texts.append(text)
+    if known is not None:
+        return asked.begin
+    record.add_host_call(HostCall(agreement.begin, (), (), role=BEGIN))
+    return agreement.before(asked.begin)
 
 
 def _check_capture() -> None:
@@ -210,7 +291,7 @@ def _given(call: str, tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _wide(call: str, tensor: Tensor) -> Tensor:
+def widened(call: str, tensor: Tensor) -> Tensor:
     """The tensor in a dtype that MPI can add."""
     if tensor.dtype is dtypes.bool:
         raise DTypeError(f"{call}: bool. Cast it first, for example with x.int(); all is op='min', any is op='max'.")
@@ -225,8 +306,12 @@ def must_agree(text: str) -> None:
         DistError: they differ.
     """
     ranks = communicator()
-    if not ranks.are_equal(crc32(text.encode()), text.partition(" ")[0]):
+    if not ranks.are_equal(_digest(text), text.partition(" ")[0])():
         agree("what they exchange", text, ranks)
+
+
+def _digest(text: str) -> int:
+    return crc32(text.encode())
 
 
 def _checked_op(call: str, op: str) -> str:

@@ -2,6 +2,7 @@
 
 A rank is one of `size` copies of a program that run at the same time. A collective (all_reduce, barrier, ..) is a call
 that every rank makes, in the same order. All values are C-contiguous NumPy arrays, which are read or written in place.
+A call begins an exchange, and returns the function that waits for its end; the arrays belong to the exchange until then.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from typing import Any, TypeAlias
 
 from kernmill.ir import KernmillError, np
 
-__all__ = ["REDUCTIONS", "Communicator", "DistError", "Solo", "ThreadCommunicator", "run_threads"]
+__all__ = ["REDUCTIONS", "Communicator", "DistError", "Solo", "ThreadCommunicator", "Wait", "run_threads"]
 
 Array: TypeAlias = Any
+Wait: TypeAlias = Callable[[], None]
 _ANNOUNCED = -1  # instead of a sender: what rank 0 announces
 REDUCTIONS: dict[str, Callable[[Array, Array], Array]] = {
     "sum": lambda a, b: a + b,
@@ -41,36 +43,36 @@ class Communicator(ABC):
     sharers: int = 1  # processes that may use this one's CPUs
 
     @abstractmethod
-    def send(self, array: Array, to: int) -> None:
-        """Send an array to one rank, which receives it with `recv`. It may be changed when this returns."""
+    def send(self, array: Array, to: int) -> Wait:
+        """Send an array to one rank, which receives it with `recv`."""
 
     @abstractmethod
-    def recv(self, array: Array, source: int) -> None:
+    def recv(self, array: Array, source: int) -> Wait:
         """Receive an array of the same dtype and size from one rank."""
 
     @abstractmethod
-    def all_reduce(self, outputs: Sequence[Array], inputs: Sequence[Array], op: str) -> None:
+    def all_reduce(self, outputs: Sequence[Array], inputs: Sequence[Array], op: str) -> Wait:
         """Combine each input of all ranks into the output with the same number. `op` is a key of `REDUCTIONS`."""
 
     @abstractmethod
-    def all_gather(self, output: Array, array: Array) -> None:
+    def all_gather(self, output: Array, array: Array) -> Wait:
         """Put the arrays of all ranks into `output`, one after the other by rank."""
 
     @abstractmethod
-    def reduce_scatter(self, output: Array, array: Array, op: str) -> None:
+    def reduce_scatter(self, output: Array, array: Array, op: str) -> Wait:
         """Combine the arrays of all ranks; each rank receives its part, the `size`th of the whole."""
 
     @abstractmethod
-    def broadcast(self, array: Array, root: int) -> None:
+    def broadcast(self, array: Array, root: int) -> Wait:
         """Give the array of rank `root` to all."""
 
     @abstractmethod
-    def barrier(self) -> None:
-        """Return when all ranks have called this."""
+    def barrier(self) -> Wait:
+        """End when all ranks have called this."""
 
     @abstractmethod
-    def are_equal(self, number: int, call: str) -> bool:
-        """True if all ranks gave the same integer of 32 bits. `call` is what they are about to do, for errors."""
+    def are_equal(self, number: int, call: str) -> Callable[[], bool]:
+        """Whether all ranks gave the same integer of 32 bits. `call` is what they are about to do, for errors."""
 
     @abstractmethod
     def announce(self, value: Any) -> None:
@@ -85,35 +87,42 @@ class Communicator(ABC):
         """Return what each rank gave, by rank: small picklable values, for checks at the start."""
 
 
+def _over() -> None:
+    """Wait for an exchange that has ended."""
+
+
 class Solo(Communicator):
     """The only rank: a program that was started without `mpirun`."""
 
     rank, size = 0, 1
 
-    def send(self, array: Array, to: int) -> None:
+    def send(self, array: Array, to: int) -> Wait:
         raise DistError(f"send: rank {to} is not there. This program has one rank; start it with mpirun -n 2.")
 
-    def recv(self, array: Array, source: int) -> None:
+    def recv(self, array: Array, source: int) -> Wait:
         raise DistError(f"recv: rank {source} is not there. This program has one rank; start it with mpirun -n 2.")
 
-    def all_reduce(self, outputs: Sequence[Array], inputs: Sequence[Array], op: str) -> None:
+    def all_reduce(self, outputs: Sequence[Array], inputs: Sequence[Array], op: str) -> Wait:
         for output, array in zip(outputs, inputs, strict=True):
             output[...] = array
+        return _over
 
-    def all_gather(self, output: Array, array: Array) -> None:
+    def all_gather(self, output: Array, array: Array) -> Wait:
         output[...] = array
+        return _over
 
-    def reduce_scatter(self, output: Array, array: Array, op: str) -> None:
+    def reduce_scatter(self, output: Array, array: Array, op: str) -> Wait:
         output[...] = array
+        return _over
 
-    def broadcast(self, array: Array, root: int) -> None:
-        pass
+    def broadcast(self, array: Array, root: int) -> Wait:
+        return _over
 
-    def barrier(self) -> None:
-        pass
+    def barrier(self) -> Wait:
+        return _over
 
-    def are_equal(self, number: int, call: str) -> bool:
-        return True
+    def are_equal(self, number: int, call: str) -> Callable[[], bool]:
+        return lambda: True
 
     def announce(self, value: Any) -> None:
         pass
@@ -139,7 +148,7 @@ class _Meeting:
 
 
 class ThreadCommunicator(Communicator):
-    """Ranks that are threads of one process, for tests and examples; see `run_threads`."""
+    """Ranks that are threads of one process, for tests and examples; see `run_threads`. Exchanges end at once."""
 
     are_threads = True
 
@@ -166,12 +175,13 @@ class ThreadCommunicator(Communicator):
         self._wait(call)
         return list(self._meeting.given)
 
-    def send(self, array: Array, to: int) -> None:
+    def send(self, array: Array, to: int) -> Wait:
         with self._meeting.posted:
             self._meeting.letters.setdefault((self.rank, to), []).append(array.copy())
             self._meeting.posted.notify_all()
+        return _over
 
-    def recv(self, array: Array, source: int) -> None:
+    def recv(self, array: Array, source: int) -> Wait:
         meeting = self._meeting
         letters = meeting.letters.setdefault((source, self.rank), [])
         with meeting.posted:
@@ -180,34 +190,40 @@ class ThreadCommunicator(Communicator):
             if not letters:
                 raise meeting.error or silence("recv", [source], meeting.limit_s)
             array[...] = letters.pop(0)
+        return _over
 
-    def all_reduce(self, outputs: Sequence[Array], inputs: Sequence[Array], op: str) -> None:
+    def all_reduce(self, outputs: Sequence[Array], inputs: Sequence[Array], op: str) -> Wait:
         everybody = zip(*self._exchange([np.array(one) for one in inputs], "all_reduce"), strict=True)
         for output, given in zip(outputs, everybody, strict=True):
             output[...] = reduce(REDUCTIONS[op], given)
         self._wait("all_reduce")
+        return _over
 
-    def all_gather(self, output: Array, array: Array) -> None:
+    def all_gather(self, output: Array, array: Array) -> Wait:
         output[...] = np.concatenate(self._exchange(array.copy(), "all_gather"))
         self._wait("all_gather")
+        return _over
 
-    def reduce_scatter(self, output: Array, array: Array, op: str) -> None:
+    def reduce_scatter(self, output: Array, array: Array, op: str) -> Wait:
         whole = reduce(REDUCTIONS[op], self._exchange(array.copy(), "reduce_scatter"))
         output[...] = np.split(whole, self.size)[self.rank]
         self._wait("reduce_scatter")
+        return _over
 
-    def broadcast(self, array: Array, root: int) -> None:
+    def broadcast(self, array: Array, root: int) -> Wait:
         array[...] = self._exchange(array.copy(), "broadcast")[root]
         self._wait("broadcast")
+        return _over
 
-    def barrier(self) -> None:
+    def barrier(self) -> Wait:
         self._exchange(None, "barrier")
         self._wait("barrier")
+        return _over
 
-    def are_equal(self, number: int, call: str) -> bool:
+    def are_equal(self, number: int, call: str) -> Callable[[], bool]:
         found = self._exchange(number, call)
         self._wait(call)
-        return len({*found}) == 1
+        return lambda: len({*found}) == 1
 
     def announce(self, value: Any) -> None:
         with self._meeting.posted:

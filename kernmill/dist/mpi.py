@@ -13,19 +13,19 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 from kernmill.ir import KernmillError, np, setting
 
-from .communicator import Array, Communicator, DistError, silence
+from .communicator import Array, Communicator, DistError, Wait, silence
 
 __all__ = ["MpiCommunicator", "job_rank", "job_size"]
 
 _SPINS = 20_000  # questions without a pause: some ms, longer than ranks of equal work are apart
 _PAUSE_S = 50e-6
-_LARGE_BYTES = 1 << 18  # from here on the blocking sum of MPICH is faster than the one that can be asked about
 _HEAD_BYTES = 512  # of an announcement: most are smaller, and one message
 _ROLL_CALL_S = 1.0  # for the ranks that still answer to say so
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS")
@@ -136,37 +136,49 @@ class MpiCommunicator(Communicator):
         return [rank for rank in range(self.size) if rank not in here]
 
     # --- what ranks exchange
-    def send(self, array: Array, to: int) -> None:
-        self._wait(self._world.Isend(self._bytes(array), dest=to), "send", [to])
+    def _under_way(self, request: Any, call: str, others: Sequence[int] | None = None) -> Wait:
+        """Return what waits for a request. Those that began before go on in here: MPICH works inside its calls only."""
+        self._roll_call.Iprobe()
+        return partial(self._wait, request, call, others)
 
-    def recv(self, array: Array, source: int) -> None:
-        self._wait(self._world.Irecv(self._bytes(array), source=source), "recv", [source])
+    def send(self, array: Array, to: int) -> Wait:
+        return self._under_way(self._world.Isend(self._bytes(array), dest=to), "send", [to])
 
-    def all_reduce(self, outputs: Sequence[Array], inputs: Sequence[Array], op: str) -> None:
-        requests = [
-            self._world.Iallreduce(given, output, op=self._op(op))
-            for output, given in zip(outputs, inputs, strict=True)
-        ]
-        for request in requests:
-            self._wait(request, "all_reduce")
+    def recv(self, array: Array, source: int) -> Wait:
+        return self._under_way(self._world.Irecv(self._bytes(array), source=source), "recv", [source])
 
-    def all_gather(self, output: Array, array: Array) -> None:
-        self._wait(self._world.Iallgather(self._bytes(array), self._bytes(output)), "all_gather")
+    def all_reduce(self, outputs: Sequence[Array], inputs: Sequence[Array], op: str) -> Wait:
+        pairs = zip(outputs, inputs, strict=True)
+        requests = [self._world.Iallreduce(given, output, op=self._op(op)) for output, given in pairs]
+        waits = [self._under_way(request, "all_reduce") for request in requests]
 
-    def reduce_scatter(self, output: Array, array: Array, op: str) -> None:
-        request = self._world.Ireduce_scatter_block(array, output, op=self._op(op))
-        self._wait(request, "reduce_scatter")
+        def wait() -> None:
+            for one in waits:
+                one()
 
-    def broadcast(self, array: Array, root: int) -> None:
-        self._wait(self._world.Ibcast(self._bytes(array), root=root), "broadcast")
+        return wait
 
-    def barrier(self) -> None:
-        self._wait(self._world.Ibarrier(), "barrier")
+    def all_gather(self, output: Array, array: Array) -> Wait:
+        return self._under_way(self._world.Iallgather(self._bytes(array), self._bytes(output)), "all_gather")
 
-    def are_equal(self, number: int, call: str) -> bool:
+    def reduce_scatter(self, output: Array, array: Array, op: str) -> Wait:
+        return self._under_way(self._world.Ireduce_scatter_block(array, output, op=self._op(op)), "reduce_scatter")
+
+    def broadcast(self, array: Array, root: int) -> Wait:
+        return self._under_way(self._world.Ibcast(self._bytes(array), root=root), "broadcast")
+
+    def barrier(self) -> Wait:
+        return self._under_way(self._world.Ibarrier(), "barrier")
+
+    def are_equal(self, number: int, call: str) -> Callable[[], bool]:
         most = np.empty(2, np.int64)
-        self._wait(self._world.Iallreduce(np.array([number, -number], np.int64), most, op=self._mpi.MAX), call)
-        return bool(most[0] == -most[1])
+        request = self._world.Iallreduce(np.array([number, -number], np.int64), most, op=self._mpi.MAX)
+
+        def wait() -> bool:
+            self._wait(request, call)
+            return bool(most[0] == -most[1])
+
+        return wait
 
     def announce(self, value: Any) -> None:
         data = pickle.dumps(value)

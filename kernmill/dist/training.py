@@ -9,16 +9,17 @@ from typing import Any, Protocol
 from zlib import crc32
 
 from kernmill.ir import ShapeError, np
-from kernmill.runtime import run_on_host
+from kernmill.runtime import Buffer, current_recording, get_device, read_buffer, run_on_host
 
 from ..lazy import no_grad
 from ..nn.module import Module, pending_updates
 from ..nn.optim import Optimizer
 from ..autograd import NewGrads
 from ..tensor import Tensor
-from .collectives import all_reduce, broadcast, buffer_of_tensor, must_agree
+from .collectives import all_reduce_groups, broadcast, buffer_of_tensor, must_agree, widened
 from .communicator import DistError
 from .job import communicator
+from .links import bucket_bytes, slowest_link
 
 __all__ = ["data_parallel", "no_sync", "share"]
 
@@ -101,6 +102,7 @@ class _Averaging:
         self._every = check_every
         self._count = 0
         self._local: dict[int, Tensor] = {}  # accumulated on this rank alone, by parameter
+        self._link = slowest_link()
 
     def __call__(self, root: Tensor, found: NewGrads) -> NewGrads:
         """Average new gradients over all ranks."""
@@ -110,33 +112,54 @@ class _Averaging:
             return {}
         here, self._local = self._local, {}
         wanted = self._wanted(here)
+        if not wanted:
+            return {}
         grads = [
             here[id(p)] if id(p) in here else Tensor.zeros(*p.shape, dtype=p.dtype, device=p.device) for p in wanted
         ]
-        if not grads:
-            return {}
+        wide = [widened("backward", grad) for grad in grads]
         # the loss and running statistics with them: they share the work of the forward pass
-        root.realize(*grads, *pending_updates())
-        averaged = all_reduce(*grads, op="mean")
-        run_on_host(self._compare, [], [buffer_of_tensor(parameter) for parameter in self._parameters])
-        return {id(p): (p, grad) for p, grad in zip(wanted, averaged if len(wanted) > 1 else [averaged], strict=True)}
+        root.realize(*wide, *pending_updates())
+        buckets = self._buckets(wide)
+        averaged = all_reduce_groups([[wide[n] for n in bucket] for bucket in buckets], "mean")
+        run_on_host(self._compare, [], [buffer_of_tensor(p) for p in self._parameters], on_buffers=True)
+        return {
+            id(wanted[n]): (wanted[n], grad.cast(wanted[n].dtype))
+            for bucket, group in zip(buckets, averaged, strict=True) for n, grad in zip(bucket, group, strict=True)
+        }  # fmt: skip
 
     def _wanted(self, here: Mapping[int, Tensor]) -> list[Tensor]:
         """The parameters with a gradient on some rank: all ranks exchange the same ones."""
         must_agree(f"backward of {len(self._parameters)} parameters")
         mine = np.array([id(p) in here for p in self._parameters], np.uint8)
         union = np.empty_like(mine)
-        communicator().all_reduce([union], [mine], "max")
+        communicator().all_reduce([union], [mine], "max")()
         return [p for p, is_wanted in zip(self._parameters, union, strict=True) if is_wanted]
 
-    def _compare(self, _: Sequence[Any], values: Sequence[Any]) -> None:
+    def _buckets(self, grads: Sequence[Tensor]) -> list[list[int]]:
+        """Gradients that are exchanged together, by number. In a recording they are in the order in which rank 0 has
+        them, so that the first ones are exchanged while the others are computed; else there is one bucket."""
+        if (record := current_recording()) is None:
+            return [[*range(len(grads))]]
+        written = {id(buffer): at for at, (_, outputs) in enumerate(record.uses()) for buffer in outputs}
+        mine = sorted(range(len(grads)), key=lambda n: written.get(id(buffer_of_tensor(grads[n])), -1))
+        order: list[int] = communicator().all_objects(mine)[0]
+        sizes = [grad.nbytes for grad in grads]
+        least, buckets = bucket_bytes(sum(sizes), self._link), list[list[int]]()
+        for n in order:
+            if not buckets or sum(sizes[m] for m in buckets[-1]) >= least:
+                buckets.append([])
+            buckets[-1].append(n)
+        return buckets
+
+    def _compare(self, _: Sequence[Buffer], parameters: Sequence[Buffer]) -> None:
         self._count += 1
         if self._count % self._every:
             return
         digest = 0
-        for value in values:
-            digest = crc32(value, digest)
-        if not communicator().are_equal(digest, "data_parallel"):
+        for parameter in parameters:
+            digest = crc32(read_buffer(get_device(parameter.device), parameter), digest)
+        if not communicator().are_equal(digest, "data_parallel")():
             raise DistError(
                 f"data_parallel: after {self._count} steps the parameters of the ranks differ. Change them by the "
                 "optimizer only, or on all ranks alike, and use the same random numbers for them."

@@ -10,14 +10,13 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
-from time import perf_counter_ns
 from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
 
 from kernmill import SettingError
-from kernmill.ir import DeviceTable, Link, OutOfMemoryError, show_ns
+from kernmill.ir import DeviceTable, OutOfMemoryError, show_ns
 from kernmill.runtime import get_device, later
 
 from .. import dist
@@ -28,7 +27,7 @@ from .arch.part import RankPart
 from .model_file import config_in
 from .split import SplitOptions, stages
 
-__all__ = ["RankedFile", "link_to_next", "over_ranks"]
+__all__ = ["RankedFile", "over_ranks"]
 
 _SAMPLES, _SAMPLE_BYTES = 16, 1 << 16  # of a file that are compared over the ranks
 _ONCE = ("attn_output.bias", "ffn_down.bias")  # are added by rank 0: the sum over ranks follows
@@ -134,7 +133,7 @@ def _ranks_table(size_bytes: int) -> DeviceTable:
     spec = next(iter(later.device_rates.device_table((), ()).specs))
     props = get_device().props()
     free = (props.free_bytes or props.total_bytes or 1 << 62) // dist.communicator().local_size
-    found = dist.communicator().all_objects((free, spec.bytes_per_ns, link_to_next(size_bytes)))
+    found = dist.communicator().all_objects((free, spec.bytes_per_ns, dist.link_to_next()))
     names = [f"rank {n}" for n in range(dist.size())]
     specs = [
         spec._replace(name=name, limit_bytes=free, bytes_per_ns=rate)
@@ -142,27 +141,6 @@ def _ranks_table(size_bytes: int) -> DeviceTable:
     ]
     slowest = max((link for _, _, link in found), key=lambda link: link.time_ns(size_bytes))
     return DeviceTable(tuple(specs), {(a, b): slowest for a in names for b in names if a != b})
-
-
-def link_to_next(size_bytes: int) -> Link:
-    """Measure messages from each rank to the next and back: the least time of an empty one, and the rate of 1 MB."""
-    ranks = dist.communicator()
-    after, before = (ranks.rank + 1) % ranks.size, (ranks.rank - 1) % ranks.size
-    times: list[float] = []
-    for count in (1, 1 << 20):
-        sent, got, least = np.zeros(count, np.uint8), np.empty(count, np.uint8), float("inf")
-        for _ in range(40 if count == 1 else 10):
-            ranks.barrier()
-            start = perf_counter_ns()
-            if ranks.rank % 2 == 0:
-                ranks.send(sent, after)
-                ranks.recv(got, before)
-            else:
-                ranks.recv(got, before)
-                ranks.send(sent, after)
-            least = min(least, perf_counter_ns() - start)
-        times.append(least)
-    return Link(times[0], (1 << 20) / max(1.0, times[1] - times[0]))
 
 
 # --- tensors ---------------------------------------------------------------------------------------------------------

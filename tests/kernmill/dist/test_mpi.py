@@ -119,6 +119,42 @@ for i in range(6):
     assert abs(alone_first - both_first) < 0.5  # other halves: the sums over both are equal, in test_ranks.py
 
 
+def test_gradients_in_buckets_are_exchanged_while_backward_goes_on() -> None:
+    """Each parameter is a bucket: kernels run between the exchanges, and the parameters are those of eager steps."""
+    done = job("""
+import numpy as np
+from kernmill import Tensor, dist, jit, manual_seed, nn
+from kernmill.dist import training
+from kernmill.runtime import HostCall, Recording
+roles = []
+def overlapped(recorded, inner=Recording.overlapped):
+    found = inner(recorded)
+    roles.append([step.role if isinstance(step, HostCall) else "kernels" for step in found.steps])
+    return found
+training.bucket_bytes, Recording.overlapped = lambda whole, link: 1, overlapped
+rng = np.random.default_rng(dist.rank())
+x, y = Tensor(rng.normal(size=(32, 5)).astype(np.float32)), Tensor(rng.integers(0, 3, 32))
+def trained(wrap):
+    manual_seed(1)
+    model = nn.Sequential(nn.Linear(5, 8), Tensor.tanh, nn.Linear(8, 8), Tensor.tanh, nn.Linear(8, 3))
+    optimizer = nn.optim.Adam(model.parameters(), lr=0.05)
+    dist.data_parallel(model, optimizer, check_every=2)
+    @wrap
+    def step(x, y):
+        optimizer.zero_grad()
+        model(x).cross_entropy(y).backward()
+        optimizer.step()
+    for _ in range(6): step(x, y)
+    return [p.numpy().copy() for p in model.parameters()]
+for mine, truth in zip(trained(jit), trained(lambda f: f), strict=True):
+    np.testing.assert_allclose(mine, truth, rtol=1e-5, atol=1e-6)
+found = max(roles, key=len)
+begins = [n for n, role in enumerate(found) if role == "begin"]
+if dist.rank() == 0: print(len(begins) - 1, "kernels" in found[begins[1]:begins[-1]], found.index("end") > begins[-1])
+""")
+    assert done.stdout == "6 True True\n", done.stderr
+
+
 ENDS = {
     "raise": ("raise ValueError('no such file')", 1, "[rank 1] ValueError: no such file"),
     "exit": ("sys.exit(3)", 3, ""),
