@@ -53,7 +53,8 @@ def mnist(rows: int) -> Callable[[], object]:
         loss = model(x).cross_entropy(y)
         loss.backward()
         optimizer.step()
-        return loss.detach()
+        result: Tensor = loss.detach()
+        return result
 
     return lambda: step(Tensor(images), Tensor(labels)).item()
 
