@@ -141,7 +141,7 @@ def compare(name: str, make: Callable[[int], Callable[[], object]], rows: int, r
 
 
 def sums(rounds: int) -> str:
-    """A sum of 16 MB in place of memory that is there: ours, and mpi4py's blocking call."""
+    """A sum of 16 MB into memory that exists: ours, and mpi4py's blocking call."""
     from mpi4py import MPI
 
     ranks = dist.communicator()

@@ -18,8 +18,8 @@ BEGIN, END = "begin", "end"  # of an exchange
 
 
 class MemoryUse(NamedTuple):
-    """A kernel, a copy, a check or a function of the host. `role`: BEGIN, END, another one that keeps its place among
-    these, or "" for work of a device."""
+    """A kernel, a copy, a check or a function of the host. `role`: BEGIN, END, another one that other BEGINs do
+    not pass, or "" for work of a device."""
 
     touched: Sequence[Buffer]
     written: Sequence[Buffer]
@@ -64,5 +64,5 @@ def _meet(some: Iterable[Buffer], others: Iterable[Buffer]) -> bool:
 
 
 def _is_in_arena(buffers: Iterable[Buffer]) -> bool:
-    """True for memory that replays place anew, so that its addresses do not tell what shares it."""
+    """True for memory that has other addresses in replays: those of now do not tell what shares it."""
     return any(isinstance(buffer.whole, Arena) for buffer in buffers)

@@ -1,6 +1,6 @@
 """Collectives on tensors: each realizes its tensors, exchanges their memory with the other ranks, and returns new ones.
 
-In a captured function a collective goes on while kernels run: a replay begins it after those that write what it reads,
+In a captured function a collective goes on while kernels run. A replay begins it after those that write what it reads,
 and waits before the first one that reads its results. All ranks make the same calls in the same order with the same
 shapes and dtypes; a difference is an error on all ranks, before anything is exchanged.
 """
@@ -193,8 +193,8 @@ class _UnderWay:
 
 
 class _Agreement:
-    """What all ranks must do in a replay, with shapes and dtypes: MPI would write over the end of memory where they
-    differ. The comparison begins with the replay, and is over when the first exchange begins."""
+    """The collectives of a replay, with shapes and dtypes: MPI would write over the end of memory where ranks differ.
+    The comparison begins with the replay, and is over when the first exchange begins."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -244,7 +244,7 @@ def _run(exchanges: Sequence[_UnderWay], memory: Sequence[tuple[tuple[Buffer, ..
 
 
 def _agreed(asked: _Asked) -> Begin:
-    """What begins a collective that all ranks make: compared now, and with all others of a recording in its replays."""
+    """Return what begins a collective. All ranks compare it now, and with the others of a recording in its replays."""
     given = ", ".join(f"{t.dtype.name}{show_shape(t.uop.shape)}" for t in asked.tensors)
     must_agree(text := f"{asked.call} {given}")
     if (record := current_recording()) is None:

@@ -72,7 +72,7 @@ class Communicator(ABC):
 
     @abstractmethod
     def are_equal(self, number: int, call: str) -> Callable[[], bool]:
-        """Whether all ranks gave the same integer of 32 bits. `call` is what they are about to do, for errors."""
+        """Compare an integer of 32 bits: the returned function is True if all ranks gave the same. `call` is what they are about to do, for errors."""
 
     @abstractmethod
     def announce(self, value: Any) -> None:

@@ -137,8 +137,8 @@ class _Averaging:
         return [p for p, is_wanted in zip(self._parameters, union, strict=True) if is_wanted]
 
     def _buckets(self, grads: Sequence[Tensor]) -> list[list[int]]:
-        """Gradients that are exchanged together, by number. In a recording they are in the order in which rank 0 has
-        them, so that the first ones are exchanged while the others are computed; else there is one bucket."""
+        """Gradients that are exchanged together, by number: one bucket, or in a recording several. These are in the
+        order in which rank 0 writes them, so that the first ones are exchanged while the others are computed."""
         if (record := current_recording()) is None:
             return [[*range(len(grads))]]
         written = {id(buffer): at for at, (_, outputs) in enumerate(record.uses()) for buffer in outputs}
