@@ -87,8 +87,8 @@ class HostCall(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """Work that goes on while kernels run, such as a sum over machines: `begin(outputs, inputs)` starts it on the values of
-    `sources` and `targets`, and `end` of the same returns when the outputs have their values."""
+    """Work that goes on while kernels run, such as a sum over machines: `begin(outputs, inputs)` starts it on the
+    values of `sources` and `targets`, and `end` of the same returns when the outputs have their values."""
 
     begin: HostFunction
     end: HostFunction

@@ -135,7 +135,7 @@ def send(tensor: Tensor, to: int) -> None:
     _checked_rank("send", "to", to, ranks)
     _check_capture()
     given = _given("send", tensor).realize()
-    _run([_UnderWay(lambda _, of: ranks.send(of[0], to))], [((), (buffer_of_tensor(given),))])
+    _carry_out([_UnderWay(lambda _, of: ranks.send(of[0], to))], [((), (buffer_of_tensor(given),))])
 
 
 def recv(like: Tensor, source: int) -> Tensor:
@@ -148,7 +148,7 @@ def recv(like: Tensor, source: int) -> Tensor:
     _checked_rank("recv", "source", source, ranks)
     _check_capture()
     target = allocate_buffer(like.device, like.dtype, like.numel())
-    _run([_UnderWay(lambda out, _: ranks.recv(out[0], source))], [((target,), ())])
+    _carry_out([_UnderWay(lambda out, _: ranks.recv(out[0], source))], [((target,), ())])
     return Tensor._make(buffer_node(target, like.shape), like.device)
 
 
@@ -231,14 +231,14 @@ def _collectives(asked: Sequence[_Asked]) -> list[list[Tensor]]:
         pairs = zip(one.tensors, sizes, strict=True)
         targets = tuple([allocate_buffer(tensor.device, tensor.dtype, size) for tensor, size in pairs])
         memory.append((targets, tuple(map(buffer_of_tensor, one.tensors))))
-    _run([_UnderWay(_agreed(one)) for one in asked], memory)
+    _carry_out([_UnderWay(_agreed(one)) for one in asked], memory)
     return [
         [Tensor._make(buffer_node(target, shape), target.device) for target, shape in zip(found, one.shapes, strict=True)]
         for (found, _), one in zip(memory, asked, strict=True)
     ]
 
 
-def _run(exchanges: Sequence[_UnderWay], memory: Sequence[tuple[tuple[Buffer, ...], tuple[Buffer, ...]]]) -> None:
+def _carry_out(exchanges: Sequence[_UnderWay], memory: Sequence[tuple[tuple[Buffer, ...], tuple[Buffer, ...]]]) -> None:
     """Run exchanges on these targets and sources."""
     run_exchanges([Exchange(one.begin, one.end, *parts) for one, parts in zip(exchanges, memory, strict=True)])
 
