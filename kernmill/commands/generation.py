@@ -9,10 +9,13 @@ from typing import Any
 
 from kernmill.ir import SettingError
 
+from ..formats import gguf
 from ..llm.sampling import SamplingOptions
+from ..llm.sequences import DraftOptions
+from ..llm.sequences.drafts import GUESSES, MOST_GUESSES
 from . import options
 
-__all__ = ["adapters", "file_text", "grammar", "sampling", "template"]
+__all__ = ["adapters", "draft", "file_text", "grammar", "sampling", "template"]
 
 _LETTERS = {
     "e": "penalties", "d": "dry", "s": "top_n_sigma", "k": "top_k", "y": "typ_p", "p": "top_p", "m": "min_p",
@@ -69,6 +72,34 @@ def adapters(given: argparse.Namespace) -> dict[str, float]:
     """Return the adapters and control vectors of a command line by path, with their scales."""
     plain = [*(given.lora or ()), *(given.control_vector or ())]
     return {**dict.fromkeys(plain, 1.0), **dict([*(given.lora_scaled or ()), *(given.control_vector_scaled or ())])}
+
+
+def draft(command: str, given: argparse.Namespace) -> DraftOptions | None:
+    """Return how next tokens are guessed; None: they are not.
+
+    Raises:
+        SettingError: two ways, a value outside its range, or sizes without a draft. FormatError: no GGUF file.
+    """
+    names = {"draft_max": "most", "draft_min": "least", "draft_p_min": "certainty"}
+    values = {field: value for name, field in names.items() if (value := getattr(given, name)) is not None}
+    source = "ngram" if given.spec_type == "ngram-simple" else given.model_draft
+    if source is None:
+        if values:
+            raise SettingError(f"{command}: --draft-max and its like are for a draft. Add -md FILE or --spec-type.")
+        return None
+    if given.model_draft is not None:
+        options.check_path(command, given.model_draft, "Give a GGUF file with -md.")
+        if given.spec_type is not None:
+            raise SettingError(f"{command}: -md and --spec-type are both a draft. Give one.")
+        gguf.read(given.model_draft)
+    if not values.get("least", 0) <= values.get("most", GUESSES) <= MOST_GUESSES:
+        raise SettingError(
+            f"{command}: --draft-max {values.get('most', GUESSES)} with --draft-min {values.get('least', 0)}: the "
+            f"first must be at most {MOST_GUESSES}, and the second at most the first."
+        )
+    if not 0 <= values.get("certainty", 0) <= 1:
+        raise SettingError(f"{command}: --draft-p-min {values['certainty']}: must be from 0 to 1.")
+    return DraftOptions(str(source), **values)
 
 
 def template(command: str, given: argparse.Namespace) -> str | None:

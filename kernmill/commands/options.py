@@ -181,6 +181,13 @@ _ADAPTERS = (
     Option("--control-vector", str, None, "a control vector, a GGUF file; may be repeated", "FILE", repeats=True),
     Option("--control-vector-scaled", _scaled, None, "the same with a scale; may be repeated", "FILE:SCALE", repeats=True),
 )
+_DRAFT = (
+    Option("-md --model-draft", str, None, "a smaller model of the same vocabulary that guesses the next tokens", "FILE"),
+    Option("--spec-type", _one_of("none", "ngram-simple"), None, "ngram-simple: guess the next tokens by what followed the last ones before", "KIND"),
+    Option("--draft-max --draft --draft-n", _COUNT, None, "most guesses that one step checks, up to 63 (default 7)", "N"),
+    Option("--draft-min --draft-n-min", _TOKENS, None, "with fewer guesses none is checked (default 0)", "N"),
+    Option("--draft-p-min", float, None, "a draft model ends its guesses before a token of less probability (default 0.75)", "P"),
+)
 _SAMPLING = (
     Option("--temperature --temp", float, 0.8, "sampling temperature, 0 = greedy", "N"),
     Option("--top-k", int, 40, "sample from the k most likely tokens, 0 or less = off", "N"),
@@ -231,6 +238,7 @@ RUN = (
     Option("--ignore-eos", None, False, "never choose the tokens that end a text"),
     Option("-s --seed", int, None, "random seed; -1 = random (default)", "N"),
     *_ADAPTERS,
+    *_DRAFT,
     Option("--prompt-cache", str, None, "a file that keeps what the model computed of the prompt, and is read by the next run", "FILE"),
     Option("--prompt-cache-all", None, False, "it keeps the generated text as well"),
     Option("--prompt-cache-ro", None, False, "it is read and not written"),
@@ -267,8 +275,7 @@ SERVE = (
     Option("--no-metrics", None, False, "no /metrics"),
     Option("-s --seed", int, None, "random seed of requests without one; -1 = random (default)", "N"),
     *_ADAPTERS,
-    Option("-md --model-draft", str, None, "a smaller model of the same vocabulary that guesses the next tokens", "FILE"),
-    Option("--spec-type", _one_of("none", "ngram-simple"), None, "ngram-simple: guess the next tokens by what followed the last ones before", "KIND"),
+    *_DRAFT,
     Option("--no-warmup", None, False, "begin at once; each kernel is built when first needed, while all texts wait"),
     Option("-v --verbose", None, False, "print a line for each request, without its text"),
     Option("-t --threads", _THREADS, None, "number of threads; 0, -1 = the setting THREADS (default)", "N"),
@@ -334,7 +341,7 @@ _OTHERS = (  # names of llama.cpp (also with a -suffix) that would change the re
     ("--no-jinja --reasoning -rea", "The template decides: --chat-template-kwargs '{\"enable_thinking\": false}'."),
     ("-bf --binary-file", "Give a text with -f FILE."),
     ("-mu --model-url -dr --docker-repo", "Download the GGUF file, and give its path: -m FILE."),
-    ("-md --model-draft --draft --spec-type", "kernmill serve checks guesses of a draft model. Remove it here."),
+    ("-md --model-draft --draft --spec-type", "kernmill run and kernmill serve check guesses. Remove it here."),
     ("-mm --mmproj --image --audio -ctkd -ctvd", "Only the model of the file runs, on text, without additions."),
     ("--control-vector-layer-range", "All layers are changed that the control vector has. Take the others out of its file."),
     ("--rope --yarn -gan --grp-attn -gaw --override-kv", "The file says how the model computes. Change the file."),

@@ -35,7 +35,8 @@ def run(given: argparse.Namespace, wanted: Any) -> int:
             stall_s=given.stall_timeout, ping_s=given.sse_ping_interval, drain_s=given.drain, slots=given.parallel,
             queue=given.queue, chunk=given.chunk, context=given.ctx_size, cache_type=options.cache_types(given),
             split=wanted, sampling=generation.sampling("serve", given), template=generation.template("serve", given),
-            template_values=given.chat_template_kwargs or {}, adapters=generation.adapters(given), draft=_draft(given),
+            template_values=given.chat_template_kwargs or {}, adapters=generation.adapters(given),
+            draft=generation.draft("serve", given),
             warms_up=not given.no_warmup,
             has_page=not given.no_webui,
             shows_slots=not given.no_slots, shows_metrics=not given.no_metrics, models_max=given.models_max,
@@ -93,17 +94,6 @@ def _comma_separated(text: str | None) -> tuple[str, ...]:
 
 def _stripped(parts: list[str]) -> Iterator[str]:
     return (part.strip() for part in parts if part.strip())
-
-
-def _draft(given: argparse.Namespace) -> str | None:
-    """Return where guesses at next tokens are from: ngram, or the path of a model."""
-    if given.model_draft is None:
-        return "ngram" if given.spec_type == "ngram-simple" else None
-    options.check_path("serve", given.model_draft, "Give a GGUF file with -md.")
-    if given.spec_type is not None:
-        raise SettingError("serve: -md and --spec-type are both a draft. Give one.")
-    gguf.read(given.model_draft)
-    return str(given.model_draft)
 
 
 def _prefix(text: str) -> str:

@@ -34,6 +34,7 @@ from .generate import Model
 from .generation import stop_strings
 from .sampling import SamplingOptions
 from .sequences import (
+    DraftOptions,
     DraftSource,
     Generation,
     GenerationRequest,
@@ -48,10 +49,12 @@ from .sequences import (
     TokenLogprob,
     Usage,
 )
+from .sequences.drafts import checked_size, guess_of
 from .sequences.slots import common_length
-from .sequences.steps import CHECKED, Row
+from .sequences.steps import Row
 
 __all__ = [
+    "DraftOptions",
     "DraftSource",
     "Engine",
     "EngineFigures",
@@ -141,6 +144,7 @@ class Engine:
         self._steps = Steps(model, slots, context, min(chunk, context), cache_type or model.cache_type)
         self._slots = [Slot(number) for number in range(slots)]
         self._draft = draft
+        self._checked = 0 if draft is None else checked_size(draft)
         if draft is not None:
             if self._steps.has_states:
                 raise SettingError(
@@ -193,8 +197,8 @@ class Engine:
         """Build the graphs of all steps, before the first request; else each is built when first needed, while all
         texts wait."""
         self._steps.warm_up()
-        if self._draft is not None and self.context >= CHECKED:
-            self._steps.check(0, self.context - CHECKED, [0])
+        if self._draft is not None and self.context >= self._checked:
+            self._steps.check(0, self.context - self._checked, [0], self._checked)
 
     def slots(self) -> list[SlotState]:
         """Return the state of each slot."""
@@ -366,15 +370,14 @@ class Engine:
     def _check_guess(self, slot: Slot) -> bool:
         """Compute the next token of a slot together with guesses at those after it. False: there is no guess."""
         task, first = slot.task, len(slot.seen)
-        if self._draft is None or task is None or slot.left > 1 or self.context - first < CHECKED:
+        if self._draft is None or task is None or slot.left > 1 or self.context - first < self._checked:
             return False
-        most = min(CHECKED - 1, task.limit - task.made - 1)
-        guess = self._draft.guess(slot.number, task.ids, most) if most > 0 else ()
+        guess = guess_of(self._draft, slot.number, task.ids, task.limit - task.made - 1)
         if not guess:
             return False
         ids = [task.ids[first], *guess]
         start = time.perf_counter_ns()
-        logits = self._steps.check(slot.number, first, ids)
+        logits = self._steps.check(slot.number, first, ids, self._checked)
         self._stepped(start)
         self._counts["guessed"] += len(guess)
         for place, token in enumerate(ids):

@@ -67,7 +67,7 @@ Tokens = Tensor | tuple[Any, ...]  # of a block, or a variable for each sequence
 BLOCK, LARGE_BLOCK = 64, 512  # tokens of a prompt that are computed together; ... where a matrix unit does it
 _PADDED = 0.6  # of a large block: with this many tokens it is faster than small ones
 ONE_BY_ONE = 8  # tokens, of a short prompt or left of a long one: the graph for one token is needed in any case
-_MEMORY = ("architecture", "_cache", "_kept", "_last", "_all", "_texts")  # attributes that `close` releases
+_MEMORY = ("architecture", "_cache", "_kept", "_last", "_all", "_each", "_texts")  # attributes that `close` releases
 DEFAULT_CAPACITY = 4096  # tokens; less where the model was trained on less
 
 
@@ -148,6 +148,7 @@ class Model:
         self.builds = self.build_ns = 0  # calls that were not replays, and their time apart from running kernels
         self._last = Jit(self._last_logits, runs_first=False)
         self._all = Jit(self._all_states, runs_first=False)
+        self._each = Jit(self._each_logits, runs_first=False)
 
     @classmethod
     def of(
@@ -257,6 +258,10 @@ class Model:
         rows = hidden.squeeze(1).contiguous()  # a product that gathers as it goes reads weights in columns
         return self.architecture.logits(rows)
 
+    def _each_logits(self, tokens: Tokens, last: Tensor | None, positions: Positions) -> Tensor:
+        """The logits after each token of the only sequence. Shapes: (tokens, vocabulary)."""
+        return self.architecture.logits(self._all_states(tokens, last, positions).squeeze(0).contiguous())
+
     def _all_states(self, tokens: Tokens, last: Tensor | None, positions: Positions) -> Tensor:
         """The hidden state of every token. Shapes: (sequences, tokens, width)."""
         table = tokens if isinstance(tokens, Tensor) else cat([Tensor(token).reshape(1, 1) for token in tokens])
@@ -327,22 +332,21 @@ class Model:
                 new.append(slice(len(seen) - start, len(block)))
             counts = [part.stop - part.start for part in new]
             last = [max(0, part.stop - 1) for part in new]
-            result = self._run_block(rows, first, (last, counts), function is self._all)
+            result = self._run_block(rows, first, (last, counts), "_all" if function is self._all else "_last")
             self._seen = then
             self.computed_tokens += sum(part.stop - part.start for part in new)
             yield new[: len(texts)], result
 
     def _run_block(
-        self, rows: Sequence[Sequence[int]], first: Sequence[int], new: tuple[Sequence[int], Sequence[int]],
-        all_states: bool,
-    ) -> Array:  # fmt: skip
-        """Compute a block of tokens of each sequence: the logits after its last new token, or all states.
+        self, rows: Sequence[Sequence[int]], first: Sequence[int], new: tuple[Sequence[int], Sequence[int]], kind: str
+    ) -> Array:
+        """Compute a block of tokens of each sequence: `kind` names the captured function.
 
         `first`: the position of each block. `new`: in each, the index of the last new token, and how many are new. The
         caller has the lock. Of a model over ranks, rank 0 has the others compute their parts.
         """
-        self._announce("_run_block", rows, first, new, all_states)
-        function, size, (last, counts) = self._all if all_states else self._last, len(rows[0]), new
+        self._announce("_run_block", rows, first, new, kind)
+        function, size, (last, counts) = getattr(self, kind), len(rows[0]), new
         with self._on_device(), no_grad():
             tokens: Tokens = tuple(one.bind(row[0]) for one, row in zip(self._single, rows, strict=True))
             if size > 1:
@@ -451,7 +455,7 @@ class Model:
     # --- memory
     @property
     def _captures(self) -> tuple[Jit[..., Tensor], ...]:
-        return self._last, self._all, *self._texts.captures
+        return self._last, self._all, self._each, *self._texts.captures
 
     @property
     def replays(self) -> int:

@@ -17,6 +17,7 @@ from kernmill.runtime import device_list
 from ..formats import gguf
 from .arch.cache import CacheTypes
 from .chat import ChatTemplate
+from .drafted import GuessCounts, drafted, open_draft
 from .file_weights import arena_for
 from .generate import DEFAULT_CAPACITY, Model
 from .generation import stop_strings
@@ -27,6 +28,7 @@ from .memory_needs import needing_memory
 from .model_file import config_in, naming
 from .sampling import Chooser, Sampler
 from .saved_state import load_state, save_state
+from .sequences import DraftOptions, DraftSource
 from .split import SplitOptions
 from .tokenizer import Tokenizer
 
@@ -44,7 +46,7 @@ class Options:
     trained context. `block`: prompt tokens per batch. `stop`: strings that end the text. `grammar`: the kind of a
     grammar that the text follows, and its source. `adapters`: scales by path. `template`: Jinja source instead of
     the file's. `template_values`: its variables. `state`: a file with the state of an earlier text, which is read if it
-    exists, and written at the end, with the answer or without."""
+    exists, and written at the end, with the answer or without. `draft`: how next tokens are guessed."""
 
     prompt: str | None
     chat: bool = False
@@ -65,6 +67,7 @@ class Options:
     state: str | None = None
     keeps_answer: bool = False
     writes_state: bool = True
+    draft: DraftOptions | None = None
 
 
 class Timings:
@@ -158,7 +161,8 @@ def _run(session: _Chat) -> int:
         status = 130
     finally:
         if session.model is not None:
-            _tell("\n".join(("", *session.timings.lines(), "", *memory_table(session.model))))
+            lines = [*session.timings.lines(), *session.draft_lines()]
+            _tell("\n".join(("", *lines, "", *memory_table(session.model))))
     return status
 
 
@@ -171,6 +175,8 @@ class _Chat:
         self.sampler.timings = self.timings
         self.file = gguf.read(path)
         self.model: Model | None = None
+        self.draft: DraftSource | None = None
+        self.guesses = GuessCounts()
         with naming(self.file):
             self.config = config_in(self.file)
             over_ranks = options.split is not None and options.split.over_ranks
@@ -291,7 +297,10 @@ class _Chat:
         sampler: Chooser = self.sampler
         if self.grammar is not None:
             sampler = MaskedSampler(sampler, self.grammar.start(), self.tokenizer.end_ids)
-        tokens = model.generate(ids, sampler, self.options.tokens)
+        if self.draft is None:
+            tokens = model.generate(ids, sampler, self.options.tokens)
+        else:
+            tokens = drafted(model, self.draft, self.guesses, ids, sampler, self.options.tokens)
         while stops.found is None:
             with self.timings.step(model, is_prompt=is_prompt):
                 token = next(tokens, None)
@@ -320,9 +329,18 @@ class _Chat:
             )  # fmt: skip
             if self.options.state is not None and os.path.exists(self.options.state):
                 _tell(f"{load_state(self.model, self.options.state)} tokens are read from {self.options.state}.")
+            if self.options.draft is not None:
+                self.draft = self.options.draft.opened(capacity)
+                open_draft(self.model, self.draft)
             self.timings.load = time.perf_counter_ns() - self.timings.start
             _tell("\n".join(load_lines(self.model, self.file)))
         return self.model
+
+    def draft_lines(self) -> Iterator[str]:
+        """How many guesses of a draft were right."""
+        if self.draft is not None:
+            right, all_of = self.guesses.accepted, self.guesses.guessed
+            yield f"{'draft guesses':>16} = {right:11} right of {all_of} ({right / max(1, all_of):.1%})"
 
     def keep_state(self, tokens: int | None) -> None:
         """Write the state of the text, or of its first tokens, to the file of --prompt-cache."""

@@ -8,6 +8,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from ..llm.sampling import SamplingOptions
+from ..llm.sequences import DraftOptions
 from ..llm.split import SplitOptions
 
 __all__ = ["ServerOptions"]
@@ -28,7 +29,7 @@ class ServerOptions:
     slots, queue  texts at once, and texts that wait, for each model.
     template_values  variables of the chat template, where a request gives none.
     adapters      scales of LoRA adapters by path, of every model.
-    draft         guesses of next tokens: "ngram", or the path of a smaller model.
+    draft         how next tokens are guessed; None: they are not.
     warms_up      build all graphs before the first request; else each is built when first needed.
     context       tokens of a text; None: as trained, at most 4096; 0: as trained
     """
@@ -53,7 +54,7 @@ class ServerOptions:
     template: str | None = None
     template_values: Mapping[str, Any] = field(default_factory=dict[str, Any])
     adapters: Mapping[str, float] = field(default_factory=dict[str, float])
-    draft: str | None = None
+    draft: DraftOptions | None = None
     warms_up: bool = True
     has_page: bool = True
     shows_slots: bool = True

@@ -7,21 +7,32 @@ step, and another one costs little: texts are the same with a draft as without.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from kernmill.ir import SettingError
 
+from ...arguments import is_whole
 from ..generate import Model
 from .slots import common_length
 from .steps import Row, Steps
 
-__all__ = ["DraftSource", "ModelDraft", "NgramDraft"]
+__all__ = ["DraftOptions", "DraftSource", "ModelDraft", "NgramDraft", "checked_size", "guess_of"]
+
+GUESSES = 7  # that are checked in one step, together with the token before them
+MOST_GUESSES = 63
 
 
 class DraftSource(Protocol):
-    """A source of guesses for the slots of one engine."""
+    """A source of guesses for the slots of one engine.
+
+    `most`, `least`: a step checks at most so many guesses, and none if there are fewer.
+    """
+
+    most: int
+    least: int
 
     def open(self, model: Model, slots: int, context: int) -> None:
         """Prepare for an engine with these slots.
@@ -40,17 +51,51 @@ class DraftSource(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class DraftOptions:
+    """How next tokens are guessed.
+
+    source     "ngram": look-up in the text; else the path of a smaller model of the same vocabulary.
+    most, least  of guesses that a step checks; see DraftSource.
+    certainty  a draft model guesses on while the probability of its token is at least this.
+
+    Raises:
+        SettingError: a value outside its range.
+    """
+
+    source: str
+    most: int = GUESSES
+    least: int = 0
+    certainty: float = 0.75
+
+    def __post_init__(self) -> None:
+        _check_sizes("DraftOptions", self.most, self.least)
+        if not 0 <= self.certainty <= 1:
+            raise SettingError(f"DraftOptions: certainty={self.certainty!r}: must be from 0 to 1.")
+
+    def opened(self, capacity: int) -> NgramDraft | ModelDraft:
+        """Return the source of guesses; a draft model has this capacity."""
+        if self.source == "ngram":
+            return NgramDraft(most=self.most, least=self.least)
+        model = Model.from_gguf(self.source, capacity=capacity)
+        return ModelDraft(model, most=self.most, least=self.least, certainty=self.certainty)
+
+
 class NgramDraft:
     """Guesses by look-up: what followed the last tokens where they were in the text before.
 
     It costs next to nothing, and guesses well where a text repeats its prompt: summaries, code that is changed.
     `longest`, `shortest`: how many of the last tokens must be the same; longer ones are looked up first.
 
+    `most`, `least`: see DraftSource.
+
     Raises:
         SettingError: no sizes.
     """
 
-    def __init__(self, longest: int = 4, shortest: int = 2) -> None:
+    def __init__(self, longest: int = 4, shortest: int = 2, *, most: int = GUESSES, least: int = 0) -> None:
+        _check_sizes("NgramDraft", most, least)
+        self.most, self.least = most, least
         if not 1 <= shortest <= longest:
             raise SettingError(f"NgramDraft: longest={longest}, shortest={shortest}: must be 1 <= shortest <= longest.")
         self._sizes = range(longest, shortest - 1, -1)
@@ -82,10 +127,17 @@ class NgramDraft:
 
 
 class ModelDraft:
-    """Guesses by a smaller model with the same vocabulary: its best tokens, one by one."""
+    """Guesses by a smaller model with the same vocabulary: its best tokens, one by one.
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
+    `certainty`: it ends before a token whose probability is less. `most`, `least`: see DraftSource.
+
+    Raises:
+        SettingError: no sizes.
+    """
+
+    def __init__(self, model: Model, *, most: int = GUESSES, least: int = 0, certainty: float = 0.0) -> None:
+        _check_sizes("ModelDraft", most, least)
+        self.model, self.most, self.least, self._certainty = model, most, least, certainty
         self._steps: Steps | None = None
         self._seen: list[list[int]] = []
 
@@ -129,9 +181,33 @@ class ModelDraft:
                 logits = steps.next_tokens([Row(number, len(seen), part[0])])[0]
             seen += part
             if len(seen) == len(wanted):
-                found.append(int(np.argmax(logits[:known])))
-                wanted.append(found[-1])
+                scores = logits[:known]
+                best = int(np.argmax(scores))
+                if 1 / np.exp(scores - scores[best]).sum() < self._certainty:
+                    break
+                found.append(best)
+                wanted.append(best)
         return found
+
+
+def guess_of(draft: DraftSource, number: int, ids: Sequence[int], room: int) -> Sequence[int]:
+    """Return guesses at the next tokens of a slot, at most `room`; none if there are fewer than `draft.least`."""
+    most = min(draft.most, room)
+    found = draft.guess(number, ids, most) if most > 0 else ()
+    return found if len(found) >= draft.least else ()
+
+
+def checked_size(draft: DraftSource) -> int:
+    """Return the tokens of a step that checks guesses: the most, and the token before them, filled up."""
+    return max(GUESSES + 1, 1 << draft.most.bit_length())
+
+
+def _check_sizes(name: str, most: int, least: int) -> None:
+    if not is_whole(most, 1) or not is_whole(least, 0) or not least <= most <= MOST_GUESSES:
+        raise SettingError(
+            f"{name}: most={most!r}, least={least!r}: must be integers with 0 <= least <= most, and most from 1 to "
+            f"{MOST_GUESSES}."
+        )
 
 
 _CHUNK = 256

@@ -21,13 +21,12 @@ from ..generate import Model
 from ..kept_states import KeptStates
 from ..layer_templates import LayerTemplates
 
-__all__ = ["CHECKED", "Row", "Steps"]
+__all__ = ["Row", "Steps"]
 
 Array = np.ndarray[Any, Any]
 _SMALLER = 4  # a piece of a prompt has the chunk's size, or that divided by 4 or 16: padding is at most 3 of 4 rows
 _LEAST = 16  # tokens of the smallest piece; fewer are read one by one
 _COPIED = 64  # tokens that one call copies from a sequence to another
-CHECKED = 8  # tokens of a step that checks guesses
 _FILLED = 0.6  # a piece of the next larger size is used when this much of it would be
 
 
@@ -155,11 +154,12 @@ class Steps:
         """True if a sequence has a state, which cannot go back by some tokens."""
         return self._kept.is_needed
 
-    def check(self, number: int, position: int, ids: Sequence[int]) -> Array:
-        """Compute up to CHECKED tokens of one sequence. Shapes: (tokens, vocabulary): the logits after each."""
+    def check(self, number: int, position: int, ids: Sequence[int], size: int) -> Array:
+        """Compute up to `size` tokens of one sequence. Shapes: (tokens, vocabulary): the logits after each."""
         with self.model.turn():
-            tokens = Tensor(np.array([[*ids, *[0] * (CHECKED - len(ids))]], np.int32))
-            logits: Array = self._checks(tokens, self._positions([number], [position], CHECKED)).numpy()
+            self.model._announce("check", number, position, ids, size)
+            tokens = Tensor(np.array([[*ids, *[0] * (size - len(ids))]], np.int32))
+            logits: Array = self._checks(tokens, self._positions([number], [position], size)).numpy()
         return logits[: len(ids)]
 
     def _positions(self, numbers: Sequence[int], first: Sequence[int], count: int) -> Positions:

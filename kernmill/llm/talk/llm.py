@@ -11,7 +11,7 @@ import numpy as np
 
 from kernmill.ir import SettingError
 
-from ..engine import DraftSource, Engine, GenerationRequest, ModelDraft, NgramDraft
+from ..engine import DraftOptions, DraftSource, Engine, GenerationRequest, ModelDraft
 from ..generate import Model
 from ..sampling import SamplingOptions
 from .pieces import Feed
@@ -30,7 +30,7 @@ class LLM:
 
     `model` is a `Model`, or the path of a GGUF file. `template`: Jinja source that replaces that of the file. The other
     options are those of `Engine` for its model: `slots` texts at once, `context` tokens each. `draft` guesses next
-    tokens: "ngram" looks them up in the text, a path is a smaller model of the same vocabulary.
+    tokens: "ngram" looks them up in the text, a path is a smaller model of the same vocabulary; DraftOptions says more.
 
     Calls may come from several threads. `with LLM(path) as llm:` closes the model at the end.
 
@@ -44,7 +44,7 @@ class LLM:
         *,
         template: str | None = None,
         sampling: SamplingOptions | None = None,
-        draft: DraftSource | str | os.PathLike[str] | None = None,
+        draft: DraftSource | DraftOptions | str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> None:
         self._owns = not isinstance(model, Model)
@@ -55,11 +55,11 @@ class LLM:
         self.sampling = SamplingOptions() if sampling is None else sampling
         is_causal = self.model.architecture.is_causal
         self._small: Model | None = None  # a draft model that was opened here
-        if draft == "ngram":
-            draft = NgramDraft()
-        elif isinstance(draft, (str, os.PathLike)):
-            self._small = Model.from_gguf(draft, capacity=self.model.capacity)
-            draft = ModelDraft(self._small)
+        if isinstance(draft, (str, os.PathLike)):
+            draft = DraftOptions(os.fspath(draft))
+        if isinstance(draft, DraftOptions):
+            draft = draft.opened(self.model.capacity)
+            self._small = draft.model if isinstance(draft, ModelDraft) else None
         # an encoder gives vectors only
         self._engine = Engine(self.model, draft=draft, **options) if is_causal else None
         self.context = self.model.capacity if self._engine is None else self._engine.context

@@ -31,6 +31,8 @@ def stories(path: Path) -> Iterator[Model]:
 class WrongDraft:
     """Guesses that are never right, and those of some lengths."""
 
+    most, least = 7, 0
+
     def open(self, model: Model, slots: int, context: int) -> None:
         pass
 
