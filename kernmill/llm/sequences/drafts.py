@@ -28,7 +28,7 @@ MOST_GUESSES = 63
 class DraftSource(Protocol):
     """A source of guesses for the slots of one engine.
 
-    `most`, `least`: a step checks at most so many guesses, and none if there are fewer.
+    `most`, `least`: a step checks up to `most` guesses, and none if there are fewer than `least`.
     """
 
     most: int
