@@ -53,10 +53,10 @@ def drafted(
 ) -> TokenGeneration:
     """New tokens one by one, as of `model.generate`, with an open draft. `counts` grows."""
     text = Text.of(model._checked(ids, "generate"), max_tokens, model.capacity)
-    return TokenGeneration(Generations([text], _steps(model, draft, counts, text, sampler)))
+    return TokenGeneration(Generations([text], _generated(model, draft, counts, text, sampler)))
 
 
-def _steps(
+def _generated(
     model: Model, draft: DraftSource, counts: GuessCounts, text: Text, sampler: Chooser
 ) -> Generator[list[int | None]]:
     """Each token is chosen from the model's logits; a guess that is the chosen token saves a step."""
@@ -66,7 +66,7 @@ def _steps(
     draft.begin(0)
     while text.finish_reason is None:
         ids = [*text.ids, *guess]
-        logits = _checked(model, ids, len(guess) + 1, size) if guess else model._next([ids])
+        logits = _guesses_checked(model, ids, len(guess) + 1, size) if guess else model._next([ids])
         counts.guessed += len(guess)
         for place, scores in enumerate(logits):
             token = sampler.choose(scores[:known], text.ids)
@@ -80,7 +80,7 @@ def _steps(
         guess = [*guess_of(draft, 0, text.ids, text.limit - len(text.ids) - 1)] if fits else []
 
 
-def _checked(model: Model, ids: list[int], count: int, size: int) -> Array:
+def _guesses_checked(model: Model, ids: list[int], count: int, size: int) -> Array:
     """The logits after each of the last `count` tokens, computed in a block of `size`. Shapes: (count, vocabulary)."""
     first = len(ids) - count
     with model._stepping:

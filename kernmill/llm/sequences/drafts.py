@@ -69,7 +69,7 @@ class DraftOptions:
     certainty: float = 0.75
 
     def __post_init__(self) -> None:
-        _check_sizes("DraftOptions", self.most, self.least)
+        _check_guess_sizes("DraftOptions", self.most, self.least)
         if not 0 <= self.certainty <= 1:
             raise SettingError(f"DraftOptions: certainty={self.certainty!r}: must be from 0 to 1.")
 
@@ -94,7 +94,7 @@ class NgramDraft:
     """
 
     def __init__(self, longest: int = 4, shortest: int = 2, *, most: int = GUESSES, least: int = 0) -> None:
-        _check_sizes("NgramDraft", most, least)
+        _check_guess_sizes("NgramDraft", most, least)
         self.most, self.least = most, least
         if not 1 <= shortest <= longest:
             raise SettingError(f"NgramDraft: longest={longest}, shortest={shortest}: must be 1 <= shortest <= longest.")
@@ -136,7 +136,7 @@ class ModelDraft:
     """
 
     def __init__(self, model: Model, *, most: int = GUESSES, least: int = 0, certainty: float = 0.0) -> None:
-        _check_sizes("ModelDraft", most, least)
+        _check_guess_sizes("ModelDraft", most, least)
         self.model, self.most, self.least, self._certainty = model, most, least, certainty
         self._steps: Steps | None = None
         self._seen: list[list[int]] = []
@@ -202,7 +202,7 @@ def checked_size(draft: DraftSource) -> int:
     return max(GUESSES + 1, 1 << draft.most.bit_length())
 
 
-def _check_sizes(name: str, most: int, least: int) -> None:
+def _check_guess_sizes(name: str, most: int, least: int) -> None:
     if not is_whole(most, 1) or not is_whole(least, 0) or not least <= most <= MOST_GUESSES:
         raise SettingError(
             f"{name}: most={most!r}, least={least!r}: must be integers with 0 <= least <= most, and most from 1 to "
