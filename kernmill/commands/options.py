@@ -341,7 +341,6 @@ _OTHERS = (  # names of llama.cpp (also with a -suffix) that would change the re
     ("--no-jinja --reasoning -rea", "The template decides: --chat-template-kwargs '{\"enable_thinking\": false}'."),
     ("-bf --binary-file", "Give a text with -f FILE."),
     ("-mu --model-url -dr --docker-repo", "Download the GGUF file, and give its path: -m FILE."),
-    ("-md --model-draft --draft --spec-type", "kernmill run and kernmill serve check guesses. Remove it here."),
     ("-mm --mmproj --image --audio -ctkd -ctvd", "Only the model of the file runs, on text, without additions."),
     ("--control-vector-layer-range", "All layers are changed that the control vector has. Take the others out of its file."),
     ("--rope --yarn -gan --grp-attn -gaw --override-kv", "The file says how the model computes. Change the file."),
