@@ -129,19 +129,19 @@ class _Bodies:
         """Fill a row buffer in its own loops; every use reads it from there."""
         sizes = tuple(node.shape[axis] for axis in kept.axes)
         memory = UOp(Ops.LOCAL, node.dtype, kept.around, (str(kept.loops[0].arg[0]), int(static((numel(sizes),))[0])))
-        place = UOp(Ops.INDEX, node.dtype, (memory, self.fusion.index_map.flat(kept.loops, sizes)))
-        store = UOp(Ops.STORE, dtypes.void, (place, self._value(node, kept.use)))
+        index = UOp(Ops.INDEX, node.dtype, (memory, self.fusion.index_map.flat(kept.loops, sizes)))
+        store = UOp(Ops.STORE, dtypes.void, (index, self._value(node, kept.use)))
         filled = UOp(Ops.AFTER, node.dtype, (memory, store, *kept.loops), 1)
         for use in self.fusion.uses[node]:
             here = self.fusion.index_map.flat(tuple(use.indices[axis] for axis in kept.axes), sizes)
             self.values[node, use] = UOp(Ops.LOAD, node.dtype, (UOp(Ops.INDEX, node.dtype, (filled, here)),))
 
     def _load(self, node: UOp, use: Use) -> UOp:
-        place = (self._memory(node, use.kernel), self.fusion.index_map.flat(use.indices, node.shape))
-        low, high = place[1].bounds
-        is_inside = use.gate is TRUE or (low >= 0 and high < place[0].arg[-1])  # values read outside are not used
+        memory, index = self._memory(node, use.kernel), self.fusion.index_map.flat(use.indices, node.shape)
+        low, high = index.bounds
+        is_inside = use.gate is TRUE or (low >= 0 and high < memory.arg[-1])  # values read outside are not used
         gate = () if is_inside else (use.gate,)
-        return UOp(Ops.LOAD, node.dtype, (UOp(Ops.INDEX, node.dtype, (*place, *gate)),))
+        return UOp(Ops.LOAD, node.dtype, (UOp(Ops.INDEX, node.dtype, (memory, index, *gate)),))
 
     def _value(self, node: UOp, use: Use) -> UOp:
         match node.op:
@@ -175,10 +175,12 @@ class _Bodies:
         kernel = self.fusion.roots[number]
         use = Use(number, kernel.index, TRUE)
         value = self._value(node, use)
-        place = kernel.index
+        indices = kernel.index
         if node in self.targets and node.arg is not None:
-            place = tuple(i * step + start for i, (start, _, step) in zip(place, node.arg, strict=True))
-        target = UOp(Ops.INDEX, node.dtype, (self._memory(node, number), self.fusion.index_map.flat(place, node.shape)))
+            indices = tuple(i * step + start for i, (start, _, step) in zip(indices, node.arg, strict=True))
+        target = UOp(
+            Ops.INDEX, node.dtype, (self._memory(node, number), self.fusion.index_map.flat(indices, node.shape))
+        )
         ast = UOp(Ops.SINK, dtypes.void, (UOp(Ops.STORE, dtypes.void, (target, value)),))
         if kernel.has_gathers:
             ast = _insert_taken(ast, self.fusion, self.values)
@@ -189,7 +191,7 @@ class _Bodies:
         """Build the kernel of a routine: its node, which reads from the first element of each source on."""
         out = UOp(Ops.INDEX, node.dtype, (self._memory(node, number), index_const(0)))
         read = [UOp(Ops.INDEX, s.dtype, (self._memory(memory_base(s), number), index_const(0))) for s in node.src]
-        value = node.replace(src=tuple(UOp(Ops.LOAD, place.dtype, (place,)) for place in read))
+        value = node.replace(src=tuple(UOp(Ops.LOAD, index.dtype, (index,)) for index in read))
         ast, slots = numbered(UOp(Ops.SINK, dtypes.void, (UOp(Ops.STORE, dtypes.void, (out, value)),)))
         name, _, batch, _, *sizes = node.arg
         ast = ast.replace(arg=KernelInfo(f"{name}_{'x'.join(map(str, (batch, *sizes)))}", ()))

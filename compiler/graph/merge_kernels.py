@@ -34,14 +34,14 @@ def merge_kernels(plan: GraphPlan) -> GraphPlan:
     for at, item in enumerate(plan.items):
         if not isinstance(item, Kernel) or not _is_plain(item.ast):
             continue
-        place, waiting = at, _earlier(item, alike, at)
+        position, waiting = at, _earlier(item, alike, at)
         while waiting:
             n = waiting.pop()
             if items.join(n, at):
-                place = n if items.items[at] is None else at
+                position = n if items.items[at] is None else at
                 waiting = _earlier(items.items[at], alike, n)
-        for key in _keys(items.items[place]):
-            alike.setdefault(key, set()).add(place)
+        for key in _keys(items.items[position]):
+            alike.setdefault(key, set()).add(position)
     return replace(plan, items=[item for item in items.items if item is not None])
 
 
@@ -54,10 +54,10 @@ def _keys(item: Item | None) -> Iterator[Hashable]:
     """Yield what two kernels must share: the loops, and an index in a buffer that differs in each iteration."""
     if isinstance(item, Kernel):
         loops = _loops(item.ast)
-        for slot, places in _accessed_indices(item.ast).items():
-            for place in places:
-                if place.src[1].ranges == loops:
-                    yield item.device, loops, item.buffers[slot], place
+        for slot, indices in _accessed_indices(item.ast).items():
+            for index in indices:
+                if index.src[1].ranges == loops:
+                    yield item.device, loops, item.buffers[slot], index
 
 
 class _Items:
@@ -102,17 +102,17 @@ class _Items:
             return False
         if code_cost(one.ast) + code_cost(other.ast) > MOST_CODE:
             return False
-        place = second if self._can_pass(one, first, second) else None
-        place = first if self._can_pass(other, first, second) else place
-        if place is None:
+        position = second if self._can_pass(one, first, second) else None
+        position = first if self._can_pass(other, first, second) else position
+        if position is None:
             return False
         both = {first, second}
         merged = _merged(one, other, {n for n in one.outputs if self.alive.touched.get(n) == both})
-        if not self.alive.moved(both, place, {*one.buffers, *other.buffers}, merged.buffers):
+        if not self.alive.moved(both, position, {*one.buffers, *other.buffers}, merged.buffers):
             return False
         self._remove(first, one)
         self._remove(second, other)
-        self._insert(place, merged)
+        self._insert(position, merged)
         return True
 
 
@@ -135,13 +135,13 @@ def _is_plain(ast: UOp) -> bool:
 @lru_cache(maxsize=1024)
 def _accessed_indices(ast: UOp) -> dict[int, set[UOp]]:
     """Return for each slot the indices that a kernel accesses, written as if all were slot 0."""
-    places: dict[int, set[UOp]] = {}
+    indices: dict[int, set[UOp]] = {}
     for node in ast.toposort():
         if node.op is Ops.INDEX:
             param = node.src[0]
-            place = node.replace(src=(param.replace(arg=(0, param.arg[1])), *node.src[1:]))
-            places.setdefault(param.arg[0], set()).add(place)
-    return places
+            index = node.replace(src=(param.replace(arg=(0, param.arg[1])), *node.src[1:]))
+            indices.setdefault(param.arg[0], set()).add(index)
+    return indices
 
 
 def _fit(one: Kernel, other: Kernel, shared: list[int]) -> bool:
@@ -150,7 +150,7 @@ def _fit(one: Kernel, other: Kernel, shared: list[int]) -> bool:
     mine, theirs, is_same = _accessed_indices(one.ast), _accessed_indices(other.ast), False
     for n in shared:
         here, there = mine[one.buffers.index(n)], theirs[other.buffers.index(n)]
-        is_same |= any(place.src[1].ranges == _loops(one.ast) for place in here & there)
+        is_same |= any(index.src[1].ranges == _loops(one.ast) for index in here & there)
         if (n in one.outputs or n in other.outputs) and (here != there or len(here) > 1):
             return False
     return is_same and set(one.outputs).isdisjoint(other.outputs)

@@ -29,15 +29,15 @@ def _reading_parts(kernel: Kernel, buffers: list[BufferPlan], alignments: Mappin
     """Return the kernel, each of whose slots covers the first to the last value read; `buffers` get those slices."""
     if routine_of(kernel.ast) is not None:
         return kernel
-    places: dict[UOp, list[UOp]] = {}
+    indices: dict[UOp, list[UOp]] = {}
     for node in kernel.ast.toposort():
         if node.op is Ops.INDEX and node.src[0].op is Ops.PARAM:
-            places.setdefault(node.src[0], []).append(node.src[1])
+            indices.setdefault(node.src[0], []).append(node.src[1])
     numbers, parts = [*kernel.buffers], dict[UOp, tuple[int, UOp]]()
-    for param, read in places.items():
+    for param, read in indices.items():
         slot, count = param.arg[:2]
         number, whole = numbers[slot], buffers[numbers[slot]]
-        first, end = int(min(place.bounds[0] for place in read)), 1 + int(max(place.bounds[1] for place in read))
+        first, end = int(min(index.bounds[0] for index in read)), 1 + int(max(index.bounds[1] for index in read))
         is_aligned = first * whole.dtype.size_bytes % alignments.get(whole.device, 1) == 0
         if (
             is_aligned

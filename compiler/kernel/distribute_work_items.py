@@ -82,20 +82,20 @@ def _dealt(node: UOp, group: int, number: int) -> UOp:
     """Distribute the loops that fill an array over the work-items, so that neighbours read adjacent elements."""
     closed, effects = closed_ranges(node), node.src[1 : 1 + node.arg]
     inside = effects[0].src[1].toposort(stop=lambda u: u.op is Ops.AFTER)
-    places = [u.src[0].src[1] for u in inside if u.op is Ops.LOAD]
+    indices = [u.src[0].src[1] for u in inside if u.op is Ops.LOAD]
     dealt = [loop for loop in closed if loop.arg[1] != AxisKind.VECTOR and loop.src[0].is_const]
-    far = {loop: min((s for p in places if (s := step_of(p, loop))), default=1 << 62) for loop in dealt}
-    dealt.sort(key=lambda loop: -far[loop])
+    strides = {loop: min((s for p in indices if (s := step_of(p, loop))), default=1 << 62) for loop in dealt}
+    dealt.sort(key=lambda loop: -strides[loop])
     total = prod(int(loop.src[0].arg) for loop in dealt)
     item = make_range(f"item{number}", min(total, group), AxisKind.LOCAL)
-    place, loops, rounds = item, [item], -(-total // group)
+    element, loops, rounds = item, [item], -(-total // group)
     if rounds > 1:
         kind = AxisKind.UNROLL if _is_copy(node) and rounds <= _COPIED else AxisKind.REDUCE
         loops.append(make_range(f"round{number}", rounds, kind))
-        place = loops[1] * group + item
+        element = loops[1] * group + item
     is_whole = rounds == 1 or total % group == 0
-    here, there = _digits(dealt, place), _digits(dealt, place if is_whole else place.alu(Ops.MIN, total - 1))
-    limit, new = None if is_whole else place < total, list[UOp]()
+    here, there = _digits(dealt, element), _digits(dealt, element if is_whole else element.alu(Ops.MIN, total - 1))
+    limit, new = None if is_whole else element < total, list[UOp]()
     for store in effects:
         target = gated(substitute(store.src[0], here), limit)
         new.append(store.replace(src=(target, substitute(store.src[1], there))))

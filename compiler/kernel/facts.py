@@ -45,10 +45,10 @@ def conjuncts(gate: UOp | None) -> list[UOp]:
     return [p for s in gate.src for p in conjuncts(s)] if gate.op is Ops.AND else [gate]
 
 
-def step_of(place: UOp, loop: UOp) -> int:
+def step_of(index: UOp, loop: UOp) -> int:
     """Return the stride in elements of an index along a loop; past its end a clamped loop has stride 0."""
     step = 0
-    for atom, factor in linear(place)[0].items():
+    for atom, factor in linear(index)[0].items():
         if atom is loop:
             step += factor
         elif atom.op is Ops.MIN:
@@ -70,11 +70,11 @@ def slot_of(access: UOp) -> int | None:
     return int(memory.arg[0]) if memory.op is Ops.PARAM else None
 
 
-def gated(place: UOp, valid: UOp | None) -> UOp:
+def gated(index: UOp, valid: UOp | None) -> UOp:
     """Return the INDEX, accessed only where `valid` is true."""
     if valid is None:
-        return place
-    return place.replace(src=(*place.src[:2], valid if place.gate is None else place.gate & valid))
+        return index
+    return index.replace(src=(*index.src[:2], valid if index.gate is None else index.gate & valid))
 
 
 def neutral_element(op: Op, like: UOp) -> UOp:

@@ -28,11 +28,11 @@ def linearize(ast: UOp, side_by_side: int = 0) -> list[UOp]:
     """
     order = [node for node in ast.toposort() if node.op is not Ops.SINK]
     paths = loop_paths(ast)
-    place = {ranges: _place(ranges, paths) for ranges in {node.ranges for node in order}}
+    path_of = {ranges: _path_of(ranges, paths) for ranges in {node.ranges for node in order}}
     blocks: dict[Path, list[UOp]] = {}
     for node in order:
         if node.op is not Ops.RANGE:
-            blocks.setdefault(place[node.ranges], []).append(node)
+            blocks.setdefault(path_of[node.ranges], []).append(node)
     children: dict[Path, list[Path]] = {}
     for path in dict.fromkeys(p[:n] for p in blocks for n in range(1, len(p) + 1)):
         children.setdefault(path[:-1], []).append(path)
@@ -52,9 +52,9 @@ def loop_paths(ast: UOp) -> dict[UOp, Path]:
     closed_somewhere = {r for node in closers for r in closed_ranges(node)}
     paths: dict[UOp, Path] = {}
     outputs = output_loops(ast)
-    for place, loop in enumerate(outputs):  # inside those before it that also contain some store
-        beside = {r for store in ast.src if loop in store.ranges for r in store.ranges}
-        paths[loop] = (*(r for r in outputs[:place] if r in beside), loop)
+    for position, loop in enumerate(outputs):  # inside those before it that also contain some store
+        sharing = {r for store in ast.src if loop in store.ranges for r in store.ranges}
+        paths[loop] = (*(r for r in outputs[:position] if r in sharing), loop)
     waiting = closers
     while waiting:  # a closer may be inside the loops of a later closer
         later: list[UOp] = []
@@ -62,7 +62,7 @@ def loop_paths(ast: UOp) -> dict[UOp, Path]:
             if any(r in closed_somewhere and r not in paths for r in walked(node.ranges)):
                 later.append(node)
                 continue
-            around = _place(node.ranges, paths)
+            around = _path_of(node.ranges, paths)
             for loop in walked(closed_ranges(node)):
                 around = (*around, loop)
                 if paths.setdefault(loop, around) != around:
@@ -81,7 +81,7 @@ def walked(loops: Iterable[UOp]) -> list[UOp]:
     return [r for r in loops if r.arg[1] not in (AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.RFACTOR)]
 
 
-def _place(ranges: frozenset[UOp], paths: dict[UOp, Path]) -> Path:
+def _path_of(ranges: frozenset[UOp], paths: dict[UOp, Path]) -> Path:
     around = walked(ranges)
     for loop in around:
         if loop not in paths:

@@ -21,8 +21,8 @@ def locality(ast: UOp) -> str:
     work = [node for node in order if node.op in (Ops.STORE, Ops.REDUCE)]
     if loop is None or any(loop not in node.ranges or node.arg == "nt" for node in work):
         return ""
-    places = [node for node in order if node.op is Ops.INDEX and memory_of(node).op is Ops.PARAM]
-    elsewhere = {memory_of(place) for place in places if not _is_own(place, loop)}
+    indices = [node for node in order if node.op is Ops.INDEX and memory_of(node).op is Ops.PARAM]
+    elsewhere = {memory_of(index) for index in indices if not _is_own(index, loop)}
     written = {memory_of(node.src[0]) for node in order if node.op is Ops.STORE}
     if written & elsewhere:
         return ""
@@ -30,19 +30,19 @@ def locality(ast: UOp) -> str:
     return "".join("w" if p in written else "s" if p in elsewhere else "r" for p in params)
 
 
-def _is_own(place: UOp, loop: UOp) -> bool:
+def _is_own(index: UOp, loop: UOp) -> bool:
     """True if the index is in the slice of its buffer that the iteration owns."""
-    terms, offset = _terms(place.src[1])
+    terms, offset = _terms(index.src[1])
     part = terms.pop(loop, 0)
-    if not loop.src[0].is_const or part * loop.src[0].arg != memory_of(place).arg[1]:
+    if not loop.src[0].is_const or part * loop.src[0].arg != memory_of(index).arg[1]:
         return False
     low, high = span(terms, offset)
     return low >= 0 and high < part
 
 
-def _terms(place: UOp) -> tuple[dict[UOp, int], int]:
+def _terms(index: UOp) -> tuple[dict[UOp, int], int]:
     """Like `linear`, but through casts of ints that cannot have overflowed."""
-    terms, offset, stack = dict[UOp, int](), 0, [(place, 1)]
+    terms, offset, stack = dict[UOp, int](), 0, [(index, 1)]
     while stack:
         node, factor = stack.pop()
         shared, more = linear(node)

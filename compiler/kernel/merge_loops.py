@@ -48,8 +48,8 @@ def _mergeable(ast: UOp, a: UOp, b: UOp) -> bool:
             if terms.get(a, 0) != terms.get(b, 0) * b.src[0].arg or (node.gate is not None and pair & node.gate.ranges):
                 return False
         elif node.op is not Ops.RANGE and any(s.dtype.is_index and pair & s.ranges for s in node.src):
-            places = node.dtype.is_index or node in ast.src or closed_ranges(node)
-            if not places:
+            is_rebuilt = node.dtype.is_index or node in ast.src or closed_ranges(node)
+            if not is_rebuilt:
                 return False
     return True
 

@@ -31,7 +31,7 @@ def partition_loops(ast: UOp) -> UOp:
     if any(not store.src[0].ranges.issuperset(outputs) for store in ast.src):
         return ast
     around = {r for node in order if closed_ranges(node) or node.op in (Ops.AFTER, Ops.CARRY) for r in node.ranges}
-    inner = [loop for place, loop in enumerate(outputs) if around.isdisjoint(outputs[place:])]
+    inner = [loop for position, loop in enumerate(outputs) if around.isdisjoint(outputs[position:])]
     copies = prod(iterations(r) for store in ast.src[:1] for r in store.ranges if r.arg[1] == AxisKind.UNROLL)
     names = list(order_of(ast))
     stores = _in_parts(ast.src, inner, names, _MOST_NODES // (copies * len(order)))
@@ -41,20 +41,20 @@ def partition_loops(ast: UOp) -> UOp:
 def _in_parts(stores: tuple[UOp, ...], loops: Sequence[UOp], names: list[str], most: int) -> tuple[UOp, ...]:
     """Return the stores once for each sub-range of these loops, outermost first, but at most `most` times; the names
     of new loops are appended. A tensor concatenated from more pieces is halved, and its halves again."""
-    for place, loop in enumerate(loops):
+    for position, loop in enumerate(loops):
         ends, left = _ends(stores, loop), most
         if not ends or most < 1:
             continue
         if len(ends) >= most:
-            if prod(map(iterations, stores[0].ranges.difference(loops[:place]))) < _LANES * (len(ends) + 1):
+            if prod(map(iterations, stores[0].ranges.difference(loops[:position]))) < _LANES * (len(ends) + 1):
                 continue
             ends, left = [ends[len(ends) // 2]], 4 * most  # a half of a concatenated tensor has half the nodes
-            halves = [_part(stores, loops[place:], [*names], bounds)[0] for bounds in _sub_ranges(ends, loop)]
+            halves = [_part(stores, loops[position:], [*names], bounds)[0] for bounds in _sub_ranges(ends, loop)]
             if sum(map(_nodes, halves)) > _SHARED * _nodes(stores):
                 continue
         parts: list[UOp] = []
         for bounds in _sub_ranges(ends, loop):
-            part, inner = _part(stores, loops[place:], names, bounds)
+            part, inner = _part(stores, loops[position:], names, bounds)
             # without the last block, block numbers are no longer clamped, and the same loop may have more ends
             parts += _in_parts(part, inner, names, left // (len(ends) + 1))
         return tuple(parts)
@@ -74,9 +74,9 @@ def _part(
     begin = (sum(loop.arg[2:]) + first,) if loop.arg[1] == AxisKind.THREAD else ()
     own = _new_loop(loop, names, index_const(last - first), *begin)  # before those inside it
     table = {r: _new_loop(r, names, r.src[0]) for r in inner}
-    places = table | {loop: own + first}
-    values = table | {loop: index_const(first)} if last - first == 1 else places
-    part = stored(simplify(_substituted(store, places, values)) for store in stores)
+    indices = table | {loop: own + first}
+    values = table | {loop: index_const(first)} if last - first == 1 else indices
+    part = stored(simplify(_substituted(store, indices, values)) for store in stores)
     return part, [own, *table.values()]
 
 
@@ -85,10 +85,10 @@ def _nodes(stores: Sequence[UOp]) -> int:
     return len({u for store in stores for u in store.toposort() if u.op is not Ops.CONST})
 
 
-def _substituted(store: UOp, places: Mapping[UOp, UOp], values: Mapping[UOp, UOp]) -> UOp:
+def _substituted(store: UOp, indices: Mapping[UOp, UOp], values: Mapping[UOp, UOp]) -> UOp:
     """Substitute in the store with one table for its index, which keeps its loops, and one for its values."""
-    memory, place, *gate = store.src[0].src
-    there = store.src[0].replace(src=(memory, substitute(place, places), *(substitute(g, values) for g in gate)))
+    memory, index, *gate = store.src[0].src
+    there = store.src[0].replace(src=(memory, substitute(index, indices), *(substitute(g, values) for g in gate)))
     return store.replace(src=(there, substitute(store.src[1], values)))
 
 

@@ -65,5 +65,5 @@ def _top_level(uops: Sequence[UOp]) -> Iterator[Sequence[UOp]]:
 
 
 def _touched(uops: Sequence[UOp]) -> _Touched:
-    places = [(memory_of(u.src[0]), u.op is Ops.STORE) for u in uops if u.op in (Ops.LOAD, Ops.STORE)]
-    return {place for place in places if "shared" in place[0].arg}
+    accesses = [(memory_of(u.src[0]), u.op is Ops.STORE) for u in uops if u.op in (Ops.LOAD, Ops.STORE)]
+    return {access for access in accesses if "shared" in access[0].arg}

@@ -38,11 +38,11 @@ def _in_the_filling_pass(node: UOp) -> UOp | None:
     filling = closed_ranges(row)
     if len(filling) != len(loops) or any(a.src[0] is not b.src[0] for a, b in zip(loops, filling, strict=True)):
         return None
-    place, term = row.src[1].src[0], row.src[1].src[1]
+    index, term = row.src[1].src[0], row.src[1].src[1]
     moved = dict(zip(loops, filling, strict=True))
     if row.arg != 1 or row.ranges != node.ranges:
         return None
-    if any(u.src[0].src[0] is not row or substitute(u.src[0], moved).src[1:] != place.src[1:] for u in reads):
+    if any(u.src[0].src[0] is not row or substitute(u.src[0], moved).src[1:] != index.src[1:] for u in reads):
         return None
     value = substitute(substitute(node.src[0], dict.fromkeys(reads, term)), moved)
     waits = any(not set(filling).isdisjoint(closed_ranges(u)) for u in value.toposort())

@@ -42,7 +42,7 @@ class _Access:
         """Return the scalar index at this offset from the common part of the family."""
         return simplify(from_linear(dict(self.terms), offset, dtypes.index))
 
-    def places(self) -> list[int]:
+    def offsets(self) -> list[int]:
         """The offset of each lane from the common part of the family."""
         return [self.start + step for step in self.steps]
 
@@ -89,18 +89,18 @@ def _families(nodes: Sequence[UOp]) -> Iterator[list[_Access]]:
 
 
 def _access(node: UOp) -> _Access | None:
-    place = node.src[0]
-    if place.src[1].dtype.lanes == 1:
+    index = node.src[0]
+    if index.src[1].dtype.lanes == 1:
         return None
-    read = _lane_places(place.src[1])
+    read = _lane_offsets(index.src[1])
     if read is None:
         return None
     terms, offsets = read
     steps = tuple(offset - offsets[0] for offset in offsets)
-    return _Access(node, place.src[0], tuple(terms.items()), offsets[0], steps, place.gate)
+    return _Access(node, index.src[0], tuple(terms.items()), offsets[0], steps, index.gate)
 
 
-def _lane_places(u: UOp) -> tuple[dict[UOp, int], list[int]] | None:
+def _lane_offsets(u: UOp) -> tuple[dict[UOp, int], list[int]] | None:
     """Split a vector of indices into one scalar sum and a constant for each lane."""
     lanes = u.dtype.lanes
     terms, offset = linear(u)
@@ -144,11 +144,11 @@ def _stretches(family: Iterable[_Access]) -> Iterator[list[_Access]]:
     """Yield accesses whose index ranges overlap or are adjacent."""
     part: list[_Access] = []
     end = 0
-    for access in sorted(family, key=lambda access: min(access.places())):
-        if part and min(access.places()) > end:
+    for access in sorted(family, key=lambda access: min(access.offsets())):
+        if part and min(access.offsets()) > end:
             yield part
             part = []
-        end = max(end if part else 0, 1 + max(access.places()))
+        end = max(end if part else 0, 1 + max(access.offsets()))
         part.append(access)
     if part:
         yield part
@@ -203,9 +203,9 @@ def _touched(family: list[_Access]) -> dict[int, list[int]]:
     """Return each index, and the lanes that access it."""
     touched: dict[int, dict[int, None]] = {}
     for access in family:
-        for lane, place in enumerate(access.places()):
-            touched.setdefault(place, {})[lane] = None
-    return {place: list(lanes) for place, lanes in touched.items()}
+        for lane, offset in enumerate(access.offsets()):
+            touched.setdefault(offset, {})[lane] = None
+    return {offset: list(lanes) for offset, lanes in touched.items()}
 
 
 def _picked(family: list[_Access], target: Target) -> dict[int, UOp]:
@@ -219,13 +219,13 @@ def _picked(family: list[_Access], target: Target) -> dict[int, UOp]:
     if width < 2 or (max(one.steps) - min(one.steps)) // width >= _MOST_VECTORS:
         return {}
     vectors: dict[int, UOp] = {}
-    for number in {(place - low) // width for place in touched}:
+    for number in {(offset - low) // width for offset in touched}:
         first = low + number * width
         lanes = [touched.get(first + n, []) for n in range(width)]
         index = UOp(Ops.INDEX, one.scalar.vec(width), (one.memory, one.at(first), *_mask(one, first, lanes)))
         vectors[number] = _bytes_load(one, index)
     found = {
-        access.start: merged([(vectors[(p - low) // width], (p - low) % width) for p in access.places()]).cast(
+        access.start: merged([(vectors[(p - low) // width], (p - low) % width) for p in access.offsets()]).cast(
             one.scalar
         )
         for access in family
@@ -293,7 +293,7 @@ def _stores(family: list[_Access], target: Target) -> dict[UOp, list[UOp]]:
 def _interleaved(family: list[_Access], target: Target) -> dict[UOp, list[UOp]]:
     """Scatters that fill a stretch of memory without a gap, as stores of whole vectors."""
     one = family[0]
-    values = {p: (_as_bytes(access.node.src[1]), lane) for access in family for lane, p in enumerate(access.places())}
+    values = {p: (_as_bytes(access.node.src[1]), lane) for access in family for lane, p in enumerate(access.offsets())}
     touched, low = _touched(family), min(values)
     width = min(target.lanes(one.scalar), len(values) & -len(values))
     if max(values) - low + 1 != len(values) or width < 2:
@@ -354,14 +354,14 @@ def merged(lanes: Sequence[tuple[UOp, int]]) -> UOp:
     lanes = traced if _is_whole(traced) else lanes
     sources = list(dict.fromkeys(vector for vector, _ in lanes))
     width, own = len(lanes), sources[0].dtype.lanes
-    place = {vector: (number, 0) for number, vector in enumerate(sources)}
+    lane_of = {vector: (number, 0) for number, vector in enumerate(sources)}
     while own < width and len(sources) > 1:  # narrow ones are concatenated first
-        place = {vector: (number // 2, at + number % 2 * own) for vector, (number, at) in place.items()}
+        lane_of = {vector: (number // 2, at + number % 2 * own) for vector, (number, at) in lane_of.items()}
         if len(sources) % 2:
             sources.append(sources[-1])
         sources = [shuffle(a, b, tuple(range(2 * own))) for a, b in zip(sources[::2], sources[1::2], strict=True)]
         own *= 2
-    where = [(place[vector][0], place[vector][1] + lane) for vector, lane in lanes]
+    where = [(lane_of[vector][0], lane_of[vector][1] + lane) for vector, lane in lanes]
     if len(sources) <= 2:
         return shuffle(sources[0], sources[-1], tuple([number * own + lane for number, lane in where]))
     total, steps = sources[0], where + [(0, 0)] * (own - width)
@@ -381,10 +381,10 @@ def shuffle(a: UOp, b: UOp, picks: tuple[int, ...]) -> UOp:
     lanes = sources[0].dtype.lanes
     if len(sources) > 2 or sources[-1].dtype.lanes != lanes:
         return UOp(Ops.SHUFFLE, a.dtype.vec(len(picks)), (a, b), picks)
-    places = tuple(lane + (lanes if vector is not sources[0] else 0) for vector, lane in origin)
-    if places == tuple(range(lanes)):
+    lanes_of_both = tuple(lane + (lanes if vector is not sources[0] else 0) for vector, lane in origin)
+    if lanes_of_both == tuple(range(lanes)):
         return sources[0]
-    return UOp(Ops.SHUFFLE, a.dtype.vec(len(picks)), (sources[0], sources[-1]), places)
+    return UOp(Ops.SHUFFLE, a.dtype.vec(len(picks)), (sources[0], sources[-1]), lanes_of_both)
 
 
 def _pick(sources: Sequence[UOp], lane: int) -> tuple[UOp, int]:
@@ -426,8 +426,8 @@ def side_by_side(values: Sequence[UOp], lanes: int, target: Target) -> UOp:
         return UOp(first.op, first.dtype.vec(count * lanes), tuple(mixed), first.arg)
     entries = [found for u in values if (found := entry(u))]
     if len(entries) == count and len({found[1:] for found in entries}) == 1:
-        places, (_, memory, offset) = side_by_side([found[0] for found in entries], lanes, target), entries[0]
-        index = UOp(Ops.INDEX, first.dtype.vec(count * lanes), (memory, places.cast(dtypes.index) + offset))
+        indices, (_, memory, offset) = side_by_side([found[0] for found in entries], lanes, target), entries[0]
+        index = UOp(Ops.INDEX, first.dtype.vec(count * lanes), (memory, indices.cast(dtypes.index) + offset))
         return UOp(Ops.LOAD, index.dtype, (index,))
     vectors = [_of_words(spread(u, lanes), target) for u in values]
     return merged([(vector, lane) for lane in range(lanes) for vector in vectors])
@@ -465,11 +465,11 @@ def _neighbours(values: Sequence[UOp]) -> UOp | None:
     """Return contiguous scalars as one load."""
     if any(u.op is not Ops.LOAD or u.src[0].gate is not None for u in values):
         return None
-    places = [linear(u.src[0].src[1]) for u in values]
+    sums = [linear(u.src[0].src[1]) for u in values]
     memory, first = values[0].src[0].src[:2]
     is_row = all(
-        u.src[0].src[0] is memory and terms == places[0][0] and offset == places[0][1] + n
-        for n, (u, (terms, offset)) in enumerate(zip(values, places, strict=True))
+        u.src[0].src[0] is memory and terms == sums[0][0] and offset == sums[0][1] + n
+        for n, (u, (terms, offset)) in enumerate(zip(values, sums, strict=True))
     )
     kind = values[0].dtype.vec(len(values))
     return UOp(Ops.LOAD, kind, (UOp(Ops.INDEX, kind, (memory, first)),), values[0].arg) if is_row else None

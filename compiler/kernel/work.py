@@ -224,9 +224,9 @@ class _Reader:
 
     def access(self, u: UOp) -> None:
         """Add a load or store."""
-        place, body = u.src[0], self.body
+        address, body = u.src[0], self.body
         value = u if u.op is Ops.LOAD else u.src[1]
-        index, gate, lanes, size = place.src[1], place.gate, value.dtype.lanes, value.dtype.scalar.size_bytes
+        index, gate, lanes, size = address.src[1], address.gate, value.dtype.lanes, value.dtype.scalar.size_bytes
         count, is_store, is_single = self.registers(value.dtype), u.op is Ops.STORE, index.dtype.lanes > 1
         if is_single:
             body.lanes += lanes
@@ -237,7 +237,7 @@ class _Reader:
         if gate is not None and gate.dtype.lanes > 1 and gate.op is not Ops.BROADCAST:
             body.masked += count
         terms, offsets = _terms(index)
-        memory = memory_of(place)
+        memory = memory_of(address)
         key = (memory, is_store, is_single, self.loops, frozenset(terms.items()))
         coverage = self.coverages.get(key)
         if coverage is None:

@@ -70,8 +70,8 @@ def _assembled_load(u: UOp) -> UOp | None:
     is_part = u.op is Ops.SHUFFLE and u.arg == tuple(range(start, start + u.dtype.lanes))
     if not is_part or whole.op is not Ops.LOAD or whole.src[0].gate is not None or u.arg[-1] >= whole.dtype.lanes:
         return None
-    place = whole.src[0]
-    index = UOp(Ops.INDEX, u.dtype, (place.src[0], simplify(place.src[1] + start)))
+    address = whole.src[0]
+    index = UOp(Ops.INDEX, u.dtype, (address.src[0], simplify(address.src[1] + start)))
     return UOp(Ops.LOAD, u.dtype, (index,), whole.arg)
 
 

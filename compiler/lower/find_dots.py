@@ -155,9 +155,9 @@ def read_by_dots(order: Sequence[UOp], target: Target) -> set[UOp]:
         product = _factors_of(node.src[0]) if node.op is Ops.REDUCE and node.arg == (Ops.ADD, 1) else None
         if product is None or any(u.op is not Ops.LOAD for u in product):
             continue
-        kinds, places = tuple(u.dtype.scalar for u in product), [u.src[0] for u in product]
+        kinds, indices = tuple(u.dtype.scalar for u in product), [u.src[0] for u in product]
         copied = [r for r in closed_ranges(node) if r.arg[1] == AxisKind.UNROLL]
         words = [r for r in copied if r.src[0].arg % terms_of_a_dot(kinds[0]) == 0]
-        if kinds in target.dots and any(all(step_of(place.src[1], r) == 1 for place in places) for r in words):
-            found.update(map(memory_of, places))
+        if kinds in target.dots and any(all(step_of(index.src[1], r) == 1 for index in indices) for r in words):
+            found.update(map(memory_of, indices))
     return found

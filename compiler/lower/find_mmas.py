@@ -57,13 +57,13 @@ def _tile(node: UOp, unit: Unit) -> UOp | None:
     loops = closed_ranges(node)
     if node.op is not Ops.AFTER or len(loops) != 2 or node.arg != 1 or node.src[1].src[1].op is not Ops.REDUCE:
         return None
-    memory, (place, total) = node.src[0], node.src[1].src
+    memory, (index, total) = node.src[0], node.src[1].src
     rows, columns = loops
     for (left, right), (deep, near) in product(_operands(total, unit), permutations(closed_ranges(total), 2)):
         sizes = {rows: unit.m, columns: unit.n, deep: unit.k // unit.group, near: unit.group}
         a = _block(left, {rows: unit.k, deep: unit.group, near: 1}, sizes)
         b = _block(right, {deep: unit.n * unit.group, columns: unit.group, near: 1}, sizes)
-        c = _block(place, {rows: unit.n, columns: 1}, sizes)
+        c = _block(index, {rows: unit.n, columns: 1}, sizes)
         if a is None or b is None or c is None:
             continue
         loads = (UOp(Ops.LOAD, block.dtype, (block,)) for block in (a, b))
@@ -85,12 +85,12 @@ def _operands(total: UOp, unit: Unit) -> list[tuple[UOp, UOp]]:
     return [(a.src[0], b.src[0]) for a, b in (loads, loads[::-1]) if (a.dtype, b.dtype) == (unit.a, unit.b)]
 
 
-def _block(place: UOp, steps: dict[UOp, int], sizes: dict[UOp, int]) -> UOp | None:
+def _block(index: UOp, steps: dict[UOp, int], sizes: dict[UOp, int]) -> UOp | None:
     """INDEX of a whole block, if these loops walk it in these steps, and the others of the unit not at all."""
-    terms, _ = linear(place.src[1])
+    terms, _ = linear(index.src[1])
     if any(loop.src[0] is not loop.like(size) for loop, size in sizes.items()):
         return None
     if {atom: k for atom, k in terms.items() if not atom.ranges.isdisjoint(sizes)} != steps:
         return None
-    first = simplify(substitute(place.src[1], dict.fromkeys(sizes, place.src[1].like(0))))
-    return place.replace(dtype=place.dtype.vec(prod(sizes[loop] for loop in steps)), src=(place.src[0], first))
+    first = simplify(substitute(index.src[1], dict.fromkeys(sizes, index.src[1].like(0))))
+    return index.replace(dtype=index.dtype.vec(prod(sizes[loop] for loop in steps)), src=(index.src[0], first))

@@ -31,26 +31,26 @@ def hoist_shifts(ast: UOp, target: Target) -> UOp:
     users = Counter(node.src[0] for node in ast.toposort() if node.op is Ops.DOT)
     if not any(_shift_of(codes, target.dot_most) for codes in users):
         return ast
-    return separate_loops(rebuilt(ast, lambda _, new: _in_place(new, users, target) if new.op is Ops.REDUCE else new))
+    return separate_loops(rebuilt(ast, lambda _, new: _hoisted(new, users, target) if new.op is Ops.REDUCE else new))
 
 
-def _in_place(total: UOp, users: Mapping[UOp, int], target: Target) -> UOp:
+def _hoisted(total: UOp, users: Mapping[UOp, int], target: Target) -> UOp:
     dots, loops = total.src[: total.arg[1]], closed_ranges(total)
-    places = [_shift_of(dot.src[0], target.dot_most) if dot.op is Ops.DOT else 0 for dot in dots]
-    rows = max((users.get(dot.src[0], 1) for dot, place in zip(dots, places, strict=True) if place), default=1)
-    steps = sorted({0, *places}, reverse=True)
+    shifts = [_shift_of(dot.src[0], target.dot_most) if dot.op is Ops.DOT else 0 for dot in dots]
+    rows = max((users.get(dot.src[0], 1) for dot, shift in zip(dots, shifts, strict=True) if shift), default=1)
+    steps = sorted({0, *shifts}, reverse=True)
     terms = prod(map(iterations, loops)) * len(dots) * terms_of_a_dot(dtypes.uint8)
-    is_fewer = rows * (len(steps) - 1) < sum(place > 0 for place in places)
+    is_fewer = rows * (len(steps) - 1) < sum(shift > 0 for shift in shifts)
     if not is_fewer or terms * _BYTE**2 > dtypes.int32.max:
         return total
     result = None
-    for place, below in zip(steps, [*steps[1:], 0], strict=True):
-        of_place = [_moved(dot, by) if by else dot for dot, by in zip(dots, places, strict=True) if by == place]
-        if of_place:
-            part = total.replace(src=(*of_place, *loops), arg=(Ops.ADD, len(of_place)))
+    for shift, below in zip(steps, [*steps[1:], 0], strict=True):
+        of_shift = [_moved(dot, by) if by else dot for dot, by in zip(dots, shifts, strict=True) if by == shift]
+        if of_shift:
+            part = total.replace(src=(*of_shift, *loops), arg=(Ops.ADD, len(of_shift)))
             result = part if result is None else result + part
-        if result is not None and place:
-            result = result >> place - below
+        if result is not None and shift:
+            result = result >> shift - below
     return total if result is None else result
 
 

@@ -101,8 +101,8 @@ def _prefetch_gathers(ast: UOp) -> UOp:
         inside = prod(iterations(r) for r in load.ranges if depths[r] > depths[loop])
         step = inside * sum(one.dtype.size_bytes for one in same)
         later = (loop + -(-load.arg[0] // step)).alu(Ops.MIN, loop.src[0] - 1)
-        place = index.replace(src=(index.src[0], substitute(index.src[1], {loop: later})))
-        prefetches.append(UOp(Ops.PREFETCH, dtypes.void, (place,), 0))
+        prefetched = index.replace(src=(index.src[0], substitute(index.src[1], {loop: later})))
+        prefetches.append(UOp(Ops.PREFETCH, dtypes.void, (prefetched,), 0))
     ast = substitute(ast, {load: load.replace(arg=None) for load in loads})
     return ast.replace(src=(*ast.src, *prefetches))
 
@@ -114,9 +114,9 @@ def _has_prefetch(node: UOp) -> bool:
 
 def _lookups(load: UOp) -> list[UOp]:
     """The loads, once in each iteration of some loop, that say where this one finds its elements."""
-    place = load.src[0].src[1]
-    found = [node for node in place.toposort() if node.op is Ops.LOAD and node.ranges]
-    return found if place.dtype.lanes == 1 else []
+    index = load.src[0].src[1]
+    found = [node for node in index.toposort() if node.op is Ops.LOAD and node.ranges]
+    return found if index.dtype.lanes == 1 else []
 
 
 def _prefetching_loads(copy: UOp) -> list[UOp]:
@@ -154,12 +154,12 @@ def _panel_prefetches(panel: UOp, loads: list[UOp], total: UOp) -> list[UOp]:
     for first in range(share):
         mine = loads[first::share]
         index = mine[0].src[0]
-        places = [simplify(one.src[0].src[1] - index.src[1]) for one in mine]
-        if any(not place.is_const for place in places) or len({one.src[0].src[0] for one in mine}) > 1:
+        offsets = [simplify(one.src[0].src[1] - index.src[1]) for one in mine]
+        if any(not other.is_const for other in offsets) or len({one.src[0].src[0] for one in mine}) > 1:
             return []
-        offset = places[0]
-        for turn, place in enumerate(places[1:], 1):
-            offset = (number < -(-turn * count // len(mine))).where(offset, place)
+        offset = offsets[0]
+        for nth, other in enumerate(offsets[1:], 1):
+            offset = (number < -(-nth * count // len(mine))).where(offset, other)
         gates = [gate for one in mine for gate in one.src[0].src[2:]]  # past a row's end only some are out of bounds
         where = substitute(index.replace(src=(*index.src[:2], *gates[:1])), {copying: loop})
         where = where.replace(src=(where.src[0], where.src[1] + offset, *where.src[2:]))
@@ -194,17 +194,17 @@ def _prefetch_tiles(ast: UOp) -> UOp:
 
 def _note(wanted: dict[_Lines, set[int]], total: UOp, access: UOp) -> None:
     """Add the cache lines that a LOAD or STORE accesses over the reduction loop, numbered from their base."""
-    memory, place, loop = memory_of(access.src[0]), access.src[0].src[1], closed_ranges(total)[0]
-    if len(closed_ranges(total)) > 1 or not loop.src[0].is_const or place.dtype.lanes > 1:
+    memory, index, loop = memory_of(access.src[0]), access.src[0].src[1], closed_ranges(total)[0]
+    if len(closed_ranges(total)) > 1 or not loop.src[0].is_const or index.dtype.lanes > 1:
         return
-    last = {atom: atom.src[0] for atom in linear(place)[0] if atom.op is Ops.MIN}  # as if no tile ended early
-    terms, offset = linear(simplify(substitute(place, last)))
+    last = {atom: atom.src[0] for atom in linear(index)[0] if atom.op is Ops.MIN}  # as if no tile ended early
+    terms, offset = linear(simplify(substitute(index, last)))
     step, count = terms.get(loop, 0), iterations(loop) if loop in terms else 1
     base = from_linear({atom: k for atom, k in terms.items() if atom is not loop}, 0, dtypes.index)
     unit = LINE_BYTES // memory.dtype.scalar.size_bytes
-    places = (*range(0, count, max(1, unit // max(1, abs(step)))), count - 1)
+    steps = (*range(0, count, max(1, unit // max(1, abs(step)))), count - 1)
     key = (total, memory, base, access.arg[0] if access.op is Ops.LOAD else None)
-    wanted.setdefault(key, set()).update((offset + step * n) // unit for n in places)
+    wanted.setdefault(key, set()).update((offset + step * n) // unit for n in steps)
 
 
 def _spread(key: _Lines, lines: list[int]) -> list[UOp]:
@@ -224,7 +224,7 @@ def _spread(key: _Lines, lines: list[int]) -> list[UOp]:
     return prefetches
 
 
-def _prefetch(memory: UOp, place: UOp, ahead: int | None) -> UOp:
-    place, end = simplify(place), memory.arg[1]
-    inside = place.alu(Ops.MIN, end - 1) if place.bounds[1] >= end else place
+def _prefetch(memory: UOp, index: UOp, ahead: int | None) -> UOp:
+    index, end = simplify(index), memory.arg[1]
+    inside = index.alu(Ops.MIN, end - 1) if index.bounds[1] >= end else index
     return UOp(Ops.PREFETCH, dtypes.void, (UOp(Ops.INDEX, memory.dtype, (memory, inside)),), ahead)

@@ -42,13 +42,13 @@ def _held(load: UOp, target: Target) -> UOp:
     found = entry(load) if part and kind.lanes == target.vector_bytes else None
     if found is None or found[1].op is not Ops.PARAM:
         return load
-    (places, memory, first), size = found, found[1].arg[1]
-    starts = range(first, first + (int(places.bounds[1]) // part + 1) * part, kind.lanes)
+    (indices, memory, first), size = found, found[1].arg[1]
+    starts = range(first, first + (int(indices.bounds[1]) // part + 1) * part, kind.lanes)
     if first < 0 or not isinstance(size, int) or starts.stop > size or len(starts) > 2 * registers:
         return load
     held = [UOp(Ops.LOAD, kind, (UOp(Ops.INDEX, kind, (memory, const(dtypes.index, n))),)) for n in starts]
-    low, *high = (UOp(Ops.TABLE, kind, (places, *held[n : n + registers])) for n in range(0, len(held), registers))
-    return (places & part).ne(0).where(high[0], low) if high else low
+    low, *high = (UOp(Ops.TABLE, kind, (indices, *held[n : n + registers])) for n in range(0, len(held), registers))
+    return (indices & part).ne(0).where(high[0], low) if high else low
 
 
 def _sources(order: Sequence[UOp], lanes: int) -> dict[UOp, UOp]:

@@ -26,11 +26,11 @@ def scalarize_gathers(ast: UOp, target: Target) -> UOp:
 
 def _is_near(load: UOp) -> bool:
     """True if a gather's indices are a few operations from contiguous loads."""
-    place = load.src[0]
-    wide = [u for u in place.src[1].toposort() if u.dtype.lanes > 1]
+    index = load.src[0]
+    wide = [u for u in index.src[1].toposort() if u.dtype.lanes > 1]
     steps = [u for u in wide if u.op.is_elementwise and u.op is not Ops.BITCAST]
-    is_gather = place.src[1].dtype.lanes > 1 and any(u.op is Ops.LOAD for u in wide)
-    is_plain = is_gather and place.gate is None and not load.dtype.is_bool
+    is_gather = index.src[1].dtype.lanes > 1 and any(u.op is Ops.LOAD for u in wide)
+    is_plain = is_gather and index.gate is None and not load.dtype.is_bool
     return is_plain and len(steps) <= _MOST_STEPS and all(map(_is_known, wide))
 
 
@@ -44,8 +44,8 @@ def _is_known(u: UOp) -> bool:
 
 def _entries(load: UOp) -> UOp:
     (memory, numbers), scalar = load.src[0].src, load.dtype.scalar
-    places = [(memory, simplify(_lane(numbers, lane, 1))) for lane in range(load.dtype.lanes)]
-    return UOp(Ops.LANES, load.dtype, tuple([UOp(Ops.LOAD, scalar, (UOp(Ops.INDEX, scalar, at),)) for at in places]))
+    addresses = [(memory, simplify(_lane(numbers, lane, 1))) for lane in range(load.dtype.lanes)]
+    return UOp(Ops.LANES, load.dtype, tuple([UOp(Ops.LOAD, scalar, (UOp(Ops.INDEX, scalar, at),)) for at in addresses]))
 
 
 def _lane(u: UOp, lane: int, count: int) -> UOp:

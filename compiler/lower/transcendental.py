@@ -193,8 +193,8 @@ def _reduce_far(size: UOp) -> tuple[UOp, UOp]:
     next three adds less than 2**-53 turns. They get to the front of the list in five steps, by 16, 8, 4, 2 and 1.
     """
 
-    def word(digit: int, place: int) -> UOp:
-        return literal(size, math.ldexp(TURN_DIGITS[digit], -53 * place))
+    def word(digit: int, position: int) -> UOp:
+        return literal(size, math.ldexp(TURN_DIGITS[digit], -53 * position))
 
     near = size < literal(size, 2.0 ** (52 + 53 * 16))
     x = rest = near.where(size, size * literal(size, 2.0 ** (-53 * 16)))  # or the words would be too small for a float

@@ -259,14 +259,14 @@ class Routine:
 
     def load(self, memory: UOp, index: Number, width: int) -> Number:
         """The value at an index, or as many adjacent ones as the width says."""
-        place = self._address(memory, index, width)
-        return self._number(UOp(Ops.LOAD, place.dtype, (place,)))
+        address = self._address(memory, index, width)
+        return self._number(UOp(Ops.LOAD, address.dtype, (address,)))
 
     def store(self, memory: UOp, index: Number, width: int, value: Number | float) -> None:
         """Write a value at an index."""
-        place = self._address(memory, index, width)
-        kind = self._hoist(const(place.dtype, 0.0))
-        store = self._pin(UOp(Ops.STORE, dtypes.void, (place, self.number(value, kind))))
+        address = self._address(memory, index, width)
+        kind = self._hoist(const(address.dtype, 0.0))
+        store = self._pin(UOp(Ops.STORE, dtypes.void, (address, self.number(value, kind))))
         self.scopes[-1].written[memory] = store
         self.version[memory] = self._pin(UOp(Ops.AFTER, memory.dtype, (memory, store), 1))
 

@@ -171,8 +171,8 @@ def _substitute(k: Routine, t: Entries, x: Entries, sizes: tuple[int, int], kind
     block = _block(k, n)
     blocks = -(-n // block)
     for number in k.between(0, blocks):
-        place = number if is_forward else k.as_index(blocks - 1) - number
-        begin = place * block
+        position = number if is_forward else k.as_index(blocks - 1) - number
+        begin = position * block
         end = _least(k, begin + block, n)
         if block != n:
             first = k.as_index(0) if is_forward else end

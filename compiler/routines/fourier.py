@@ -24,7 +24,7 @@ def fft(k: Routine, n: int, is_inverse: int, is_real: int, *radices: int) -> Non
     k.shared.add(k.params[2])
     table = _plane(k, 2, 0)
     first: list[Entries | None] = [_plane(k, 1, 0), None if is_real else _plane(k, 1, n)]
-    memory: list[list[Entries | None]] = [[_plane(k, 0, place), _plane(k, 0, place + n)] for place in (0, 2 * n)]
+    memory: list[list[Entries | None]] = [[_plane(k, 0, begin), _plane(k, 0, begin + n)] for begin in (0, 2 * n)]
     if is_inverse:  # the transform of exchanged planes has exchanged planes
         for planes in (first, *memory):
             planes.reverse()
@@ -43,8 +43,8 @@ def _plane(k: Routine, slot: int, offset: int) -> Entries:
 
 def _roots(table: Entries, offset: int, apart: int) -> Callable[[int, Number], Pair]:
     def root(i: int, p: Number) -> Pair:
-        place = p + (offset + 2 * (i - 1) * apart)
-        return table[place, 0], table[place + apart, 0]
+        entry = p + (offset + 2 * (i - 1) * apart)
+        return table[entry, 0], table[entry + apart, 0]
 
     return root
 
@@ -76,16 +76,16 @@ def _pass(
                 _stored_at(to, (p * radix + i) * together + q, pair)
 
 
-def _loaded(k: Routine, source: Sequence[Entries | None], place: Number) -> Pair:
-    parts = [None if plane is None else plane[place, 0] for plane in source]
-    zero = k.zero(place.width)
+def _loaded(k: Routine, source: Sequence[Entries | None], entry: Number) -> Pair:
+    parts = [None if plane is None else plane[entry, 0] for plane in source]
+    zero = k.zero(entry.width)
     return tuple(zero if part is None else part for part in parts)  # type: ignore[return-value]
 
 
-def _stored_at(to: Sequence[Entries | None], place: Number, pair: Pair) -> None:
+def _stored_at(to: Sequence[Entries | None], entry: Number, pair: Pair) -> None:
     for plane, part in zip(to, pair, strict=True):
         if plane is not None:
-            plane[place, 0] = part
+            plane[entry, 0] = part
 
 
 def _write_apart(k: Routine, to: Sequence[Entries | None], p: Number, radix: int, i: int, pair: Pair) -> None:
