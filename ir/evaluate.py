@@ -171,8 +171,8 @@ class _Evaluator:
         carried = dict.fromkeys(loop for u in self.order if u.op is Ops.CARRY for loop in u.src[1:])
         self.settle(u for u in self.order if u.ranges.isdisjoint(carried))
         later = [u for u in self.order if u not in carried and not u.ranges.isdisjoint(carried)]
-        for places in product(*(range(self.size(loop.src[0])) for loop in carried)):  # one after the other
-            self.values.update({loop: _settle(loop.dtype, n) for loop, n in zip(carried, places, strict=True)})
+        for indices in product(*(range(self.size(loop.src[0])) for loop in carried)):  # one after the other
+            self.values.update({loop: _settle(loop.dtype, n) for loop, n in zip(carried, indices, strict=True)})
             self.settle(later)
         return self.values[self.root]
 
@@ -310,21 +310,21 @@ class _Evaluator:
             return np.zeros((*axes, u.arg[1]), _numpy_name(u.dtype))
         if u.op in (Ops.AFTER, Ops.CARRY):
             return src[0]
-        place = u.src[0]
-        memory, index = self.values[place.src[0]], self.values[place].astype(np.int64)
+        address = u.src[0]
+        memory, index = self.values[address.src[0]], self.values[address].astype(np.int64)
         if u.op is Ops.LOAD:
-            at, _ = self.places(memory, np.maximum(index, 0))
+            at, _ = self.array_index(memory, np.maximum(index, 0))
             return np.where(index < 0, np.zeros((), memory.dtype), memory[at])
         if u.op is Ops.STORE:
             index, value = np.broadcast_arrays(index, src[1])
-            at, shape = self.places(memory, index)
+            at, shape = self.array_index(memory, index)
             value = np.broadcast_to(value, shape)
             inside = np.broadcast_to(index >= 0, shape)
             memory[tuple(np.broadcast_to(a, shape)[inside] for a in at)] = value[inside]
             return np.zeros(())
         raise InternalError(f"evaluate: {u.op.name} is of a later stage")
 
-    def places(self, memory: Array, index: Array) -> tuple[tuple[Array, ...], tuple[int, ...]]:
+    def array_index(self, memory: Array, index: Array) -> tuple[tuple[Array, ...], tuple[int, ...]]:
         """Return the array index into memory: a buffer has one axis, a LOCAL one more for every loop."""
         if memory.ndim == 1:
             return (index,), index.shape

@@ -204,14 +204,14 @@ def window(x: UOp, axis: int, size: int, stride: int = 1, dilation: int = 1) -> 
             f"window: size {size}, stride {stride}, dilation {dilation} on axis {axis} of {show_shape(x.shape)}: "
             f"the window spans {dilation * (size - 1) + 1} elements. Pad the input or use a smaller window."
         )
-    places = as_size((length - dilation * (size - 1) - 1) // stride + 1)
+    count = as_size((length - dilation * (size - 1) - 1) // stride + 1)
     # adjacent windows do not overlap: their gradient needs no sum
     if size == stride and dilation == 1 and isinstance(length, int):
-        whole = shrink(x, [(0, places * size) if a == axis else (0, s) for a, s in enumerate(x.shape)])
-        cut = reshape(whole, (*x.shape[:axis], places, size, *x.shape[axis + 1 :]))
+        whole = shrink(x, [(0, count * size) if a == axis else (0, s) for a, s in enumerate(x.shape)])
+        cut = reshape(whole, (*x.shape[:axis], count, size, *x.shape[axis + 1 :]))
         rank = len(cut.shape)
         return permute(cut, [*range(axis + 1), *range(axis + 2, rank), axis + 1])
-    return UOp(Ops.WINDOW, x.dtype, (x,), (axis, size, stride, dilation, places))
+    return UOp(Ops.WINDOW, x.dtype, (x,), (axis, size, stride, dilation, count))
 
 
 def unwindow(x: UOp, axis: int, length: Size, stride: int, dilation: int) -> UOp:

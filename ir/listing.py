@@ -57,16 +57,16 @@ class Listings:
                 for other in size.toposort():
                     if other not in number:
                         line(other)
-            place = len(number)
+            position = len(number)
             if inner or node.op is Ops.CONST:  # 0.0 and -0.0 are equal
-                shown = show_arg(arg, {size: place - number[size] for size in inner})
+                shown = show_arg(arg, {size: position - number[size] for size in inner})
                 head = self._head_number(f"{node.op.name} {node.dtype.name}\t{shown}")
             elif (found := known.get(key := (node.op, node.dtype, arg))) is not None:
                 head = found
             else:
                 shown = "" if arg is None else show_arg(arg, {})
                 head = known[key] = self._head_number(f"{node.op.name} {node.dtype.name}\t{shown}")
-            number[node] = place
+            number[node] = position
             here = node.origin if has_origin(node) else None
             if here == origin:
                 heads.append(str(head))
@@ -81,8 +81,8 @@ class Listings:
         for node in root.toposort() if isinstance(root, UOp) else root:
             if node not in number:
                 line(node)
-        far = [f"={place}" if count > _FEW else "" for place, count in enumerate(users)]
-        shown = [",".join([_shown_source(place, s, far) for s in at]) for place, at in enumerate(sources)]
+        absolute = [f"={index}" if count > _FEW else "" for index, count in enumerate(users)]
+        shown = [",".join([_shown_source(index, s, absolute) for s in at]) for index, at in enumerate(sources)]
         return f"{' '.join(heads)}\n{' '.join(shown)}"
 
     def text(self, listing: str) -> str:
@@ -90,15 +90,15 @@ class Listings:
         lines: list[str] = []
         comment = ""
         heads, _, sources = listing.partition("\n")
-        for place, (head, src) in enumerate(zip(heads.split(" "), sources.split(" "), strict=True)):
+        for position, (head, src) in enumerate(zip(heads.split(" "), sources.split(" "), strict=True)):
             which, is_new, where = head.partition("@")
             if is_new:
                 comment = f"  # {self.origins[int(where)]}" if self.origins[int(where)] else ""
             start, _, arg = self.heads[int(which)].partition("\t")
-            shown = ", ".join([f"%{_source_number(place, s)}" for s in src.split(",") if s])
+            shown = ", ".join([f"%{_source_number(position, s)}" for s in src.split(",") if s])
             if "%" in arg:
-                arg = _NODE.sub(partial(_shown_node, place), arg)
-            lines.append(f"%{place} = {start} ({shown}){' ' if arg else ''}{arg}{comment}")
+                arg = _NODE.sub(partial(_shown_node, position), arg)
+            lines.append(f"%{position} = {start} ({shown}){' ' if arg else ''}{arg}{comment}")
         return "\n".join(lines) + "\n"
 
     def _head_number(self, head: str) -> int:
@@ -116,15 +116,15 @@ class Listings:
         return found
 
 
-def _shown_source(place: int, source: int, far: Sequence[str]) -> str:
+def _shown_source(position: int, source: int, absolute: Sequence[str]) -> str:
     if source < 0:
         return "?"
-    return (place - source > _NEAR and far[source]) or str(place - source)
+    return (position - source > _NEAR and absolute[source]) or str(position - source)
 
 
-def _shown_node(place: int, found: re.Match[str]) -> str:
-    return found[1] or f"%{place - int(found[2])}"
+def _shown_node(position: int, found: re.Match[str]) -> str:
+    return found[1] or f"%{position - int(found[2])}"
 
 
-def _source_number(place: int, source: str) -> str:
-    return source.removeprefix("=") if source[0] in "=?" else str(place - int(source))
+def _source_number(position: int, source: str) -> str:
+    return source.removeprefix("=") if source[0] in "=?" else str(position - int(source))

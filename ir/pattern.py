@@ -207,11 +207,11 @@ class _MatchWriter:
         for i, child in enumerate(pat.src or ()):
             if i == 0 and (pat.op is None or pat.op.arity != len(pat.src or ())):
                 self.tests.append(f"len({at}.src) == {len(pat.src or ())}")
-            place = f"{at}_{i}" if at == "u" and self.arity else f"{at}.src[{i}]"
-            if child.src is None or child.op is None or place[-1] != "]":
-                self.visit(child, place)
+            path = f"{at}_{i}" if at == "u" and self.arity else f"{at}.src[{i}]"
+            if child.src is None or child.op is None or path[-1] != "]":
+                self.visit(child, path)
             else:  # it has sources to test: give it a name
-                self.tests.append(f"({at}_{i} := {place}).op is {self.put(child.op.name, child.op)}")
+                self.tests.append(f"({at}_{i} := {path}).op is {self.put(child.op.name, child.op)}")
                 self.visit(child, f"{at}_{i}", is_known=True)
 
 

@@ -252,27 +252,27 @@ def _reduce(node: UOp, stage: Stage) -> Complaint:
     return None
 
 
-def _memory_of(place: UOp) -> UOp:
-    while place.op in (Ops.AFTER, Ops.CARRY) and place.src:
-        place = place.src[0]
-    return place
+def _memory_of(memory: UOp) -> UOp:
+    while memory.op in (Ops.AFTER, Ops.CARRY) and memory.src:
+        memory = memory.src[0]
+    return memory
 
 
 def _index(node: UOp, stage: Stage) -> Complaint:
     if len(node.src) not in (2, 3):
         return f"INDEX takes a buffer, an index and optionally a gate; it has {len(node.src)} sources"
-    memory, place = _memory_of(node.src[0]), node.src[1]
+    memory, index = _memory_of(node.src[0]), node.src[1]
     if memory.op not in _PLACES:
         return f"INDEX into {memory.op.name}: only PARAM and LOCAL are memory"
     if node.dtype.scalar is not memory.dtype.scalar:
         return f"INDEX gives {node.dtype.name} of a buffer of {memory.dtype.name}"
-    if not place.dtype.is_int:
-        return f"INDEX with an index of dtype {place.dtype.name}"
+    if not index.dtype.is_int:
+        return f"INDEX with an index of dtype {index.dtype.name}"
     if len(node.src) == 3:
         return None if node.src[2].dtype.is_bool else f"the gate of INDEX is {node.src[2].dtype.name}, not bool"
     count = memory.arg[1] if isinstance(memory.arg[1], int) else memory.arg[1].bounds[1]
-    low, high = int(place.bounds[0]), int(place.bounds[1]) + node.dtype.lanes - 1
-    if (low < 0 or high >= count) and not _has_wide_bounds(place.toposort()):
+    low, high = int(index.bounds[0]), int(index.bounds[1]) + node.dtype.lanes - 1
+    if (low < 0 or high >= count) and not _has_wide_bounds(index.toposort()):
         return f"INDEX at {low}..{high} of a buffer of {count} elements, without a gate"
     return None
 
@@ -282,24 +282,24 @@ def _has_wide_bounds(at: Sequence[UOp]) -> bool:
     return any(u.op in wide or (u.op is Ops.RANGE and (u.first_iteration is not None or u.src[0].ranges)) for u in at)
 
 
-def _lanes_at(place: UOp) -> int:
+def _lanes_at(index: UOp) -> int:
     """Return the lanes that an INDEX reads: contiguous ones, one for each index, or one for each gate."""
-    return max(s.dtype.lanes for s in (place, *place.src[1:]))
+    return max(s.dtype.lanes for s in (index, *index.src[1:]))
 
 
 def _load(node: UOp, stage: Stage) -> Complaint:
-    place = node.src[0]
-    if place.op is not Ops.INDEX:
-        return f"LOAD of {place.op.name}: its source must be an INDEX"
-    want = place.dtype.vec(_lanes_at(place))
+    index = node.src[0]
+    if index.op is not Ops.INDEX:
+        return f"LOAD of {index.op.name}: its source must be an INDEX"
+    want = index.dtype.vec(_lanes_at(index))
     return None if node.dtype is want else f"LOAD gives {node.dtype.name} where its INDEX gives {want.name}"
 
 
 def _store(node: UOp, stage: Stage) -> Complaint:
-    place, value = node.src
-    if place.op is not Ops.INDEX or node.dtype is not dtypes.void:
-        return f"STORE ({node.dtype.name}) to {place.op.name}: it needs an INDEX and gives nothing"
-    want = place.dtype.vec(_lanes_at(place))
+    index, value = node.src
+    if index.op is not Ops.INDEX or node.dtype is not dtypes.void:
+        return f"STORE ({node.dtype.name}) to {index.op.name}: it needs an INDEX and gives nothing"
+    want = index.dtype.vec(_lanes_at(index))
     return None if value.dtype is want else f"STORE of {value.dtype.name} where its INDEX wants {want.name}"
 
 
@@ -406,24 +406,24 @@ _BY_OP: Final[dict[Op, Check]] = {
 def _verify_list(nodes: Sequence[UOp], where: str) -> None:
     """Check that sources precede their uses and are in a loop that is still open, and that loops nest."""
     open_loops: list[UOp] = []
-    place: dict[UOp, tuple[UOp, ...]] = {}
+    loops_at: dict[UOp, tuple[UOp, ...]] = {}
 
     def fail(node: UOp, complaint: str) -> None:
         raise _error(nodes, node, Stage.LINEAR, where, complaint)
 
     for node in nodes:
-        if node in place:
+        if node in loops_at:
             fail(node, f"{node.op.name} is in the list twice")
         for s in _needed(node):
-            if s not in place:
+            if s not in loops_at:
                 fail(node, f"{node.op.name} comes before its source {s!r}")
-            elif place[s] != tuple(open_loops[: len(place[s])]):
+            elif loops_at[s] != tuple(open_loops[: len(loops_at[s])]):
                 fail(node, f"{node.op.name} uses {s!r}, whose loop is closed")
         if node.op is Ops.END and (not open_loops or open_loops.pop() is not node.src[0]):
             fail(node, "END of a loop that is not the innermost open one")
-        place[node] = tuple(open_loops)
+        loops_at[node] = tuple(open_loops)
         if node.op is Ops.RANGE:
-            place[node] = (*open_loops, node)
+            loops_at[node] = (*open_loops, node)
             open_loops.append(node)
     if open_loops:
         fail(open_loops[-1], f"the loop {open_loops[-1].arg[0]} is never closed")

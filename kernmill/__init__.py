@@ -144,9 +144,9 @@ if not TYPE_CHECKING:  # to a checker a __getattr__ is every name that there cou
         except AttributeError as error:
             if hint := _named_in(_FRONT, name):
                 raise AttributeError(f"{error}.{hint}", name=name) from None
-            for place in ("Tensor", "dtypes"):
-                if not name.startswith("_") and hasattr(globals()[place], name):
-                    raise AttributeError(f"{error}. Write {place}.{name}.", name=name) from None
+            for owner in ("Tensor", "dtypes"):
+                if not name.startswith("_") and hasattr(globals()[owner], name):
+                    raise AttributeError(f"{error}. Write {owner}.{name}.", name=name) from None
             raise
 
     def _array_namespace(self: object, *, api_version: str | None = None) -> object:

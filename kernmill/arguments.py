@@ -53,12 +53,12 @@ _SEVERAL = {int: "several integers", float: "several numbers", AnyTensor: "sever
 def is_foreign(error: BaseException, function: Callable[..., Any]) -> bool:
     """True if Python or NumPy raised this in a function of ours. Errors of kernmill are not foreign, nor are those from
     a user's own code, such as a generator argument, an `__array__` or a layer."""
-    place = error.__traceback__
-    if not isinstance(error, _FAILURES) or isinstance(error, KernmillError) or place is None:
+    traceback = error.__traceback__
+    if not isinstance(error, _FAILURES) or isinstance(error, KernmillError) or traceback is None:
         return False
-    while place.tb_next is not None:
-        place = place.tb_next
-    package = place.tb_frame.f_globals.get("__name__", "").partition(".")[0]
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    package = traceback.tb_frame.f_globals.get("__name__", "").partition(".")[0]
     return package in (function.__module__.partition(".")[0], "numpy") or package in sys.stdlib_module_names
 
 
@@ -158,17 +158,17 @@ def _unusable(
     """Return the error for values that Python or NumPy rejected. None for errors that our code raised on purpose,
     and for failures in a function of the user's or while kernels were made or run. Also None if Python already named
     a missing or unknown argument."""
-    place, ours = error.__traceback__, function.__module__.partition(".")[0]
-    if place is None:
+    traceback, ours = error.__traceback__, function.__module__.partition(".")[0]
+    if traceback is None:
         return None
-    frame, at, package = place.tb_frame, place.tb_lasti, ""
-    while place is not None:
-        frame, at = place.tb_frame, place.tb_lasti
+    frame, at, package = traceback.tb_frame, traceback.tb_lasti, ""
+    while traceback is not None:
+        frame, at = traceback.tb_frame, traceback.tb_lasti
         module = frame.f_globals.get("__name__", "")
         package = module.partition(".")[0]
         if module.startswith(_NOT_CALLS) or package not in (ours, _HERE, "numpy", *sys.stdlib_module_names):
             return None
-        place = place.tb_next
+        traceback = traceback.tb_next
     if package in (ours, _HERE) and dis.opname[frame.f_code.co_code[at]] == "RAISE_VARARGS":
         return None
     try:

@@ -213,7 +213,7 @@ def _still(x: UOp, depth: int, axes: set[int]) -> set[int]:
         return axes
     if x.op in (Ops.EXPAND, Ops.PERMUTE, Ops.RESHAPE):
         own = _axes_below(x)
-        below = _still(x.src[0], depth, {place for a in axes if (place := own[a]) is not None and place >= 0})
+        below = _still(x.src[0], depth, {axis for a in axes if (axis := own[a]) is not None and axis >= 0})
         return {a for a in axes if own[a] is None or own[a] in below}
     if not (x.op.is_elementwise and depth):
         return set()

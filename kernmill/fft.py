@@ -264,8 +264,8 @@ def irfft(x: Input, n: int | None = None, axis: int = -1, norm: str | None = Non
     half = n // 2
     z, axis, _ = _of_points(given, half + 1, axis, "irfft")
     scale = _scale(norm, n, True, "irfft")
-    place = Tensor.arange(half + 1)
-    is_real = place.eq(0).logical_or(place.eq(half)) if n % 2 == 0 else place.eq(0)
+    number = Tensor.arange(half + 1)
+    is_real = number.eq(0).logical_or(number.eq(half)) if n % 2 == 0 else number.eq(0)
     z = ComplexTensor(z.real, is_real.logical_not().cast(z.real.dtype).mul(z.imag))
     if n % 2 or half < 2:
         rest = z[..., 1 : n - half].conj().flip(-1)
@@ -372,8 +372,8 @@ def _count(n: int, call: str) -> int:
 def fftfreq(n: int, d: float = 1.0, *, dtype: DTypeLike = dtypes.default_float, device: str | None = None) -> Tensor:
     """The frequencies of the values of `fft` of n points that are d apart: 0, 1, .., -1, each over n * d."""
     half = (_count(n, "fftfreq") - 1) // 2 + 1
-    places = Tensor.arange(n, device=device)
-    return places.sub(places.ge(half).cast(dtypes.int64).mul(n)).cast(dtypes.float64).div(n * d).cast(dtype)
+    indices = Tensor.arange(n, device=device)
+    return indices.sub(indices.ge(half).cast(dtypes.int64).mul(n)).cast(dtypes.float64).div(n * d).cast(dtype)
 
 
 def rfftfreq(n: int, d: float = 1.0, *, dtype: DTypeLike = dtypes.default_float, device: str | None = None) -> Tensor:

@@ -31,18 +31,18 @@ def tensor_over(
     if raw.ctypes.data % stored.itemsize:
         raw = raw.copy()
     array = raw.view(stored.newbyteorder("<")).astype(stored, copy=False)
-    place = device_name(device)
-    return Tensor._make(reshape(upload(array, dtype, place, borrow=borrow), tuple(shape)), place)
+    name = device_name(device)
+    return Tensor._make(reshape(upload(array, dtype, name, borrow=borrow), tuple(shape)), name)
 
 
 def host_memory(size_bytes: int, device: str | None = None) -> memoryview:
     """Return new memory for bytes that `tensor_over` will borrow. It is a block of the device's allocator, which
     reuses blocks, if kernels there work on memory of the host."""
-    place = device_name(device)
-    limits = get_device(place).limits
+    name = device_name(device)
+    limits = get_device(name).limits
     if not size_bytes or not (limits.is_host_visible and limits.wraps_host_memory):
         return memoryview(bytearray(size_bytes))
-    memory: memoryview = allocate_buffer(place, dtypes.uint8, size_bytes).host_array().data
+    memory: memoryview = allocate_buffer(name, dtypes.uint8, size_bytes).host_array().data
     return memory
 
 
@@ -51,11 +51,11 @@ def in_new_memory(
 ) -> Tensor:
     """Return a realized tensor with undefined values, for a caller that assigns all of them, slice by slice. In
     `arena`, if it is one of that device."""
-    place = device_name(device)
-    made = partial(allocate_buffer, place) if arena is None or arena.device != place else arena.buffer
+    name = device_name(device)
+    made = partial(allocate_buffer, name) if arena is None or arena.device != name else arena.buffer
     buffer = made(dtype, prod(shape))
     buffer.is_borrowed = current_recording() is not None  # each replay needs separate memory: this is not written
-    return Tensor._make(reshape(buffer_node(buffer), tuple(shape)), place)
+    return Tensor._make(reshape(buffer_node(buffer), tuple(shape)), name)
 
 
 def joined_in_memory(tensors: Sequence[Tensor]) -> Tensor | None:

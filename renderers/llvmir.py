@@ -143,7 +143,7 @@ class LLVMFunction(Writer):
         self.steps: dict[UOp, int] = {}  # of a network of shuffles
         self.changed = self._changed_registers()
         self.handlers: dict[Op, Callable[[UOp], None]] = {
-            Ops.PARAM: self.argument, Ops.VARIABLE: self.argument, Ops.LOCAL: self.local, Ops.INDEX: self._place,
+            Ops.PARAM: self.argument, Ops.VARIABLE: self.argument, Ops.LOCAL: self.local, Ops.INDEX: self._index,
             Ops.LOAD: self._load, Ops.STORE: self._store, Ops.RANGE: self.open_loop, Ops.END: self.close_loop,
             Ops.REG: self._after, Ops.CARRY: self._after, Ops.SET: self._set, Ops.AFTER: self._after,
             Ops.CAST: self._cast, Ops.BITCAST: self._bitcast, Ops.WHERE: self._where, Ops.NEG: self._neg,
@@ -216,7 +216,7 @@ class LLVMFunction(Writer):
             self.heap_bytes += -(-size_bytes // LINE) * LINE
         self.values[u] = name
 
-    def _place(self, u: UOp) -> None:
+    def _index(self, u: UOp) -> None:
         """Emit an INDEX: an address, or a vector of them. A scalar gate that is false moves the address to the start
         of the buffer."""
         memory, index = self.values[u.src[0]], u.src[1]
@@ -228,32 +228,32 @@ class LLVMFunction(Writer):
         inside = "" if u.gate is not None and u.gate.dtype.lanes > 1 else "inbounds "  # masked lanes may be anywhere
         self.values[u] = self.define(f"getelementptr {inside}{element}, ptr {memory}, {kind}")
 
-    def _masked(self, verbs: tuple[str, str], place: UOp, dtype: DType) -> tuple[str, tuple[tuple[str, object], ...]]:
+    def _masked(self, verbs: tuple[str, str], index: UOp, dtype: DType) -> tuple[str, tuple[tuple[str, object], ...]]:
         """Return the function for contiguous lanes with a mask, or for lanes with separate addresses; and the
         address."""
-        gate, lanes, is_apart = place.gate, dtype.lanes, place.src[1].dtype.lanes > 1
+        gate, lanes, is_apart = index.gate, dtype.lanes, index.src[1].dtype.lanes > 1
         mask = f"<{lanes} x i1>", "splat (i1 true)" if gate is None else self.values[gate]
-        where = f"<{lanes} x ptr>" if is_apart else "ptr", self.values[place]
+        where = f"<{lanes} x ptr>" if is_apart else "ptr", self.values[index]
         name = f"llvm.masked.{verbs[is_apart]}.{mangled(dtype, True)}.{f'v{lanes}p0' if is_apart else 'p0'}"
         return name, (where, ("i32", dtype.scalar.size_bytes), mask)
 
-    def alignment(self, place: UOp, dtype: DType) -> int:
+    def alignment(self, index: UOp, dtype: DType) -> int:
         """Return the alignment of an access that the text promises, in bytes."""
         each, most = dtype.scalar.size_bytes, self.machine.aligned_bytes
-        if dtype.lanes == 1 or place.src[1].dtype.lanes > 1:
+        if dtype.lanes == 1 or index.src[1].dtype.lanes > 1:
             return each
-        memory = memory_of(place)
+        memory = memory_of(index)
         if memory.op is Ops.LOCAL and memory.arg[1] * each > _ON_STACK:
             most = min(most, LINE)  # the heap's
-        return max(each, gcd(multiple_of(place.src[1]) * each, dtype.size_bytes, most))
+        return max(each, gcd(multiple_of(index.src[1]) * each, dtype.size_bytes, most))
 
     def _load(self, u: UOp) -> None:
-        place = u.src[0]
-        kind, address, align = llvm_type(u.dtype, True), self.values[place], self.alignment(place, u.dtype)
-        gate = place.gate
+        index = u.src[0]
+        kind, address, align = llvm_type(u.dtype, True), self.values[index], self.alignment(index, u.dtype)
+        gate = index.gate
         lanes = u.dtype.lanes
-        if place.src[1].dtype.lanes > 1 or (gate is not None and gate.dtype.lanes > 1):
-            name, where = self._masked(("load", "gather"), place, u.dtype)
+        if index.src[1].dtype.lanes > 1 or (gate is not None and gate.dtype.lanes > 1):
+            name, where = self._masked(("load", "gather"), index, u.dtype)
             value = self.define(self.call(kind, name, *where, (kind, "zeroinitializer")))
         else:
             how = "load volatile" if is_in_order(u) else "load"  # LLVM would reorder them by their uses
@@ -274,17 +274,17 @@ class LLVMFunction(Writer):
         self.values[u] = value
 
     def _prefetch(self, address: str, ahead: int | None, cache: int = 2) -> None:
-        place = self.define(f"getelementptr i8, ptr {address}, i64 {ahead}") if ahead else address
+        pointer = self.define(f"getelementptr i8, ptr {address}, i64 {ahead}") if ahead else address
         kind = (1, 3) if ahead is None else (0, 4 - cache)  # 3: into L1
-        self.emit(self.call("void", "llvm.prefetch.p0", ("ptr", place), *(("i32", n) for n in (*kind, 1))))
+        self.emit(self.call("void", "llvm.prefetch.p0", ("ptr", pointer), *(("i32", n) for n in (*kind, 1))))
 
     def _store(self, u: UOp) -> None:
-        place, stored = u.src
+        index, stored = u.src
         kind, value = llvm_type(stored.dtype, True), self.values[stored]
         if stored.dtype.is_bool:
             value = self.define(f"zext {llvm_type(stored.dtype)} {value} to {kind}")
-        address, align = self.values[place], self.alignment(place, stored.dtype)
-        gate, is_apart = place.gate, place.src[1].dtype.lanes > 1
+        address, align = self.values[index], self.alignment(index, stored.dtype)
+        gate, is_apart = index.gate, index.src[1].dtype.lanes > 1
         is_one = gate is not None and gate.op is Ops.CONST and isinstance(gate.arg, tuple) and sum(gate.arg) == 1
         if gate is not None and is_one and not is_apart:
             # LLVM 22 stores one lane behind a constant mask in the size that it had before it was narrowed
@@ -293,7 +293,7 @@ class LLVMFunction(Writer):
             address = self.define(f"getelementptr {one}, ptr {address}, i64 {lane}")
             self.emit(f"store {one} {value}, ptr {address}, align {stored.dtype.scalar.size_bytes}")
         elif is_apart or (gate is not None and gate.dtype.lanes > 1):
-            name, where = self._masked(("store", "scatter"), place, stored.dtype)
+            name, where = self._masked(("store", "scatter"), index, stored.dtype)
             self.emit(self.call("void", name, (kind, value), *where))
         elif gate is not None:
             self.count += 1
@@ -304,11 +304,11 @@ class LLVMFunction(Writer):
             self.emit(f"br label %{after}")
             self.label(after)
         else:
-            self.emit(f"store {kind} {value}, ptr {address}, {self._store_flags(u, place, stored.dtype, align)}")
+            self.emit(f"store {kind} {value}, ptr {address}, {self._store_flags(u, index, stored.dtype, align)}")
 
-    def _store_flags(self, u: UOp, place: UOp, dtype: DType, align: int) -> str:
+    def _store_flags(self, u: UOp, index: UOp, dtype: DType, align: int) -> str:
         """Streaming stores need whole aligned vectors; buffers start on 64 bytes."""
-        aligned = multiple_of(place.src[1]) * dtype.scalar.size_bytes % dtype.size_bytes == 0 and dtype.size_bytes in (
+        aligned = multiple_of(index.src[1]) * dtype.scalar.size_bytes % dtype.size_bytes == 0 and dtype.size_bytes in (
             16,
             32,
             64,

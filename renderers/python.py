@@ -83,9 +83,9 @@ def _line(u: UOp, names: dict[UOp, str]) -> str:
                 bounds = f"max(0, begin - {first}), min(end - {first}, {bounds})"
             return f"for {names[u]} in range({bounds}):"
         case Ops.INDEX:
-            place = names[u.src[1]]
-            place = place if u.dtype.lanes == 1 else f"{place}:{place} + {u.dtype.lanes}"
-            names[u] = f"{names[u.src[0]]}[{place}]"
+            index = names[u.src[1]]
+            index = index if u.dtype.lanes == 1 else f"{index}:{index} + {u.dtype.lanes}"
+            names[u] = f"{names[u.src[0]]}[{index}]"
             return ""
         case Ops.AFTER | Ops.CARRY:
             names[u] = names[u.src[0]]

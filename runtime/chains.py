@@ -35,11 +35,11 @@ def find_chains(calls: Sequence[Call], caches: Sequence[int], threads: int) -> l
     if not can_chain(calls):
         return []
     found: list[Chain] = []
-    for place, call in enumerate(calls):
+    for position, call in enumerate(calls):
         if not found or not found[-1].takes(call, caches, _PARTS * threads):
-            found.append(Chain(place, place))
+            found.append(Chain(position, position))
             if not found[-1].takes(call, caches, _PARTS * threads):
-                found[-1] = Chain(place, place + 1, call.threads, call.threads, call.program.work_ns)
+                found[-1] = Chain(position, position + 1, call.threads, call.threads, call.program.work_ns)
     return found if len(found) < len(calls) else []
 
 

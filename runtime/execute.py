@@ -405,8 +405,8 @@ def _is_view(node: UOp) -> bool:
 def number_buffers(device: str, numbers: Sequence[tuple[DType, float]]) -> list[Buffer]:
     """Memory for each of the Python numbers that kernels take."""
     stored = bytearray(_NUMBER_BYTES * len(numbers))
-    for place, (dtype, value) in enumerate(numbers):
-        _CODES[dtype].pack_into(stored, _NUMBER_BYTES * place, value)
+    for position, (dtype, value) in enumerate(numbers):
+        _CODES[dtype].pack_into(stored, _NUMBER_BYTES * position, value)
     limits = get_device(device).limits
     whole: Any
     if limits.wraps_host_memory and not limits.is_async:

@@ -116,14 +116,14 @@ class CudaDevice(Device):
         """Behind all kernels before; the source may change when this returns."""
         if source.nbytes:
             data = (ctypes.c_char * source.nbytes).from_buffer_copy(source) if source.readonly else source
-            place = data if source.readonly else (ctypes.c_char * source.nbytes).from_buffer(source)
-            self.call("cuMemcpyHtoD_v2", target.address, place, source.nbytes)
+            host = data if source.readonly else (ctypes.c_char * source.nbytes).from_buffer(source)
+            self.call("cuMemcpyHtoD_v2", target.address, host, source.nbytes)
 
     def copy_out(self, target: memoryview, source: Buffer) -> None:
         """When all kernels before are done."""
         if target.nbytes:
-            place = (ctypes.c_char * target.nbytes).from_buffer(target)
-            self.call("cuMemcpyDtoH_v2", place, source.address, target.nbytes)
+            host = (ctypes.c_char * target.nbytes).from_buffer(target)
+            self.call("cuMemcpyDtoH_v2", host, source.address, target.nbytes)
 
     # --- programs
     def compile(self, name: str, source: str) -> bytes:
@@ -180,10 +180,10 @@ class _Launches(Batch):
             numbers = [*(buffer.address or 0 for buffer in call.buffers), *call.variables]
             values = (ctypes.c_int64 * max(1, len(numbers)))(*numbers)
             first, kernel = ctypes.addressof(values), call.program.handle
-            places = (ctypes.c_void_p * max(1, len(numbers)))(*(first + 8 * n for n in range(len(numbers))))
+            pointers = (ctypes.c_void_p * max(1, len(numbers)))(*(first + 8 * n for n in range(len(numbers))))
             blocks = max(1, -(-call.threads // kernel.group))
             self.values.append(values)
-            self.entries.append((kernel.function, blocks, 1, 1, kernel.group, 1, 1, 0, None, places, None))
+            self.entries.append((kernel.function, blocks, 1, 1, kernel.group, 1, 1, 0, None, pointers, None))
 
     def place(self, entry: int, slot: int) -> tuple[Any, int]:
         return self.values[entry], slot

@@ -127,7 +127,7 @@ class _LaunchBatch(Batch):
 
     def setter(self, places: Sequence[tuple[int, int]]) -> Callable[[int], object]:
         found = [self.table.argument(entry, len(self.calls[entry].buffers) + number) for entry, number in places]
-        return partial(np.asarray(found[0][0]).__setitem__, np.array([place for _, place in found]))
+        return partial(np.asarray(found[0][0]).__setitem__, np.array([index for _, index in found]))
 
     def native(self) -> Sequence[int]:
         """The entries of the table."""
@@ -182,8 +182,8 @@ class _JoinedBatch(_LaunchBatch):
         self.short = LaunchTable.of_rows(rows)
 
     def binder(self, entry: int, slot: int) -> Callable[[Buffer], object]:
-        array, place = self.table.argument(entry, slot)
-        return lambda buffer: array.__setitem__(place, buffer.address)
+        array, index = self.table.argument(entry, slot)
+        return lambda buffer: array.__setitem__(index, buffer.address)
 
 
 _refused: list[int] = []  # bytes, by kernels that computed nothing; it only grows

@@ -63,18 +63,18 @@ class _Values:
         self.half = buffer.dtype if buffer.dtype in (dtypes.float16, dtypes.bfloat16) else None
         self.memory = (array.view("u2") if self.half else array).data  # a memoryview: quicker, and without halves
 
-    def __getitem__(self, place: int | slice) -> Any:
-        if isinstance(place, slice):  # a block for a matrix unit
-            return [self[n] for n in range(place.start, place.stop)]
-        if place < 0:
-            raise IndexError(place)
-        value = self.memory[place]
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):  # a block for a matrix unit
+            return [self[n] for n in range(index.start, index.stop)]
+        if index < 0:
+            raise IndexError(index)
+        value = self.memory[index]
         return from_bits(self.half, value) if self.half else value
 
-    def __setitem__(self, place: int, value: Any) -> None:
-        if place < 0:
-            raise IndexError(place)
-        self.memory[place] = bits_of(self.half, value) if self.half else value
+    def __setitem__(self, index: int, value: Any) -> None:
+        if index < 0:
+            raise IndexError(index)
+        self.memory[index] = bits_of(self.half, value) if self.half else value
 
 
 def together(work: Callable[[int, int, dict[int, list[Any]]], Iterator[None]], groups: int, count: int) -> None:

@@ -169,8 +169,8 @@ class Recording:
                 yield [*step.targets, *step.sources], [*step.targets]
             else:
                 for kernel, call in zip(step.kernels, step.calls, strict=True):
-                    places = [kernel.buffers.index(number) for number in kernel.outputs]
-                    yield list(call.buffers), [call.buffers[place] for place in places]
+                    positions = [kernel.buffers.index(number) for number in kernel.outputs]
+                    yield list(call.buffers), [call.buffers[position] for position in positions]
 
     def overlapped(self) -> Recording:
         """The same launches, with exchanges that begin as early and end as late as the others allow."""
@@ -304,7 +304,7 @@ class Replay:
         self._values: Mapping[str, int] = {}
         self.kernel_count = recorded.kernel_count
         self.kept_by_device, self.least_bytes = self._memory(recorded)
-        self._places: list[list[Any]] = [[] for _ in moving]
+        self._address_cells: list[list[Any]] = [[] for _ in moving]
         self._parts: list[_Ready] = [self._prepared(step) for step in recorded.steps]
         self.has_checks = any(isinstance(step, _Check) for step in self._parts)
         self._steps = self._join_steps()
@@ -375,12 +375,12 @@ class Replay:
                     inner[0].bind(batch, entry, slot, inner[1])
                 elif id(buffer) in self._slots:
                     self._binders[self._slots[id(buffer)]].append(batch.binder(entry, slot))
-                    self._places[self._slots[id(buffer)]].append(batch.place(entry, slot))
+                    self._address_cells[self._slots[id(buffer)]].append(batch.place(entry, slot))
             narrow(self._bounds, step.kernels[entry].variables)
             for number, (name, _, _) in enumerate(step.kernels[entry].variables):
                 variables.setdefault(name, []).append((entry, number))
-        for name, places in variables.items():
-            self._setters.setdefault(name, []).append(batch.setter(places))
+        for name, arguments in variables.items():
+            self._setters.setdefault(name, []).append(batch.setter(arguments))
         return _ReadyBatch(batch, step.kernels)
 
     def _join_steps(self) -> list[_Ready | _Walk]:
@@ -406,7 +406,7 @@ class Replay:
             moving = self._slot_of_absent.get(id(buffer))
             if moving is not None:
                 self._binders[moving].append(joined.binder(entry, slot))
-                self._places[moving].append(joined.place(entry, slot))
+                self._address_cells[moving].append(joined.place(entry, slot))
             for scratch in self._scratch:
                 if buffer.whole is scratch.arena:
                     scratch.bind(joined, entry, slot, buffer)
@@ -438,7 +438,7 @@ class Replay:
     def places(self, slot: int) -> list[Any] | None:
         """Return the locations of a moving buffer's address: arrays and indices in them, to be written as `bind`
         does it, with `addresses` unbound meanwhile. None: `bind` must be called."""
-        found = self._places[slot]
+        found = self._address_cells[slot]
         return None if len(found) > _MOST_PLACES or None in found else found
 
     def launch(self, given: Sequence[Buffer], *, is_timed: bool | None = None) -> None:

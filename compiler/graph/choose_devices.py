@@ -125,7 +125,7 @@ def _after_largest_source(choice: PlacementChoice, left: OpenUnits) -> list[int]
     for n in left.open:
         inputs = sorted(choice.units[n].inputs.values(), key=lambda value: -value.size_bytes)
         costs = left.cost[n]
-        wanted = [place for value in inputs if costs[place := device[value.producer.number]] < math.inf]
+        wanted = [one for value in inputs if costs[one := device[value.producer.number]] < math.inf]
         device[n] = wanted[0] if wanted else min(range(len(costs)), key=costs.__getitem__)
     return device
 

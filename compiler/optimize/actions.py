@@ -257,8 +257,8 @@ def _read_back(ast: UOp, loop: UOp) -> UOp:
         table = {r: make_range(f"{r.arg[0]}.r", r.src[0], AxisKind.REDUCE) for r in closed_ranges(new)}
         for row in order:
             if row.op is Ops.AFTER and closed_ranges(row) == closed_ranges(new):
-                place, term = row.src[1].src
-                there = place.replace(src=(row, *(substitute(s, table) for s in place.src[1:])))
+                index, term = row.src[1].src
+                there = index.replace(src=(row, *(substitute(s, table) for s in index.src[1:])))
                 table[term] = UOp(Ops.LOAD, term.dtype, (there,))
         return new.replace(src=tuple(substitute(s, table) for s in new.src))
 
@@ -316,8 +316,8 @@ def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid
         closed = closed_ranges(node)
         if loop in closed:
             first = len(node.src) - len(closed)
-            place = first + closed.index(loop)
-            src = (*src[:place], *loops, *src[place + 1 :])
+            position = first + closed.index(loop)
+            src = (*src[:position], *loops, *src[position + 1 :])
             if valid is not None and node.op is Ops.REDUCE:
                 src = (*(valid.where(v, neutral_element(node.arg[0], v)) for v in src[:first]), *src[first:])
         match node.op:
@@ -326,19 +326,19 @@ def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid
                 continue
             case Ops.AFTER if widened and loop in memory_of(node).src:
                 src = (*src, loops[-1])
-            case Ops.STORE if last is not None and _place_changes(node.src[0], loop):
+            case Ops.STORE if last is not None and _index_changes(node.src[0], loop):
                 memory = node.src[0].src[0]
                 # loads at a computed index: clamped
                 loads = {n: done[n] for n in node.src[0].toposort() if n.op is Ops.LOAD}
                 there = substitute(node.src[0], loads | {loop: index, memory: done[memory]})
                 src = (gated(there, valid), *src[1:])
-            case Ops.LOAD if last is not None and node.src[0].src[0] in written and _place_changes(node.src[0], loop):
+            case Ops.LOAD if last is not None and node.src[0].src[0] in written and _index_changes(node.src[0], loop):
                 src = (gated(src[0], valid),)
             case Ops.INDEX if widened and loop in memory_of(node).src:
                 is_lane = loops[-1].arg[1] == AxisKind.VECTOR  # lanes are innermost, unrolled instances outside them
                 inner = src[1] * widened + loops[-1] if is_lane else src[1] + loops[-1] * memory_of(node).arg[1]
                 src = (src[0], inner, *src[2:])
-            case Ops.INDEX if last is None and _place_changes(node, loop):
+            case Ops.INDEX if last is None and _index_changes(node, loop):
                 src = gated(node.replace(src=src), valid).src
         done[node] = with_sources(node, src)
     return simplify(done[ast])
@@ -357,8 +357,8 @@ def _own_memory(local: UOp, loop: UOp, loops: tuple[UOp, ...], widened: int) -> 
     return local.replace(src=src, arg=(name, count * max(1, widened)))
 
 
-def _place_changes(place: UOp, loop: UOp) -> bool:
-    return any(loop in s.ranges for s in place.src[1:])
+def _index_changes(index: UOp, loop: UOp) -> bool:
+    return any(loop in s.ranges for s in index.src[1:])
 
 
 def _thread(ast: UOp, args: tuple[str, ...]) -> Acted:
@@ -444,9 +444,9 @@ def _accumulate(ast: UOp, args: tuple[str, ...]) -> Acted:
 
 
 def _scatter(ast: UOp, args: tuple[str, ...]) -> Acted:
-    terms, place = (find_loop(ast, name) for name in args[:2])
+    terms, output = (find_loop(ast, name) for name in args[:2])
     name = args[1] + "'" * _marks(ast, [args[1]])
-    return scattered(ast, terms, place, name), {args[1]: name}
+    return scattered(ast, terms, output, name), {args[1]: name}
 
 
 def _stage(ast: UOp, args: tuple[str, ...]) -> Acted:
@@ -500,8 +500,8 @@ def _pack_words(ast: UOp, args: tuple[str, ...]) -> Acted:
         if lane is None:
             raise ValueError(f"the row of {loop.arg[0]} has no lanes yet")
         lanes = int(lane.src[0].arg)
-        place = from_linear({atom: k for atom, k in terms.items() if atom is not lane}, offset, dtypes.index) // lanes
-        return new.replace(src=(new.src[0], place // count * (count * lanes) + lane * count + place % count))
+        index = from_linear({atom: k for atom, k in terms.items() if atom is not lane}, offset, dtypes.index) // lanes
+        return new.replace(src=(new.src[0], index // count * (count * lanes) + lane * count + index % count))
 
     return simplify(rebuilt(ast, moved)), {}
 
@@ -603,13 +603,13 @@ def _large_loads(ast: UOp, how: object, inside: set[UOp]) -> UOp:
 class ActionKind:
     """An action kind: its function, the arguments that a search may try, and how arguments are refitted.
 
-    `place`: the sort key of a schedule. A split comes before actions that name the loops it makes, and after actions
+    `rank`: the sort key of a schedule. A split comes before actions that name the loops it makes, and after actions
     that need whole loops.
     """
 
     act: Callable[[UOp, tuple[str, ...]], Acted]
     proposals: Callable[[UOp, Target], Iterable[tuple[str, ...]]]
-    place: int = 0
+    rank: int = 0
     fit: Callable[[UOp, tuple[str, ...]], tuple[str, ...] | None] = lambda ast, args: args  # None: drop the action
 
 

@@ -182,22 +182,22 @@ def analyze(ast: UOp, target: Target) -> Facts:
     return facts
 
 
-def _access(place: UOp, node: UOp, sizes: dict[str, int]) -> Access:
-    terms, _ = linear(place.src[1])
+def _access(index: UOp, node: UOp, sizes: dict[str, int]) -> Access:
+    terms, _ = linear(index.src[1])
     steps: dict[str, int | None] = {}
     for atom, factor in terms.items():
         if atom.op is Ops.RANGE:
             steps.setdefault(str(atom.arg[0]), factor)
         else:
             steps.update(dict.fromkeys(names_of(atom.ranges)))
-    for name in names_of(place.gate.ranges if place.gate is not None else ()):
+    for name in names_of(index.gate.ranges if index.gate is not None else ()):
         steps.setdefault(name, 0)  # depends on the loop through its gate only, with no stride
-    is_affine = place.gate is None and all(atom.op is Ops.RANGE for atom in terms)
-    dtype, count = place.dtype.scalar, int(memory_of(place).arg[1])
+    is_affine = index.gate is None and all(atom.op is Ops.RANGE for atom in terms)
+    dtype, count = index.dtype.scalar, int(memory_of(index).arg[1])
     if None not in steps.values():
         walked = {name: abs(step) for name, step in steps.items() if step}
         count = min(count, min(walked.values(), default=1) * prod(sizes[name] for name in walked))
-    is_blockwise_affine = place.gate is None and all(map(_is_digit, terms))
+    is_blockwise_affine = index.gate is None and all(map(_is_digit, terms))
     return Access(node, steps, dtype.size_bytes, count * dtype.size_bytes, is_affine, is_blockwise_affine, dtype)
 
 

@@ -79,11 +79,11 @@ def _tiled(schedule: Schedule, facts: Facts, matrices: list[UOp], columns: tuple
         _many_rows(schedule, facts, matrices[0], (beside, rows, [*copied]), lanes)
         return
     body = max(facts.iterations(names_of(closed_ranges(total))) for total in short) // _WORD
-    places = [n.src[0] for m in matrices for n in m.toposort() if n.op is Ops.LOAD]
+    indices = [n.src[0] for m in matrices for n in m.toposort() if n.op is Ops.LOAD]
     around = dict.fromkeys(name for total in nested for name in names_of(closed_ranges(total)[1:]))
     words = _words(facts, matrices, lanes)
     steps = {name: max((a.step(name) or 0 for a in words), default=0) for name in around}
-    shared = {name: sum(name in names_of(place.ranges) for place in places) for name in around}
+    shared = {name: sum(name in names_of(index.ranges) for index in indices) for name in around}
     # loops shared by most loads first, then adjacent data
     for name in sorted(around, key=lambda n: (shared[n], steps[n])):
         if body * sizes[name] <= _DOTS:
@@ -143,7 +143,7 @@ def _many_rows(
     blocks = names_of(closed_ranges(_sums(schedule.ast)[0][0]))
     order = set(matrix.toposort())
     reads = [a for a in facts.loads if a.node in order and not _looks_up(a)]
-    slot, places = reads[0].memory.arg[0], [a.node.src[0] for a in reads]
+    slot, indices = reads[0].memory.arg[0], [a.node.src[0] for a in reads]
     panel = facts.iterations([*blocks, *words]) * (facts.target.vector_bytes // _WORD)
     room = facts.target.l2_bytes // 2 // panel
     wide = even_part(sizes[beside[-1]], max(1, min(_WIDE, room)))
@@ -156,7 +156,7 @@ def _many_rows(
         return
     codes = [name for name in blocks if name in names_of(matrix.ranges)]
     copies = schedule.add("stage", slot, *codes, *side, *inner[:-1], lanes, inner[-1])
-    walked = [name for name in codes if all(name in names_of(place.ranges) for place in places)]
+    walked = [name for name in codes if all(name in names_of(index.ranges) for index in indices)]
     for name in [n for n in codes if n not in walked]:  # a byte is read once for all its quants
         schedule.cut("unroll", copies[name], sizes[name])
     loads = [n for n in schedule.ast.toposort() if n.op is Ops.LOAD and n.src[0].src[0].op is Ops.PARAM]

@@ -72,14 +72,14 @@ def scatter_schedule(facts: Facts) -> Schedule | None:
     store, schedule, total = facts.stores[0], Schedule(facts.ast), facts.ast.src[0].src[1]
     if total.op is not Ops.REDUCE or total.src[0].op is not Ops.WHERE:  # most kernels: nothing has to be tried
         return None
-    for terms, place in ((group.loops[0], name) for group in facts.groups for name in facts.outputs):
-        near = next((name for name in facts.outputs if store.step(name) == 1), place)
-        numbers = facts.sizes[place] * (store.step(place) or 0)
-        if numbers > _PLACED * facts.lanes and schedule.try_add("scatter", terms, place):
-            width = _width(facts, near)
-            schedule.cut("vectorize", f"{place}'" if near == place else near, width)
-            if near != place:
-                schedule.cut("unroll", near, min(_SIDE_BY_SIDE, -(-facts.sizes[near] // width)))
+    for terms, output in ((group.loops[0], name) for group in facts.groups for name in facts.outputs):
+        contiguous = next((name for name in facts.outputs if store.step(name) == 1), output)
+        numbers = facts.sizes[output] * (store.step(output) or 0)
+        if numbers > _PLACED * facts.lanes and schedule.try_add("scatter", terms, output):
+            width = _width(facts, contiguous)
+            schedule.cut("vectorize", f"{output}'" if contiguous == output else contiguous, width)
+            if contiguous != output:
+                schedule.cut("unroll", contiguous, min(_SIDE_BY_SIDE, -(-facts.sizes[contiguous] // width)))
             return schedule
     return None
 
@@ -123,7 +123,7 @@ def _lane_loop(facts: Facts, main: ReductionGroup | None) -> str | None:
     """Return the loop with unit stride in most of the accesses that matter."""
     scores: dict[str, float] = {}
     candidates = [*facts.outputs, *(main.loops if main else [])]
-    for place, name in enumerate(candidates):
+    for position, name in enumerate(candidates):
         size = facts.sizes[name]
         is_output = name in facts.outputs
         if size < 2 or name in facts.loops_with_row_buffers or (not facts.target.has_masks and size < facts.lanes):
@@ -138,7 +138,7 @@ def _lane_loop(facts: Facts, main: ReductionGroup | None) -> str | None:
             continue  # computed values allow any loop as lanes, and gathers happen anyway
         waste = -(-size // facts.lanes) * facts.lanes / size
         score = 4.0 * (_packed_cost(facts, main, name) if main else waste * _cost(touched, name))
-        score += (waste - 1) * (_WASTE if main and is_output and len(main.loads) > 1 else 2) - place * 0.01
+        score += (waste - 1) * (_WASTE if main and is_output and len(main.loads) > 1 else 2) - position * 0.01
         if main is not None:  # work per result is little compared to a long reduction
             once, widest = _FOLD_COST / facts.iterations(main.loops), max((a.size_bytes for a in main.loads), default=0)
             if is_output:  # its lanes are multiplied by scalars, each converted separately
@@ -197,14 +197,14 @@ def _weaves_words(schedule: Schedule, facts: Facts) -> bool:
     words from the same bytes, are unrolled: one lookup serves them all. The tables must fit the caches."""
     if len(facts.outputs) < 3:
         return False
-    (words, lanes, places), store = facts.outputs[-3:], facts.stores[0]
+    (words, lanes, parts), store = facts.outputs[-3:], facts.stores[0]
     tables = [a for a in facts.loads if a.step(lanes) is None]
-    serves = bool(tables) and not any(a.depends_on(places) or facts.target.is_streamed(a.memory_bytes) for a in tables)
-    is_word = facts.sizes[places] == store.step(lanes) == _WOVEN and store.step(places) == store.size_bytes == 1
+    serves = bool(tables) and not any(a.depends_on(parts) or facts.target.is_streamed(a.memory_bytes) for a in tables)
+    is_word = facts.sizes[parts] == store.step(lanes) == _WOVEN and store.step(parts) == store.size_bytes == 1
     if not serves or not is_word or facts.sizes[lanes] % facts.lanes or words in facts.symbolic:
         return False
     schedule.cut("vectorize", lanes, facts.lanes)
-    schedule.cut("unroll", places, _WOVEN)
+    schedule.cut("unroll", parts, _WOVEN)
     schedule.cut("unroll", words, gcd(facts.sizes[words], SMALL_REDUCE))
     return True
 
@@ -301,19 +301,20 @@ def running_schedule(facts: Facts) -> Schedule | None:
         return None
     terms, size = main.terms, facts.sizes[main.terms]
     choices = [set(names_of(n.src[0].ranges)) for n in facts.ast.toposort() if n.op is Ops.WHERE]
-    place = next((n for n in facts.outputs if {n, terms} in choices and facts.sizes[n] == size), "")
-    is_turned = store.step(place) == 1
-    rows = next((n for n in facts.outputs if store.step(n) == (size if is_turned else 1)), "")
-    steps = {(a.step(place), a.step(terms), a.step(rows)) for a in main.loads if terms in a.steps}
-    if not rows or place not in main.around or steps != {(0, store.step(place), store.step(rows))}:
+    scanned = next((n for n in facts.outputs if {n, terms} in choices and facts.sizes[n] == size), "")
+    is_transposed = store.step(scanned) == 1
+    rows = next((n for n in facts.outputs if store.step(n) == (size if is_transposed else 1)), "")
+    steps = {(a.step(scanned), a.step(terms), a.step(rows)) for a in main.loads if terms in a.steps}
+    if not rows or scanned not in main.around or steps != {(0, store.step(scanned), store.step(rows))}:
         return None
-    is_short = size <= (min(_BRIEF, 2 * facts.lanes) if is_turned else _BRIEF) and rows not in facts.symbolic
-    schedule, fills = Schedule(facts.ast), facts.sizes[rows] % facts.lanes == 0 if is_turned else facts.sizes[rows] > 1
+    is_short = size <= (min(_BRIEF, 2 * facts.lanes) if is_transposed else _BRIEF) and rows not in facts.symbolic
+    schedule = Schedule(facts.ast)
+    fills = facts.sizes[rows] % facts.lanes == 0 if is_transposed else facts.sizes[rows] > 1
     if not is_short or not fills or not schedule.try_add("vectorize", rows, _width(facts, rows)):
         return None
-    schedule.cut("unroll", place, size)
+    schedule.cut("unroll", scanned, size)
     schedule.cut("unroll", terms, size)
-    _around_caches(schedule, facts, place if is_turned else rows)
+    _around_caches(schedule, facts, scanned if is_transposed else rows)
     return schedule
 
 

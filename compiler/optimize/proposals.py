@@ -74,7 +74,7 @@ def vectors(ast: UOp, target: Target) -> Iterable[Args]:
 def scatters(ast: UOp, target: Target) -> Iterable[Args]:
     """Each reduction with each loop that it can scatter to; work-items would need a barrier."""
     sums, outputs = ([str(r.arg[0]) for r in _loops(ast, kind)] for kind in (AxisKind.REDUCE, AxisKind.LOOP))
-    return [(terms, place) for terms in sums for place in outputs] if not target.group_items else []
+    return [(terms, output) for terms in sums for output in outputs] if not target.group_items else []
 
 
 def accumulations(ast: UOp, target: Target) -> Iterable[Args]:
@@ -103,7 +103,7 @@ def orders(ast: UOp, target: Target) -> Iterable[Args]:
     found: dict[Args, None] = {}
     for name in order if 2 <= len(order) <= _ORDERED else ():
         rest = [other for other in order if other != name]
-        found |= {(*rest[:place], name, *rest[place:]): None for place in range(len(order))}
+        found |= {(*rest[:position], name, *rest[position:]): None for position in range(len(order))}
     return [args for args in found if args != order]
 
 
@@ -169,8 +169,8 @@ def once(ast: UOp, target: Target) -> Iterable[Args]:
 def streams(ast: UOp, target: Target) -> Iterable[Args]:
     """Once, for results that exceed the caches. A search times a kernel alone: it does not see that the next kernel
     must load from memory what could have been in a cache."""
-    places = [store.src[0] for store in ast.src]
-    largest = max(int(memory_of(place).arg[1]) * place.dtype.scalar.size_bytes for place in places)
+    indices = [store.src[0] for store in ast.src]
+    largest = max(int(memory_of(index).arg[1]) * index.dtype.scalar.size_bytes for index in indices)
     return once(ast, target) if exceeds_caches(largest, target) else []
 
 
@@ -188,9 +188,9 @@ def in_order(ast: UOp, target: Target) -> Iterable[Args]:
 def fit_order(ast: UOp, args: Args) -> Args | None:
     """The remaining loops in their old order; new ones at their default positions."""
     kept = [name for name in args if name in order_of(ast)]
-    for place, name in enumerate(order_of(ast)):
+    for position, name in enumerate(order_of(ast)):
         if name not in kept:
-            kept.insert(place, name)
+            kept.insert(position, name)
     return tuple(kept) if len(kept) > 1 else None
 
 

@@ -62,7 +62,7 @@ def passes_along_rows(schedule: Schedule, facts: Facts) -> None:
 def ask_for_next_row(schedule: Schedule, facts: Facts) -> None:
     """If several passes read a row, the first waits for memory: let the last one prefetch the next row."""
     order = facts.ast.toposort()
-    place = {name: number for number, node in enumerate(order) for name in names_of(closed_ranges(node))}
+    position = {name: number for number, node in enumerate(order) for name in names_of(closed_ranges(node))}
     passes: dict[UOp, dict[str, Access]] = {}
     for a in facts.loads:
         if a.memory.op is Ops.PARAM:
@@ -72,7 +72,7 @@ def ask_for_next_row(schedule: Schedule, facts: Facts) -> None:
     for memory, loads in passes.items():
         if len(loads) < 2 or memory.arg[1] * memory.dtype.size_bytes <= _CACHED * facts.target.l2_bytes:
             continue
-        last = max(loads, key=lambda name: place.get(name, len(order)))
+        last = max(loads, key=lambda name: position.get(name, len(order)))
         a = loads[last]
         rows = [name for name in facts.outputs if a.depends_on(name) and name != last]
         ahead = (a.step(rows[-1]) or 0 if rows else 0) * a.size_bytes

@@ -87,10 +87,10 @@ def _steps(ast: UOp, actions: Sequence[Action], target: Target) -> Iterator[list
         for args in ACTION_KINDS[action.verb].proposals(here, target):
             if _differs_once(args, action.args):
                 yield [*actions[:at], Action(action.verb, args), *actions[at + 1 :]]
-    places = [ACTION_KINDS[action.verb].place for action in actions]
+    ranks = [ACTION_KINDS[action.verb].rank for action in actions]
     for name, verb in ACTION_KINDS.items():
-        end = next((at for at, place in enumerate(places) if place > verb.place), len(actions))
-        for at in {0, end} if verb.place == 0 else {end}:
+        end = next((at for at, rank in enumerate(ranks) if rank > verb.rank), len(actions))
+        for at in {0, end} if verb.rank == 0 else {end}:
             here = optimized(ast, actions[:at])
             for args in verb.proposals(here, target) if here is not None else ():
                 yield [*actions[:at], Action(name, args), *actions[at:]]

@@ -75,7 +75,7 @@ def staged(
     copies: dict[UOp, int] = {}
     made: dict[str, str] = {}
     kinds = _copy_kinds([(axis.loops, min(apart[loop] for loop in axis.loops)) for axis in axes])
-    place, here = index_const(0), index_const(0)
+    index, here = index_const(0), index_const(0)
     size = 1  # elements from one index on the axis to the next
     for axis, kind in zip(reversed(axes), reversed(kinds), strict=True):
         first = min(axis.loops, key=loops.index)
@@ -89,12 +89,12 @@ def staged(
             size += BANK_BYTES // value.dtype.size_bytes
         elif not is_shared and size * value.dtype.size_bytes % CACHE_ALIAS_BYTES == 0:
             size += _LINE // value.dtype.size_bytes
-        place, here = copy * size + place, axis.position() * size + here
+        index, here = copy * size + index, axis.position() * size + here
         size *= axis.size
     around = sorted(value.ranges.difference(loops), key=lambda r: str(r.arg[0]))
     memory = UOp(Ops.LOCAL, value.dtype, tuple(around), (name, size))
     table |= {node: node for node in value.toposort() if node.ranges.isdisjoint(loops)}  # they may be closed there
-    store = UOp(Ops.STORE, dtypes.void, (UOp(Ops.INDEX, value.dtype, (memory, place)), substitute(value, table)))
+    store = UOp(Ops.STORE, dtypes.void, (UOp(Ops.INDEX, value.dtype, (memory, index)), substitute(value, table)))
     in_order = list(copies)[::-1]
     walked = sorted(in_order, key=lambda copy: -copies[copy])  # in memory order, adjacent elements last
     filled = UOp(Ops.AFTER, value.dtype, (memory, store, *walked), 1)
@@ -139,12 +139,12 @@ def in_output(ast: UOp, loop: UOp) -> UOp:
     row = next((node for node in order if node.op is Ops.AFTER and loop in closed_ranges(node)), None)
     if row is None or row.src[0].op is not Ops.LOCAL or row.arg != 1:
         raise ValueError(f"{loop.arg[0]} does not write a row buffer")
-    place, local, (filled, value) = store.src[0], row.src[0], row.src[1].src
-    along = [r for r in place.ranges if r not in local.src]
-    is_one = len(ast.src) == 1 and len(place.src) == 2 and local.dtype is place.dtype
+    address, local, (filled, value) = store.src[0], row.src[0], row.src[1].src
+    along = [r for r in address.ranges if r not in local.src]
+    is_one = len(ast.src) == 1 and len(address.src) == 2 and local.dtype is address.dtype
     if not is_one or len(along) != 1 or filled.src[1] is not loop or along[0].src[0] is not loop.src[0]:
         raise ValueError("the only output must have rows of the same size and dtype")
-    memory, reads = memory_of(place), [n for n in order if n.op is Ops.INDEX and n.src[0] is row]
+    memory, reads = memory_of(address), [n for n in order if n.op is Ops.INDEX and n.src[0] is row]
     if any(n.op is Ops.LOAD and memory_of(n.src[0]) is memory for n in order):
         raise ValueError("the kernel reads the old values of its output")
     inside = [n for n in order if closed_ranges(n) and along[0] in n.ranges and row in n.toposort()]
@@ -152,24 +152,26 @@ def in_output(ast: UOp, loop: UOp) -> UOp:
         raise ValueError("the output would read elements of the row that it has already overwritten")
 
     def moved(index: UOp) -> UOp:
-        return substitute(place.src[1], {along[0]: index})
+        return substitute(address.src[1], {along[0]: index})
 
-    put = UOp(Ops.STORE, dtypes.void, (place.replace(src=(memory, moved(loop))), value))
+    put = UOp(Ops.STORE, dtypes.void, (address.replace(src=(memory, moved(loop))), value))
     there = row.replace(src=(memory, put, *closed_ranges(row)))
     table = {n: n.replace(src=(there, moved(n.src[1]), *n.src[2:])) for n in reads}
-    table[place] = place.replace(src=(there, place.src[1]))  # after the row, even if none of it is read there
+    table[address] = address.replace(src=(there, address.src[1]))  # after the row, even if none of it is read there
     return simplify(substitute(ast, table))
 
 
 def _by_neighbours(load: UOp, loops: Sequence[UOp]) -> UOp:
     """Replace the end of each element by one gate per vector, if loops copy adjacent elements up to a last one."""
-    place = load.src[0]
-    for atom in linear(place.src[1])[0]:
+    address = load.src[0]
+    for atom in linear(address.src[1])[0]:
         is_end = atom.op is Ops.MIN and all(part.op in (Ops.RANGE, Ops.MIN) for part in linear(atom.src[0])[0])
         if is_end and not atom.ranges.isdisjoint(loops):  # with other clamps, elements past the end repeat the last one
             index, last = atom.src
-            open_place = place.replace(src=(place.src[0], substitute(place.src[1], {atom: index}), *place.src[2:]))
-            return load.replace(src=(gated(open_place, index < last + 1),))
+            open_index = address.replace(
+                src=(address.src[0], substitute(address.src[1], {atom: index}), *address.src[2:])
+            )
+            return load.replace(src=(gated(open_index, index < last + 1),))
     return load
 
 
@@ -222,9 +224,9 @@ def _axes(load: UOp, loops: Sequence[UOp]) -> list[_Axis]:
     return sorted(axes, key=lambda axis: max(loops.index(loop) for loop in axis.loops))
 
 
-def _forms(place: UOp) -> list[UOp]:
+def _forms(index: UOp) -> list[UOp]:
     """Return the expressions that decide what is read: the index, and both sides of every comparison of its gate."""
-    forms, gates = [place.src[1]], list(place.src[2:])
+    forms, gates = [index.src[1]], list(index.src[2:])
     while gates:
         gate = gates.pop()
         if gate.op in (Ops.AND, Ops.OR, Ops.LT, Ops.LE, Ops.EQ, Ops.NE):

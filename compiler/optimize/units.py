@@ -97,11 +97,11 @@ def _pack(
     deep, near, side = block
     wanted = {side: unit.k, deep: unit.group} if is_left else {deep: unit.n * unit.group, side: unit.group}
     order = schedule.ast.toposort()
-    places = (n.src[0] for n in order if n.op is Ops.LOAD and memory_of(n.src[0]) is operand.memory)
-    place = next(place for place in places if side in names_of(place.ranges))
-    terms = ((name, atom, step) for atom, step in linear(place.src[1])[0].items() for name in names_of(atom.ranges))
+    indices = (n.src[0] for n in order if n.op is Ops.LOAD and memory_of(n.src[0]) is operand.memory)
+    index = next(index for index in indices if side in names_of(index.ranges))
+    terms = ((name, atom, step) for atom, step in linear(index.src[1])[0].items() for name in names_of(atom.ranges))
     steps = {name: step if atom.op is Ops.RANGE else 0 for name, atom, step in terms if name in block}
-    is_whole = place.gate is None and operand.node.dtype is operand.dtype
+    is_whole = index.gate is None and operand.node.dtype is operand.dtype
     if not is_whole or steps != wanted | {near: 1}:
         made = schedule.add("stage", operand.slot, *around, *wanted, near)
         if facts.target.vector_bytes:

@@ -143,8 +143,8 @@ class _Window:
         by its loads, or by its instructions; then it is stored."""
         facts, store = self.facts, self.facts.stores[0]
         step, tap = (self.moving.step(name) or 0 for name in self.lines[0])
-        places = {step * n + tap * k for n in range(tile.along) for k in range(tile.taps)}  # shared by neighbours
-        products, loads = tile.sums * tile.taps, tile.vectors * tile.taps + tile.rows * len(places)
+        offsets = {step * n + tap * k for n in range(tile.along) for k in range(tile.taps)}  # shared by neighbours
+        products, loads = tile.sums * tile.taps, tile.vectors * tile.taps + tile.rows * len(offsets)
         cycles = max(products / 2, 4.0 * tile.taps, loads / 2, (products + loads + 5) / _ISSUED)
         turned = 0 if store.step(self.along) != 1 else tile.along - tile.along % 4
         stored = tile.vectors * tile.rows * (turned * _TURN + (tile.along - turned) * _SCATTER)

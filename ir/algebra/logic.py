@@ -19,14 +19,14 @@ x, y, z = var("x"), var("y"), var("z")
 b, c = var("b", "bool"), const_var("c")
 
 
-def _are_places(u: UOp, x: UOp, y: UOp) -> bool:
+def _both_fit(u: UOp, x: UOp, y: UOp) -> bool:
     """True if both are index expressions that fit the dtype they are cast to."""
     least, most = u.dtype.min, u.dtype.max
     return u.dtype.is_int and all(_is_index(s) and least <= s.bounds[0] and s.bounds[1] <= most for s in (x, y))
 
 
-def _is_place(u: UOp, x: UOp, c: UOp) -> bool:
-    return _are_places(u, x, x) and u.dtype.min < c.arg < u.dtype.max
+def _fits(u: UOp, x: UOp, c: UOp) -> bool:
+    return _both_fit(u, x, x) and u.dtype.min < c.arg < u.dtype.max
 
 
 def _smaller(x: UOp, limit: int) -> tuple[UOp, int] | None:
@@ -79,10 +79,10 @@ LOGIC = RuleSet(
         Rule("ne_self", x.ne(x), 0, when=lambda x: not x.dtype.is_float),
         Rule("ne_false", b.ne(0), b),
         Rule("eq_true", b.eq(1), b),
-        Rule("lt_of_places", node(Ops.CAST, x, name="u") < node(Ops.CAST, y), lambda x, y: x < y, when=_are_places),
-        Rule("le_of_places", node(Ops.CAST, x, name="u") <= node(Ops.CAST, y), lambda x, y: x <= y, when=_are_places),
-        Rule("lt_of_place", node(Ops.CAST, x, name="u") < c, lambda x, c: x < int(c.arg), when=_is_place),
-        Rule("lt_of_place_left", c < node(Ops.CAST, x, name="u"), lambda x, c: x > int(c.arg), when=_is_place),
+        Rule("lt_of_indices", node(Ops.CAST, x, name="u") < node(Ops.CAST, y), lambda x, y: x < y, when=_both_fit),
+        Rule("le_of_indices", node(Ops.CAST, x, name="u") <= node(Ops.CAST, y), lambda x, y: x <= y, when=_both_fit),
+        Rule("lt_of_index", node(Ops.CAST, x, name="u") < c, lambda x, c: x < int(c.arg), when=_fits),
+        Rule("lt_of_index_left", c < node(Ops.CAST, x, name="u"), lambda x, c: x > int(c.arg), when=_fits),
         Rule("lt_divide", x < c, _lt_divide, when=_is_index),
         Rule("lt_divide_left", c < x, _lt_divide_left, when=_is_index),
         Rule("le_to_lt", x <= c, lambda x, c: x < (c.arg + 1), when=_is_index),

@@ -21,21 +21,21 @@ def lazy_exports(
     `only`: the only allowed names. `by_name`: modules whose `__all__` is not searched. Modules and other names must
     differ: an imported module is an attribute of the package.
     """
-    places = {module.rpartition(".")[2]: module for module in (*modules, *by_name)}
+    module_of = {module.rpartition(".")[2]: module for module in (*modules, *by_name)}
 
     def find(name: str) -> Any:
         is_foreign = name.startswith("_") or (bool(only) and name not in only)
-        for module in (places[name],) if name in places else () if is_foreign else modules:
+        for module in (module_of[name],) if name in module_of else () if is_foreign else modules:
             with before_forks():
                 found = import_module(f".{module}", package)
-            if name in places:
+            if name in module_of:
                 return found
             if name in found.__all__:
                 return getattr(found, name)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     def names() -> list[str]:
-        return sorted({*vars(import_module(package)), *places, *only})
+        return sorted({*vars(import_module(package)), *module_of, *only})
 
     return find, names
 

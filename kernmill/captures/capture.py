@@ -38,7 +38,7 @@ class Capture:
         self._guard, self._after = guard, after
         self._written = recorded.written()
         self._touched = {id(buffer): buffer for buffer in recorded.buffers()}
-        self._tensors = [*known.arguments, *known.places]  # by number
+        self._tensors = [*known.arguments, *known.guarded]  # by number
         self._held = self._others()
         self._tensors += self._held
         self._number: dict[int, int] = {}
@@ -138,7 +138,7 @@ class Capture:
         of_result = rebuild(result, self._make)
         shown = len(self._made)
         self._note_arguments()
-        self._note_places()
+        self._note_locations()
         for number, tensor in enumerate(self._tensors):
             before = known.buffers.get(id(tensor))
             if before is None:  # a constant, or not known before
@@ -201,52 +201,52 @@ class Capture:
         }
         self._effects.refills.append(Refill(number, kind, parts))
 
-    def _note_places(self) -> None:
+    def _note_locations(self) -> None:
         """Record locations with a different tensor than before, or with a new one; and containers with other keys."""
         before, after = self._guard.walk, self._after
         owners = before.owners | after.owners
         changed, whole = self._note_containers(owners)
-        for place in dict.fromkeys((*before.tensors, *after.tensors)):
-            is_other = before.tensors.get(place) is not after.tensors.get(place)
-            if is_other and not any(place.startswith(f"{container}[") for container in whole):
-                changed.setdefault(owners.get(place, place), None)
+        for location in dict.fromkeys((*before.tensors, *after.tensors)):
+            is_other = before.tensors.get(location) is not after.tensors.get(location)
+            if is_other and not any(location.startswith(f"{container}[") for container in whole):
+                changed.setdefault(owners.get(location, location), None)
         lines = []
-        for place in changed:
+        for location in changed:
             try:
-                value = self._guard.value(place)
+                value = self._guard.value(location)
             except (LookupError, AttributeError, ValueError):
-                lines.append(f" del {place}\n")
+                lines.append(f" del {location}\n")
                 continue
-            lines.append(f" {place} = parts[{len(self._effects.parts)}](made)\n")
+            lines.append(f" {location} = parts[{len(self._effects.parts)}](made)\n")
             self._effects.parts.append(rebuild(value, self._make))
-            if isinstance(value, Lazy) and place in self._guard.places:
-                self._effects.known.append((self._guard.places.index(place), self._made_number[id(value)]))
+            if isinstance(value, Lazy) and location in self._guard.locations:
+                self._effects.known.append((self._guard.locations.index(location), self._made_number[id(value)]))
         self._effects.are_known = len(lines) == len(self._effects.known)
         if lines:
-            self._effects.places = self._compiled("put", "made, parts", "".join(lines))
+            self._effects.write = self._compiled("put", "made, parts", "".join(lines))
 
     def _note_containers(self, owners: dict[str, str]) -> tuple[dict[str, None], list[str]]:
         """Return the containers at locations that were replaced, and all whose parts need no separate check."""
         changed: dict[str, None] = {}
         whole: list[str] = []
-        places: list[str] = []
-        for place, (container, parts) in self._guard.walk.containers.items():
-            if any(place.startswith(f"{outer}[") for outer in whole):
+        locations: list[str] = []
+        for location, (container, parts) in self._guard.walk.containers.items():
+            if any(location.startswith(f"{outer}[") for outer in whole):
                 continue
             try:
-                now = self._guard.value(place)
+                now = self._guard.value(location)
             except (LookupError, AttributeError, ValueError):
                 continue
             kind = kind_of(now)
             if now is not container:
-                whole.append(place)
-                changed[owners.get(place, place)] = None
+                whole.append(location)
+                changed[owners.get(location, location)] = None
             elif kind is not None and list(contents(now, kind)) != list(parts):
-                whole.append(place)
-                self._refill(len(self._holders.parts.holders) + len(places), kind, parts, contents(now, kind))
-                places.append(place)
-        if places:
-            self._effects.find = self._compiled("find", "", f" return [{', '.join(places)}]\n")
+                whole.append(location)
+                self._refill(len(self._holders.parts.holders) + len(locations), kind, parts, contents(now, kind))
+                locations.append(location)
+        if locations:
+            self._effects.find = self._compiled("find", "", f" return [{', '.join(locations)}]\n")
         return changed, whole
 
     def _compiled(self, name: str, arguments: str, body: str) -> Callable[..., Any]:

@@ -72,10 +72,10 @@ class Fresh:
     def take(self) -> _Pooled:
         """Memory, with a node for each shape."""
         pooled = self._pool  # alternately: the last result often lives until the next one exists
-        for place, one in enumerate(pooled):
+        for index, one in enumerate(pooled):
             is_unused = [*map(getrefcount, one.counted)] == one.counts
             if is_unused and one.nodes[0].storage is one.buffer:  # else a replay has moved its memory
-                pooled.append(pooled.pop(place))
+                pooled.append(pooled.pop(index))
                 return one
         one = _Pooled(self.device, self.dtype, self.numel, self.shapes)
         pooled.append(one)
@@ -120,7 +120,7 @@ class Effects:
     grads: list[tuple[int, Callable[[Any], Any]]] = field(default_factory=list)  # argument, value
     refills: list[Refill] = field(default_factory=list)
     find: Callable[[], list[Any]] = list  # returns the containers at locations that are refilled
-    places: Callable[[Any, Any], None] | None = None
+    write: Callable[[Any, Any], None] | None = None
     parts: list[Callable[[Any], Any]] = field(default_factory=list)
     known: list[tuple[int, int]] = field(default_factory=list)  # tensor at a guarded location, new tensor
     are_known: bool = True  # nothing is put anywhere else
@@ -186,12 +186,12 @@ class CapturedCall:
         self._slot_of = {m: (slot, len(s.members) == 1) for slot, s in enumerate(self.sources) for m in s.members}
         self._set_state(plan.state)
         first = [self.numbers[id(t)] for t in plan.state]
-        self._twins = [(place, other) for place, other in enumerate(first) if place != other]
+        self._twins = [(index, other) for index, other in enumerate(first) if index != other]
         self._distinct = len(self.numbers)
         self.same = [self.numbers.get(id(t), -1) for t in plan.arguments]
         self.shown = plan.shown
         self.owners = self._find_owners()
-        self.gradients = {self.numbers[id(self._state[owner])]: place for place, owner in self.owners.items()}
+        self.gradients = {self.numbers[id(self._state[owner])]: index for index, owner in self.owners.items()}
         self.lasting = self._find_lasting()
         self._forget()
 
@@ -208,13 +208,13 @@ class CapturedCall:
         """True if a replay makes a result and has no effects."""
         effects = self.effects
         return not (
-            self._written or self._goes_on or effects.rebound or effects.change_arguments or effects.places is not None
+            self._written or self._goes_on or effects.rebound or effects.change_arguments or effects.write is not None
         )
 
     def _find_owners(self) -> dict[int, int]:
         """Return the gradients that replays assign at guarded locations: the index of each, and that of its tensor."""
-        names = {name: place for place, name in enumerate(self.guard.places)}
-        owners = {put: names.get(self.guard.places[put].removesuffix(".grad"), put) for put, _ in self.effects.known}
+        names = {name: index for index, name in enumerate(self.guard.locations)}
+        owners = {put: names.get(self.guard.locations[put].removesuffix(".grad"), put) for put, _ in self.effects.known}
         return {put: owner for put, owner in owners.items() if put != owner}
 
     def _find_lasting(self) -> set[int] | None:
@@ -222,13 +222,13 @@ class CapturedCall:
         reference exists (`is_alone`). None if replays write to arguments or have further effects, or if Python
         runs without its lock: a thread may then have read a location without having counted its reference."""
         effects, gradients = self.effects, self.owners
-        put = [(self.made[number], place) for place, number in effects.known]
-        found = {value.which for value, place in put if place in gradients}
+        put = [(self.made[number], index) for index, number in effects.known]
+        found = {value.which for value, index in put if index in gradients}
         does_more = self._goes_on or effects.rebound or effects.change_arguments or not effects.are_known
-        seen = [*self.made[: self.shown], *(value for value, place in put if place not in gradients)]
+        seen = [*self.made[: self.shown], *(value for value, index in put if index not in gradients)]
         is_shown = any(value.kind == "fresh" and value.which in found for value in seen)
         is_read = any(
-            value.kind != "fresh" or value.is_leaf or place + self.count in self._slot_of for value, place in put
+            value.kind != "fresh" or value.is_leaf or index + self.count in self._slot_of for value, index in put
         )
         of_arguments = any(min(self.sources[slot].members) < self.count for slot in self._written)
         is_counted = not found or getattr(sys, "_is_gil_enabled", _yes)()
@@ -237,10 +237,10 @@ class CapturedCall:
     # --- is this the captured situation?
     def matches(self, arguments: Sequence[Lazy]) -> list[Lazy] | None:
         """The tensors of this call by number, or None when something the capture depended on is different."""
-        places = self.guard.check()
-        if places is None:
+        tensors = self.guard.check()
+        if tensors is None:
             return None
-        state = [*places, *self.held] if self.held else places
+        state = [*tensors, *self.held] if self.held else tensors
         if not self.knows(state) and not self._look_again(state):
             return None
         if [self.numbers.get(id(t), -1) for t in arguments] != self.same:
@@ -257,26 +257,26 @@ class CapturedCall:
         if now != self._known_at:
             uops = [ref() for ref in self._uops]
             if not all(map(is_, map(_uop_of, self._state), uops)):
-                moved = [place for place, t in enumerate(self._state) if t.uop is not uops[place]]
+                moved = [index for index, t in enumerate(self._state) if t.uop is not uops[index]]
                 if not all(map(self._follow, moved)):
                     return False
             self._known_at = now
         return True
 
-    def _follow(self, place: int) -> bool:
+    def _follow(self, index: int) -> bool:
         """Record new memory of one tensor of the state that is only read, such as a rate that is set before each
         step. False if it is not such a tensor, or the whole state must be checked."""
-        uop = self._state[place].uop  # once: another thread may replace it meanwhile
-        slot, is_alone = self._slot_of.get(place + self.count, (None, False))
+        uop = self._state[index].uop  # once: another thread may replace it meanwhile
+        slot, is_alone = self._slot_of.get(index + self.count, (None, False))
         if slot is None or not is_alone or not self.is_bound or self.sources[slot].is_written:
             return False
         node = stored(uop)
-        is_fitting = (uop.shape, uop.dtype) == self._shapes[place] and place not in self._constants
+        is_fitting = (uop.shape, uop.dtype) == self._shapes[index] and index not in self._constants
         if node is None or not is_fitting or node.storage.device != self.sources[slot].device:
             return False
         self._buffers[slot] = buffer = node.storage
         self.replay.bind(slot, buffer)
-        self._uops[place] = weakref.ref(uop)  # last: from here on it is known
+        self._uops[index] = weakref.ref(uop)  # last: from here on it is known
         return True
 
     def _set_state(self, state: Sequence[Lazy]) -> None:
@@ -286,7 +286,7 @@ class CapturedCall:
     def _are_twins(self) -> bool:
         """True if the same indices of the state as in the capture refer to the same tensor, and no others."""
         state = self._state
-        return len(self.numbers) == self._distinct and all(state[place] is state[other] for place, other in self._twins)
+        return len(self.numbers) == self._distinct and all(state[index] is state[other] for index, other in self._twins)
 
     def _resolve(self, slot: int, now: Sequence[Lazy]) -> bool:
         """Find the memory of a source. False: its tensors no longer share it, or it went to another device."""
@@ -312,15 +312,15 @@ class CapturedCall:
         self._nodes: list[weakref.ref[UOp]] = []
         self._counts = _UNKNOWN if self._written else []  # how often these are referred to
         self._owned: list[int] = []
-        self._placed: list[Any] = []  # tensors at locations, their nodes and memory
-        self._placed_counts = _UNKNOWN
+        self._gradient_parts: list[Any] = []  # tensors at locations, their nodes and memory
+        self._gradient_counts = _UNKNOWN
 
     def _look_again(self, state: Sequence[Lazy]) -> bool:
         """Check a state whose tensors were replaced or moved; accept it if it fits."""
         for tensor, (shape, dtype) in zip(state, self._shapes, strict=True):
             if tensor.uop.shape != shape or tensor.dtype is not dtype:
                 return False
-        if any(constant_in(state[place].uop) is not constant_in(uop) for place, uop in self._constants.items()):
+        if any(constant_in(state[index].uop) is not constant_in(uop) for index, uop in self._constants.items()):
             return False
         needed = {m - self.count for s in self.sources for m in s.members if m >= self.count}
         make_real([state[i] for i in needed])
@@ -343,7 +343,7 @@ class CapturedCall:
         try:
             if self._written:
                 self._claim(now)
-            self._placed = []  # they would be counted
+            self._gradient_parts = []  # they would be counted
             pooled = [fresh.take() for fresh in self.fresh]
             old = self._before(now) if self._goes_on else {}
             given, made_at = self._buffers, len(self.sources)
@@ -377,11 +377,11 @@ class CapturedCall:
             now[number].grad = part(made)
         if effects.refills:
             _refill(effects.refills, [*holders, *effects.find()], made)
-        if effects.places is not None:
-            effects.places(made, effects.parts)
+        if effects.write is not None:
+            effects.write(made, effects.parts)
             self._learn(made)
         if self.lasting is not None:
-            self._note_placed(made, pooled)
+            self._note_gradients(made, pooled)
         return self.result(made)
 
     def launch(self, given: Sequence[Buffer], *, is_timed: bool | None = None) -> None:
@@ -390,8 +390,8 @@ class CapturedCall:
         try:
             self.replay.launch(given, is_timed=is_timed)
         except IndexRangeError as error:
-            for place, number in self.effects.known:
-                tensor = self._state[place]
+            for index, number in self.effects.known:
+                tensor = self._state[index]
                 if self.made[number].which in (self.lasting or ()):
                     zeros, failed = tensor._filled(0).uop, const(dtypes.bool, True)
                     tensor._put(UOp(Ops.CHECK, tensor.dtype, (zeros, failed), str(error)))
@@ -467,7 +467,7 @@ class CapturedCall:
         `put_back`.
         """
         any(map(setattr, map(state.__getitem__, self.gradients), _GRAD, _NONE))
-        return [*map(getrefcount, self._placed)] == self._placed_counts and self.owns()
+        return [*map(getrefcount, self._gradient_parts)] == self._gradient_counts and self.owns()
 
     def put_back(self, state: Sequence[Lazy]) -> None:
         """The gradients to where `is_alone` took them out; no Ctrl-C comes between two."""
@@ -477,28 +477,28 @@ class CapturedCall:
     def put(self, made: Sequence[Lazy]) -> None:
         """Assign all new values to their locations, including the recorded gradients."""
         try:
-            assert self.effects.places is not None
-            self.effects.places(made, self.effects.parts)
+            assert self.effects.write is not None
+            self.effects.write(made, self.effects.parts)
             self._learn(made)
             self.is_bound = True
         except BaseException:
             self._forget()
             raise
 
-    def _note_placed(self, made: Sequence[Lazy], pooled: Sequence[_Pooled]) -> None:
+    def _note_gradients(self, made: Sequence[Lazy], pooled: Sequence[_Pooled]) -> None:
         """Record storage and baseline reference counts of guarded tensors: references by us, by the state and by the
         state of a call. The counts are computed, not measured: another thread may already have a reference."""
-        places = Counter(number for place, number in self.effects.known if place in self.owners)
-        tensors = [made[number] for number in places]
+        counts = Counter(number for index, number in self.effects.known if index in self.owners)
+        tensors = [made[number] for number in counts]
         parts = [
             part
             for number in self.lasting or ()
             for part in zip(pooled[number].counted, pooled[number].counts, strict=True)
         ]
-        self._placed = [*tensors, *(thing for thing, _ in parts)]
-        more = Counter(map(id, [*self._placed, *(tensor.uop for tensor in tensors)]))  # references than before
-        self._placed_counts = [_LONE + 2 * count for count in places.values()]
-        self._placed_counts += [count + more[id(thing)] for thing, count in parts]
+        self._gradient_parts = [*tensors, *(thing for thing, _ in parts)]
+        more = Counter(map(id, [*self._gradient_parts, *(tensor.uop for tensor in tensors)]))  # references than before
+        self._gradient_counts = [_LONE + 2 * count for count in counts.values()]
+        self._gradient_counts += [count + more[id(thing)] for thing, count in parts]
         self.is_bound = True
 
     def _rebind(self, now: Sequence[Lazy], pooled: Sequence[_Pooled], old: dict[int, UOp]) -> None:
@@ -508,22 +508,22 @@ class CapturedCall:
             hold(now[number], node)
             mark(now[number])
         changed = {id(now[number]) for number, _ in self.effects.rebound}
-        for place, tensor in enumerate(self._state):
+        for index, tensor in enumerate(self._state):
             if id(tensor) in changed:
-                self._uops[place] = _nothing  # its memory has changed: check again
+                self._uops[index] = _nothing  # its memory has changed: check again
 
     def _learn(self, made: Sequence[Lazy]) -> None:
         """Record the new tensors of guarded locations."""
         self._known_at, self.is_bound = -1, False
-        for place, number in self.effects.known:
-            tensor = self._state[place] = made[number]
-            self._uops[place] = weakref.ref(tensor.uop)
-            slot, is_alone = self._slot_of.get(place + self.count, (None, False))
+        for index, number in self.effects.known:
+            tensor = self._state[index] = made[number]
+            self._uops[index] = weakref.ref(tensor.uop)
+            slot, is_alone = self._slot_of.get(index + self.count, (None, False))
             buffer = buffer_of(tensor) if is_alone else None
             if slot is not None and buffer is not None:
                 self._buffers[slot] = buffer
-            elif slot is not None or place in self._constants:
-                self._uops[place] = _nothing  # one of several that share memory, or not realized: check again
+            elif slot is not None or index in self._constants:
+                self._uops[index] = _nothing  # one of several that share memory, or not realized: check again
         self._set_state(self._state)
         if not self._are_twins():
             self._forget()

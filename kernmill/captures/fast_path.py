@@ -63,10 +63,10 @@ class _PathWriter:
         """Check that the guards are true, and that tensors that are not arguments are those of the last replay."""
         entry, scope = self.entry, self.reading.scope
         self.lines += [" state = check()", " if state is None: return MISS"]
-        if (more := entry.reaches - entry.count - len(entry.guard.places)) > 0:  # the others are not checked
+        if (more := entry.reaches - entry.count - len(entry.guard.locations)) > 0:  # the others are not checked
             scope["held"] = tuple(entry.held[:more])
             self.lines.append(" state = (*state, *held)")
-        if entry.guard.places or entry.held:
+        if entry.guard.locations or entry.held:
             scope["knows"] = entry.knows
             same = ", ".join(f"number(id(t{n}), -1)" for n in range(entry.count))
             self.lines += [
@@ -112,13 +112,13 @@ class _PathWriter:
 
     def address(self, slot: int, buffer: str) -> None:
         """One moving buffer: its address goes straight into the native table, if the device has one."""
-        places = self.entry.replay.places(slot)
+        cells = self.entry.replay.places(slot)
         self.lines.append(f" a = {buffer}.address")
-        if places is None:
+        if cells is None:
             self.lines.append(f" if a != at[{slot}]: bind({slot}, {buffer})")
             return
         self.lines += [f" if a != at[{slot}]:", f"  at[{slot}] = -1"]  # unbound while they are written, as in `bind`
-        self.lines += [f"  {self.reading.name(array)}[{place}] = a" for array, place in places]
+        self.lines += [f"  {self.reading.name(array)}[{index}] = a" for array, index in cells]
         self.lines.append(f"  at[{slot}] = a")
 
     def result(self) -> None:
@@ -127,8 +127,8 @@ class _PathWriter:
         scope |= {"made": Tensor._make, "result": entry.result}
         if len(entry.owners) < len(entry.effects.known):  # not gradients alone
             scope["put"] = entry.put
-            places = {number: place for place, number in entry.effects.known if place in entry.owners}
-            names = [f"state[{places[n]}]" if n in places else self.part(v) for n, v in enumerate(entry.made)]
+            index_of = {number: index for index, number in entry.effects.known if index in entry.owners}
+            names = [f"state[{index_of[n]}]" if n in index_of else self.part(v) for n, v in enumerate(entry.made)]
             self.lines += [f" new = [{', '.join(names)}]", " put(new)", " return result(new)"]
             return
         names = [self.part(value) for value in entry.made[: entry.shown]]

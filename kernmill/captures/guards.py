@@ -100,7 +100,7 @@ class Walk:
         self.containers: dict[str, tuple[Any, dict[Any, Any]]] = {}  # mutable, by location, with their parts
         self._large: dict[str, str] = {}  # the user's name: why changes are not noticed
         self._deep: dict[str, str] = {}  # by location of what was too deep: the user's name
-        self._places: set[str] = set()  # that were not
+        self._locations: set[str] = set()  # that were not
         self._waiting: deque[tuple[Any, str, int]] = deque()  # objects still to be visited: the nearest first
         self.generators: dict[str, Any] = {}  # random generators of Python and NumPy, by the user's name
         self._is_full = False
@@ -121,7 +121,8 @@ class Walk:
     @property
     def unwatched(self) -> dict[str, str]:
         """Return why changes are not noticed, by the user's name."""
-        deep = [label for place, label in self._deep.items() if place not in self._places]  # reached by a shorter path
+        seen = self._locations  # by a shorter path
+        deep = [label for location, label in self._deep.items() if location not in seen]
         return self._large | dict.fromkeys(
             deep[:1], f"it is nested more than {DEPTH} levels deep, and other values may be too"
         )
@@ -129,123 +130,123 @@ class Walk:
     def visit(self, roots: Iterable[tuple[str, Any, str]]) -> None:
         """Record what must stay unchanged at these locations, each with its value and the user's name, and at all
         locations reachable from them. Each is reached by the shortest path, which decides whether it is too deep."""
-        for place, value, label in roots:
-            self._look(place, value, label, 0)
+        for location, value, label in roots:
+            self._look(location, value, label, 0)
         while self._waiting:
             self._object(*self._waiting.popleft())
 
     # --- one value
-    def _look(self, place: str, value: Any, label: str, depth: int) -> None:
+    def _look(self, location: str, value: Any, label: str, depth: int) -> None:
         if self._is_full:
             return
         if depth > DEPTH:
             if not isinstance(value, types.ModuleType):  # attributes that are read from it are recorded separately
-                self._deep.setdefault(place, label)
+                self._deep.setdefault(location, label)
             return
-        self._places.add(place)
+        self._locations.add(location)
         if len(self.checks) + len(self.tensors) > MOST_CHECKS:
             self._is_full = True
             self._large[label] = f"it comes after {MOST_CHECKS:,} other values, and further ones may too"
             return
         if isinstance(value, Lazy):
-            self._tensor(place, value, label)
+            self._tensor(location, value, label)
         elif isinstance(value, SymbolicSize):
             raise ShapeError(
                 f"jit: {label} is the symbolic size {value!r} and changes per call. Return it, or set it outside "
                 "the function."
             )
         elif isinstance(value, _PLAIN):
-            self.checks[_equal(self, place, value)] = label
+            self.checks[_equal(self, location, value)] = label
         elif isinstance(value, (set, frozenset)):
-            self._set(place, value, label)
+            self._set(location, value, label)
         elif type(value) in (list, tuple, dict) or isinstance(value, (list, dict, tuple, deque)):
-            self._container(place, value, label, depth)
+            self._container(location, value, label, depth)
         elif type(value).__module__ == "numpy" and hasattr(value, "tobytes"):
-            self._array(place, value, label)
+            self._array(location, value, label)
         elif isinstance(value, types.MethodType):
-            self.checks[f"{place}.__func__ is {self.name(value.__func__)}"] = label
+            self.checks[f"{location}.__func__ is {self.name(value.__func__)}"] = label
             if isinstance(value.__func__, types.FunctionType):
                 self._function(value.__func__, label, depth)
-            self._look(f"{place}.__self__", value.__self__, f"{label}.__self__", depth + 1)
+            self._look(f"{location}.__self__", value.__self__, f"{label}.__self__", depth + 1)
         else:
-            self.checks[f"{place} is {self.name(value)}"] = label
+            self.checks[f"{location} is {self.name(value)}"] = label
             if type(value).__module__ == "random" or type(value).__module__.startswith("numpy.random"):
                 self.generators[label] = value
             self._waiting.append((value, label, depth))
 
-    def _tensor(self, place: str, value: Lazy, label: str) -> None:
-        self.tensors[place] = value
+    def _tensor(self, location: str, value: Lazy, label: str) -> None:
+        self.tensors[location] = value
         if self._owner:
-            self.owners[place] = self._owner
-        self.checks[f"{place}._requires_grad is {value.requires_grad}"] = f"{label}.requires_grad"
+            self.owners[location] = self._owner
+        self.checks[f"{location}._requires_grad is {value.requires_grad}"] = f"{label}.requires_grad"
         grad = value.grad
         outer, self._owner = self._owner, ""
         if grad is None:
-            self.checks[f"{place}.grad is None"] = f"{label}.grad"
+            self.checks[f"{location}.grad is None"] = f"{label}.grad"
         else:
-            self._tensor(f"{place}.grad", grad, f"{label}.grad")
+            self._tensor(f"{location}.grad", grad, f"{label}.grad")
         self._owner = outer
 
-    def _container(self, place: str, value: Any, label: str, depth: int) -> None:
+    def _container(self, location: str, value: Any, label: str, depth: int) -> None:
         if id(value) in self._inside or len(value) > MOST_ENTRIES:
-            self.checks[f"{place} is {self.name(value)} and len({place}) == {len(value)}"] = label
+            self.checks[f"{location} is {self.name(value)} and len({location}) == {len(value)}"] = label
             if id(value) not in self._inside:
                 self._large[label] = f"a {type(value).__name__} of {len(value):,} entries"
             return
         kind = type(value)
         kind_name = kind.__name__ if kind in (list, tuple, dict) else self.name(kind)
-        self.checks[f"type({place}) is {kind_name} and len({place}) == {len(value)}"] = label
+        self.checks[f"type({location}) is {kind_name} and len({location}) == {len(value)}"] = label
         if isinstance(value, deque):
-            self.checks[f"{place}.maxlen == {value.maxlen}"] = label
+            self.checks[f"{location}.maxlen == {value.maxlen}"] = label
         if (found := kind_of(value)) is not None and found.can_change(value):
-            self.containers[place] = value, contents(value, found)
+            self.containers[location] = value, contents(value, found)
             if self._owner:
-                self.owners[place] = self._owner
-        if len(value) > _WIDE and self._snapshot(place, value, label):
+                self.owners[location] = self._owner
+        if len(value) > _WIDE and self._snapshot(location, value, label):
             return
         items = value.items() if isinstance(value, dict) else enumerate(value)
         outer = self._owner
         self._inside.add(id(value))
         if isinstance(value, tuple) and not outer:
-            self._owner = place
+            self._owner = location
         for key, item in items:
             if isinstance(key, (str, int, type(None))):
-                self._look(f"{place}[{key!r}]", item, f"{label}[{key!r}]", depth + 1)
+                self._look(f"{location}[{key!r}]", item, f"{label}[{key!r}]", depth + 1)
             else:
-                self._look(f"{place}[{self.name(key)}]", item, f"{label}[{key!r}]", depth + 1)
+                self._look(f"{location}[{self.name(key)}]", item, f"{label}[{key!r}]", depth + 1)
         self._owner = outer
         self._inside.discard(id(value))
 
-    def _set(self, place: str, value: Any, label: str) -> None:
+    def _set(self, location: str, value: Any, label: str) -> None:
         if len(value) <= MOST_ENTRIES and all(isinstance(item, _PLAIN) for item in value):
-            self.checks[f"type({place}) is {self.name(type(value))} and {place} == {self.name(frozenset(value))}"] = (
-                label
-            )
+            self.checks[
+                f"type({location}) is {self.name(type(value))} and {location} == {self.name(frozenset(value))}"
+            ] = label
         else:
-            self.checks[f"{place} is {self.name(value)} and len({place}) == {len(value)}"] = label
+            self.checks[f"{location} is {self.name(value)} and len({location}) == {len(value)}"] = label
             if not isinstance(value, frozenset):
                 self._large[label] = f"a set of {len(value):,} entries, not all of them immutable"
 
-    def _snapshot(self, place: str, value: Any, label: str) -> bool:
+    def _snapshot(self, location: str, value: Any, label: str) -> bool:
         """One check for all entries; False: they are not all plain."""
-        parts = {f"tuple({place})": tuple(value)}
+        parts = {f"tuple({location})": tuple(value)}
         if isinstance(value, dict):
-            parts[f"tuple({place}.values())"] = tuple(value.values())
+            parts[f"tuple({location}.values())"] = tuple(value.values())
         if not all(type(item) in _PLAIN for part in parts.values() for item in part):
             return False
         for now, then in parts.items():
             self.checks[f"{self.name(_same)}({now}, {self.name(then)})"] = label
         return True
 
-    def _array(self, place: str, value: Any, label: str) -> None:
-        self.checks[f"{place} is {self.name(value)} and {place}.shape == {value.shape}"] = label
+    def _array(self, location: str, value: Any, label: str) -> None:
+        self.checks[f"{location} is {self.name(value)} and {location}.shape == {value.shape}"] = label
         if value.dtype.hasobject or value.nbytes > MOST_BYTES:
             self._large[label] = f"a NumPy array of {value.dtype}, {value.nbytes:,} bytes"
         elif value.nbytes <= _SMALL_BYTES:
-            self.checks[f"{place}.tobytes() == {self.name(value.tobytes())}"] = label
+            self.checks[f"{location}.tobytes() == {self.name(value.tobytes())}"] = label
         else:
             checksum = zlib.crc32(value.tobytes())
-            self.checks[f"{self.name(zlib.crc32)}({place}.tobytes()) == {checksum}"] = label
+            self.checks[f"{self.name(zlib.crc32)}({location}.tobytes()) == {checksum}"] = label
 
     # --- one object, once
     def _object(self, value: Any, label: str, depth: int) -> None:
@@ -307,8 +308,8 @@ class Walk:
                 read[f"{self.name(cell)}.cell_contents"] = key, cell.cell_contents
         for key in sorted(names & function.__globals__.keys()):
             read[f"{self.name(function.__globals__)}[{key!r}]"] = key, function.__globals__[key]
-        for place, (key, value) in read.items():
-            self._look(place, value, key, depth + 1)
+        for location, (key, value) in read.items():
+            self._look(location, value, key, depth + 1)
             if isinstance(value, types.ModuleType):
                 self._module(value, attributes, key, depth + 2)
         for part in ("__defaults__", "__kwdefaults__"):
@@ -335,14 +336,14 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
     return ((k, v) for k, v in found.items() if k.isidentifier() and not k.startswith("_jit_"))
 
 
-def _equal(walk: Walk, place: str, value: Any) -> str:
+def _equal(walk: Walk, location: str, value: Any) -> str:
     """A condition: this plain value, of this type."""
     if value is None or value is True or value is False:
-        return f"{place} is {value}"
+        return f"{location} is {value}"
     if isinstance(value, float) and (value != value or value == 0.0):
-        return f"type({place}) is float and repr({place}) == {repr(value)!r}"
+        return f"type({location}) is float and repr({location}) == {repr(value)!r}"
     name = walk.name(value)
-    return f"({place} is {name} or {place} == {name} and type({place}) is {walk.name(type(value))})"
+    return f"({location} is {name} or {location} == {name} and type({location}) is {walk.name(type(value))})"
 
 
 def _same(now: Collection[Any], then: Collection[Any]) -> bool:
@@ -360,9 +361,9 @@ class Guard:
 
     def __init__(self, walk: Walk) -> None:
         self.walk = walk
-        self.places = list(walk.tensors)
+        self.locations = list(walk.tensors)
         condition = "\n  and ".join(walk.checks) or "True"
-        found = "".join(f"{place}, " for place in self.places)
+        found = "".join(f"{location}, " for location in self.locations)
         source = f"def check():\n try:\n  if ({condition}):\n   return ({found})\n except GONE:\n  pass\n return None\n"
         scope = {**walk.scope, "GONE": (AttributeError, LookupError, ValueError, TypeError)}
         exec(compile(source, "<guards of a captured function>", "exec"), scope)
@@ -380,6 +381,6 @@ class Guard:
                 return label
         return ""
 
-    def value(self, place: str) -> Any:
+    def value(self, location: str) -> Any:
         """Return the current value at a location. Raises LookupError or AttributeError if it no longer exists."""
-        return eval(place, dict(self.walk.scope))
+        return eval(location, dict(self.walk.scope))

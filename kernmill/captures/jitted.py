@@ -246,9 +246,9 @@ class Jit(Generic[P, R]):
         with rehearsal():
             result = plain(*args, **kwargs)
             found, held = _parts(result), self._container_tensors(call)
-            places = self._walk(call.parts.objects).tensors.values()
+            guarded = self._walk(call.parts.objects).tensors.values()
             given = [t for tensor in (*call.tensors, *held) for t in (tensor, tensor.grad) if t is not None]
-            make_real([*found.tensors, *(t for t in places if not is_free(t)), *given])
+            make_real([*found.tensors, *(t for t in guarded if not is_free(t)), *given])
         for tensor in found.tensors:
             _without_history(tensor)
         self._ran = True
@@ -297,7 +297,7 @@ class Jit(Generic[P, R]):
             found = _parts(result)
             after = self._walk(call.parts.objects, before)
             made = [*found.tensors, *self._container_tensors(call), *known.gradients()]
-            made += [t for place, t in after.tensors.items() if t is not before.tensors.get(place)]
+            made += [t for location, t in after.tensors.items() if t is not before.tensors.get(location)]
             make_real([*made, *known.changed(recorded)], always=True)
         ids = {id(tensor) for tensor in (*everything, *made, *after.tensors.values())}
         new = [tensor for tensor in alive_tensors() if id(tensor) not in ids]
@@ -544,8 +544,8 @@ def _flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
         uop = tensor.uop
         tokens.append((uop.shape, uop.dtype, node.storage.device, tensor.requires_grad, tensor.grad is None))
     if len(set(buffers)) < len(buffers):  # which share memory, and which are the same tensor
-        places = [id(tensor) for tensor in tensors]
-        tokens.append((*map(buffers.index, buffers), *map(places.index, places)))
+        identities = [id(tensor) for tensor in tensors]
+        tokens.append((*map(buffers.index, buffers), *map(identities.index, identities)))
     mode = (is_grad_enabled(), is_training(), autocast_state(), *settings_now())
     key = (structure, *tokens, mode)
     return _Call(tensors, parts, key, values_of(parts.bounds))

@@ -180,19 +180,19 @@ def chain(uop: UOp) -> list[UOp]:
 class Tensors:
     """The tensors that exist before a capture: arguments, those at locations of the walk, all others alive."""
 
-    def __init__(self, arguments: Sequence[Lazy], places: Iterable[Lazy], everything: Sequence[Lazy]) -> None:
+    def __init__(self, arguments: Sequence[Lazy], guarded: Iterable[Lazy], everything: Sequence[Lazy]) -> None:
         self.arguments = list(arguments)
         self.grads = [tensor.grad for tensor in arguments]
-        self.places = list(places)
-        known = {id(t) for t in (*self.arguments, *self.places)}
+        self.guarded = list(guarded)
+        known = {id(t) for t in (*self.arguments, *self.guarded)}
         self.others = [t for t in everything if id(t) not in known]
-        self.buffers = {id(t): buffer_of(t) for t in (*self.arguments, *self.places) if stored(t.uop) is not None}
+        self.buffers = {id(t): buffer_of(t) for t in (*self.arguments, *self.guarded) if stored(t.uop) is not None}
         for tensor in self.others:
             node = stored(tensor.uop)
             if node is not None and node.storage is not STALE:
                 self.buffers[id(tensor)] = node.storage
         self.nodes = {id(t): t.uop for t in self.others}
-        self.constants = {id(t): t.uop for t in self.places if id(t) not in self.buffers}  # they have no memory
+        self.constants = {id(t): t.uop for t in self.guarded if id(t) not in self.buffers}  # they have no memory
         self._own_nodes: dict[int, UOp | None] = {}
 
     def renew(self) -> dict[int, list[UOp]]:
@@ -207,7 +207,7 @@ class Tensors:
 
     def reachable(self) -> list[Lazy]:
         """Return arguments and tensors at locations."""
-        return [*self.arguments, *self.places]
+        return [*self.arguments, *self.guarded]
 
     def gradients(self) -> list[Lazy]:
         """Gradients that arguments were given since."""

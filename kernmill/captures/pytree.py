@@ -45,7 +45,7 @@ class Kind:
         """Return the keys of its parts, in order."""
         raise NotImplementedError
 
-    def same_keys(self, place: str, value: Any, name: Callable[[object], str]) -> str:
+    def same_keys(self, location: str, value: Any, name: Callable[[object], str]) -> str:
         """Return Python code that tests if the container at a location, of the same class, has the keys of this one."""
         raise NotImplementedError
 
@@ -68,8 +68,8 @@ class _Sequence(Kind):
     def keys(self, value: Any) -> Sequence[Any]:
         return range(len(value))
 
-    def same_keys(self, place: str, value: Any, name: Callable[[object], str]) -> str:
-        return f"len({place}) == {len(value)}"
+    def same_keys(self, location: str, value: Any, name: Callable[[object], str]) -> str:
+        return f"len({location}) == {len(value)}"
 
     def like(self, value: Any, keys: Sequence[Any], parts: list[Any]) -> Any:
         kind = type(value)
@@ -93,8 +93,8 @@ class _Queue(_Sequence):
     def mark(self, value: Any) -> Any:
         return type(value), value.maxlen
 
-    def same_keys(self, place: str, value: Any, name: Callable[[object], str]) -> str:
-        return f"len({place}) == {len(value)} and {place}.maxlen == {value.maxlen}"
+    def same_keys(self, location: str, value: Any, name: Callable[[object], str]) -> str:
+        return f"len({location}) == {len(value)} and {location}.maxlen == {value.maxlen}"
 
     def like(self, value: Any, keys: Sequence[Any], parts: list[Any]) -> Any:
         new = copy.copy(value)
@@ -113,10 +113,10 @@ class _Mapping(Kind):
     def keys(self, value: Any) -> Sequence[Any]:
         return tuple(value)
 
-    def same_keys(self, place: str, value: Any, name: Callable[[object], str]) -> str:
+    def same_keys(self, location: str, value: Any, name: Callable[[object], str]) -> str:
         if all(type(key) is str for key in value):
-            return f"tuple({place}) == {name(tuple(value))}"
-        return f"[*map({name(key_mark)}, {place})] == {name([key_mark(key) for key in value])}"
+            return f"tuple({location}) == {name(tuple(value))}"
+        return f"[*map({name(key_mark)}, {location})] == {name([key_mark(key) for key in value])}"
 
     def like(self, value: Any, keys: Sequence[Any], parts: list[Any]) -> Any:
         new = dict(zip(keys, parts, strict=True))
@@ -148,8 +148,8 @@ class _Record(Kind):
         names = [f.name for f in fields if hasattr(value, f.name)]
         return tuple(dict.fromkeys([*names, *getattr(value, "__dict__", ())]))
 
-    def same_keys(self, place: str, value: Any, name: Callable[[object], str]) -> str:
-        return f"len({place}.__dict__) == {len(value.__dict__)}" if hasattr(value, "__dict__") else "True"
+    def same_keys(self, location: str, value: Any, name: Callable[[object], str]) -> str:
+        return f"len({location}.__dict__) == {len(value.__dict__)}" if hasattr(value, "__dict__") else "True"
 
     def like(self, value: Any, keys: Sequence[Any], parts: list[Any]) -> Any:
         new = copy.copy(value)

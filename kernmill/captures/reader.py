@@ -81,10 +81,10 @@ class Reading:
             "   seen[0], quiet[0] = overrides(), is_quiet()",
         ]
 
-    def local(self, place: str) -> str:
+    def local(self, location: str) -> str:
         """Return a variable with the value at a location."""
         self.count += 1
-        self.lines.append(f"  v{self.count} = {place}")
+        self.lines.append(f"  v{self.count} = {location}")
         return f"v{self.count}"
 
     def has_own_memory(self) -> bool:
@@ -94,15 +94,15 @@ class Reading:
             self.test(f"len({{{', '.join(f'b{n}' for n in range(count))}}}) != {count}")
         return len(set(map(id, self.buffers))) == count
 
-    def visit(self, place: str, value: Any) -> bool:
+    def visit(self, location: str, value: Any) -> bool:
         """Write the code for one value; return False if there is none."""
         if isinstance(value, Lazy):
-            return self.tensor(place, value)
+            return self.tensor(location, value)
         kind = type(value)
         if value is None or value is True or value is False:
-            self.test(f"{place} is not {value}")
+            self.test(f"{location} is not {value}")
             return True
-        here = self.local(place)
+        here = self.local(location)
         self.test(f"type({here}) is not {self.name(kind)}")
         if kind is Bound:
             return self.bound(here, value)
@@ -137,7 +137,7 @@ class Reading:
         self.values[value.variable.name] = f"int({here})"
         return is_new
 
-    def tensor(self, place: str, value: Lazy) -> bool:
+    def tensor(self, location: str, value: Lazy) -> bool:
         """A tensor in memory, of the same kind; `t0` is the tensor, `b0` its memory."""
         node = _stored(value.uop)
         if node is None or value.requires_grad or value.grad is not None:
@@ -145,7 +145,7 @@ class Reading:
         n = len(self.buffers)
         self.buffers.append(node.storage)
         self.lines += [
-            f"  t{n} = {place}",
+            f"  t{n} = {location}",
             f"  u = t{n}.uop",
             f"  b{n} = u.storage",
             f"  if b{n} is None:",

@@ -48,17 +48,17 @@ class Rollback:
             kind = kind_of(container)
             if kind is not None and [*map(id, contents(container, kind).values())] != [*map(id, before.values())]:
                 kind.fill(container, list(before), list(before.values()))
-        for place, tensor in self._walk.tensors.items():
-            if place not in self._walk.owners and not place.endswith(".grad"):  # in a tuple; of a tensor
+        for location, tensor in self._walk.tensors.items():
+            if location not in self._walk.owners and not location.endswith(".grad"):  # in a tuple; of a tensor
                 scope = {**self._walk.scope, "before": tensor}
-                if not _is_there(place, scope):
+                if not _is_there(location, scope):
                     with suppress(Exception):  # the object rejects writes; its guard reports it
-                        exec(f"{place} = before", scope)
+                        exec(f"{location} = before", scope)
 
 
-def _is_there(place: str, scope: dict[str, Any]) -> bool:
+def _is_there(location: str, scope: dict[str, Any]) -> bool:
     try:
-        return eval(f"{place} is before", scope)  # type: ignore[no-any-return]
+        return eval(f"{location} is before", scope)  # type: ignore[no-any-return]
     except (LookupError, AttributeError, ValueError):  # an empty cell
         return False
 

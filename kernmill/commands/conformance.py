@@ -220,8 +220,8 @@ def check(case: Case, device: str) -> str:
     wrong = np.argwhere(~equal)
     if not len(wrong):
         return ""
-    place = tuple(int(i) for i in wrong[0])
-    return f"{len(wrong)} of {equal.size} differ, first at {place}: {mine[place]}, not {wide[place]}"
+    index = tuple(int(i) for i in wrong[0])
+    return f"{len(wrong)} of {equal.size} differ, first at {index}: {mine[index]}, not {wide[index]}"
 
 
 def _leaf(array: Array, dtype: DType, device: str) -> UOp:

@@ -75,16 +75,16 @@ def tune_all(kernels: Sequence[Found], seconds: float, width: int, stream: TextI
                     break
                 alike = [other for other in kernels[number:] if other.is_known is found.is_known]
                 shares = [max(_LEAST_SHARE, other.share) for other in alike]
-                place = f"[{number + 1}/{len(kernels)}]"
+                counter = f"[{number + 1}/{len(kernels)}]"
                 try:
                     result = tune_kernel(
                         get_device(found.device), found.kernel, width=width, seconds=left * shares[0] / sum(shares),
                         progress=lambda now: bar.advance(0, line_of(now)), worker=worker,
                     )  # fmt: skip
                 except KernmillError as error:
-                    bar.above(stream.write, f"{place} {found.kernel.name}: not tuned: {error}\n")
+                    bar.above(stream.write, f"{counter} {found.kernel.name}: not tuned: {error}\n")
                     continue
-                bar.above(stream.write, f"{place} {line_of(result)}\n")
+                bar.above(stream.write, f"{counter} {line_of(result)}\n")
                 bar.advance()
                 stream.flush()
                 done.append(result)
@@ -130,7 +130,7 @@ def before_and_after(done: Sequence[Tuned], shares: Mapping[UOp, float]) -> list
             os.path.basename(found.kernel.origin or ""), found.kernel.name,
         ))  # fmt: skip
     sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join([cell.rjust(size) if place < 5 else cell.ljust(size) for place, (cell, size) in
+    lines = ["  ".join([cell.rjust(size) if number < 5 else cell.ljust(size) for number, (cell, size) in
                         enumerate(zip(row, sizes, strict=True))]).rstrip() for row in rows]  # fmt: skip
     noise = statistics.median(found.noise for found in done)
     how = "steady" if noise < _STEADY else "unsteady: stop other programs and tune again for small gains"

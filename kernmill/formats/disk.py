@@ -125,20 +125,20 @@ def replacing(path: str | os.PathLike[str]) -> Generator[Output]:
     is_old = os.path.exists(where)
     if is_old and not os.path.isfile(where):  # /dev/null would be gone
         raise FormatError(f"{where}: cannot be written: it is not a regular file. Choose a different path.")
-    place = os.path.realpath(where)
-    temporary = f"{place}.{os.getpid()}-{os.urandom(4).hex()}.tmp"
+    target = os.path.realpath(where)
+    temporary = f"{target}.{os.getpid()}-{os.urandom(4).hex()}.tmp"
     with _written(where):
         file = open(temporary, "xb")  # noqa: SIM115
     try:
         with _written(where):
             if is_old:
-                shutil.copymode(place, temporary)
+                shutil.copymode(target, temporary)
         yield Output(file, where)
         with _written(where):
             file.flush()
             os.fsync(file.fileno())
             file.close()
-            os.replace(temporary, place)
+            os.replace(temporary, target)
     except BaseException:
         with contextlib.suppress(OSError):
             file.close()  # the remaining data does not fit the disk either

@@ -191,14 +191,14 @@ class Metadata(Mapping[str, Any]):
         if spot is None or spot.count is None or spot.type is not ValueType.STRING:
             return None
         raw, parts = self._data[spot.start : spot.stop], list[bytes]()
-        for places, end in _string_offsets(raw, 0, spot.count):
-            together = _together(raw[places[0] : end], places)
+        for offsets, end in _string_offsets(raw, 0, spot.count):
+            together = _together(raw[offsets[0] : end], offsets)
             if together is None:
-                ends = [*map(int, places), end][1:]
+                ends = [*map(int, offsets), end][1:]
                 together = b"".join(
-                    b"\0" + bytes(raw[place + 8 : stop]) for place, stop in zip(places, ends, strict=True)
+                    b"\0" + bytes(raw[offset + 8 : stop]) for offset, stop in zip(offsets, ends, strict=True)
                 )
-                if together.count(0) != len(places):
+                if together.count(0) != len(offsets):
                     return None
             parts.append(together)
         return b"".join(parts)
@@ -217,15 +217,15 @@ class Metadata(Mapping[str, Any]):
 
     def _texts(self, key: str, spot: _Spot) -> list[str]:
         raw, texts = self._data[spot.start : spot.stop], list[str]()
-        for places, end in _string_offsets(raw, 0, 1 if spot.count is None else spot.count):
-            together = None if spot.count is None else _split(raw[places[0] : end], places)
+        for offsets, end in _string_offsets(raw, 0, 1 if spot.count is None else spot.count):
+            together = None if spot.count is None else _split(raw[offsets[0] : end], offsets)
             if together is not None:
                 texts += together
                 continue
-            for place in map(int, places):
-                begin = place + 8
+            for offset in map(int, offsets):
+                begin = offset + 8
                 try:
-                    texts.append(str(raw[begin : begin + _U64.unpack_from(raw, place)[0]], "utf-8"))
+                    texts.append(str(raw[begin : begin + _U64.unpack_from(raw, offset)[0]], "utf-8"))
                 except UnicodeDecodeError:
                     element = "" if spot.count is None else f"[{len(texts)}]"
                     raise _fault(
@@ -240,32 +240,32 @@ def _string_offsets(data: memoryview, at: int, count: int) -> Iterator[tuple[Seq
     before a string that extends beyond the data."""
     few = _FEW
     while count:
-        places, end = _short_texts(data, at) if count > few else ([], at)
-        if len(places) > count:
-            places, end = places[:count], int(places[count])
-        if len(places):
-            yield places, end
-            count, at = count - len(places), end
-        if len(places) >= _FEW:
+        offsets, end = _short_texts(data, at) if count > few else ([], at)
+        if len(offsets) > count:
+            offsets, end = offsets[:count], int(offsets[count])
+        if len(offsets):
+            yield offsets, end
+            count, at = count - len(offsets), end
+        if len(offsets) >= _FEW:
             few = _FEW
             continue
-        places, end = _one_by_one(data, at, wanted := min(count, few))
-        if places:
-            yield places, end
-        if len(places) < wanted:
+        offsets, end = _one_by_one(data, at, wanted := min(count, few))
+        if offsets:
+            yield offsets, end
+        if len(offsets) < wanted:
             return
-        count, at = count - len(places), end
+        count, at = count - len(offsets), end
         few *= 2  # so that looking in vain costs little, whatever the data are
 
 
 def _one_by_one(data: memoryview, at: int, count: int) -> tuple[list[int], int]:
-    places, unpack, last = list[int](), _U64.unpack_from, len(data) - 8
+    offsets, unpack, last = list[int](), _U64.unpack_from, len(data) - 8
     for _ in range(count):
         if at > last or (end := at + 8 + unpack(data, at)[0]) > len(data):
             break
-        places.append(at)
+        offsets.append(at)
         at = end
-    return places, at
+    return offsets, at
 
 
 def _short_texts(data: memoryview, at: int) -> tuple[Any, int]:
@@ -279,26 +279,26 @@ def _short_texts(data: memoryview, at: int) -> tuple[Any, int]:
     window = np.frombuffer(data[at : at + _WINDOW_BYTES], np.uint8)
     pairs = window[1:-1] | window[2:]  # of the bytes one and two further on
     fours = pairs[:-2] | pairs[2:]
-    places = np.flatnonzero((fours[:-3] | fours[3:]) == 0)
-    ends = places + 8 + window[places]
-    is_next = np.concatenate(([0], ends))[:-1] == places
-    count = len(places) if is_next.all() else int(is_next.argmin())
+    offsets = np.flatnonzero((fours[:-3] | fours[3:]) == 0)
+    ends = offsets + 8 + window[offsets]
+    is_next = np.concatenate(([0], ends))[:-1] == offsets
+    count = len(offsets) if is_next.all() else int(is_next.argmin())
     if count and at + ends[count - 1] > len(data):
         count -= 1
-    return places[:count] + at, at + int(ends[count - 1]) if count else at
+    return offsets[:count] + at, at + int(ends[count - 1]) if count else at
 
 
-def _split(raw: memoryview, places: Sequence[int]) -> list[str] | None:
+def _split(raw: memoryview, offsets: Sequence[int]) -> list[str] | None:
     """Return strings, from the first one's length on; None if they contain zeros, have 256 bytes or more, or are not
     UTF-8."""
-    together = _together(raw, places)
+    together = _together(raw, offsets)
     try:
         return None if together is None else str(together, "utf-8").split("\0")[1:]
     except UnicodeDecodeError:
         return None
 
 
-def _together(raw: memoryview, places: Sequence[int]) -> bytes | None:
+def _together(raw: memoryview, offsets: Sequence[int]) -> bytes | None:
     """Return strings, from the first one's length on, with a zero instead of each length; None if they contain zeros,
     or have 256 bytes or more.
 
@@ -306,13 +306,13 @@ def _together(raw: memoryview, places: Sequence[int]) -> bytes | None:
     """
     import numpy as np
 
-    marks = np.asarray(places) - places[0]
+    marks = np.asarray(offsets) - offsets[0]
     if np.diff(marks, append=len(raw)).max() >= 8 + 256:
         return None
     letters: Any = np.frombuffer(raw, np.uint8).copy()
     letters[marks] = 0
     is_kept = letters != 0
-    if np.count_nonzero(is_kept) + 8 * len(places) != len(letters):
+    if np.count_nonzero(is_kept) + 8 * len(offsets) != len(letters):
         return None
     is_kept[marks] = True
     kept: bytes = letters[is_kept].tobytes()
@@ -323,9 +323,9 @@ def _name(kind: type) -> str:
     return f"{'an' if kind is int else 'a'} {kind.__name__}"
 
 
-def _fault(where: str, place: int, what: str, text: str) -> FormatError:
+def _fault(where: str, offset: int, what: str, text: str) -> FormatError:
     return FormatError(
-        f"{where}: at byte {place}: {what}: {text}. The file is damaged or not a GGUF file; fetch it again."
+        f"{where}: at byte {offset}: {what}: {text}. The file is damaged or not a GGUF file; fetch it again."
     )
 
 
@@ -365,13 +365,13 @@ def parse(data: memoryview, where: str = "GGUF") -> GGUFFile:
     metadata = Metadata(data, where, spots)
     alignment = _alignment(metadata, spots, where)
     entries: dict[str, GGUFEntry] = {}
-    place = 0  # in the data: the sum of the padded sizes so far
+    offset = 0  # in the data: the sum of the padded sizes so far
     for number in range(tensors):
-        entry = _tensor(cursor, number, place)
+        entry = _tensor(cursor, number, offset)
         if entry.name in entries:
             raise cursor.fault("name of a tensor", f"{quoted(entry.name)} occurs twice")
         entries[entry.name] = entry
-        place = _padded(entry.stop, alignment)
+        offset = _padded(entry.stop, alignment)
     begin = _padded(cursor.at, alignment)
     for entry in entries.values():
         if entry.start < entry.stop and begin + entry.stop > len(data):
@@ -381,8 +381,8 @@ def parse(data: memoryview, where: str = "GGUF") -> GGUFFile:
     return GGUFFile(placed, metadata, version, alignment, where, (where,), (data,))
 
 
-def _padded(place: int, alignment: int) -> int:
-    return -(-place // alignment) * alignment
+def _padded(offset: int, alignment: int) -> int:
+    return -(-offset // alignment) * alignment
 
 
 class _Cursor:
@@ -437,8 +437,8 @@ class _Cursor:
     def texts(self, count: int, what: str) -> None:
         """Go over texts."""
         found = 0
-        for places, end in _string_offsets(self.data, self.at, count):
-            found, self.at = found + len(places), end
+        for offsets, end in _string_offsets(self.data, self.at, count):
+            found, self.at = found + len(offsets), end
         if found < count:
             self.last = self.at
             raise self.fault(f"{what}[{found}]", "the string extends beyond the end of the file")
@@ -514,7 +514,7 @@ def _alignment(metadata: Metadata, spots: dict[str, _Spot], where: str) -> int:
     return found
 
 
-def _tensor(cursor: _Cursor, number: int, place: int) -> GGUFEntry:
+def _tensor(cursor: _Cursor, number: int, expected: int) -> GGUFEntry:
     """One record of the tensor table; `start` and `stop` count from the beginning of the data."""
     name = cursor.text(f"name of tensor {number}")
     if cursor.at - cursor.last > MAX_NAME_BYTES:
@@ -536,9 +536,9 @@ def _tensor(cursor: _Cursor, number: int, place: int) -> GGUFEntry:
         raise cursor.fault(f"shape of {what}",
             f"rows of {row} values are not a multiple of the {kind.name} block size {kind.values}")  # fmt: skip
     offset = cursor.number(_U64, f"offset of {what}")
-    if offset != place:
-        word = "overlaps the tensor before" if offset < place else "leaves a gap to the tensor before"
-        raise cursor.fault(f"offset of {what}", f"{offset} {word}; it must be {place}")
+    if offset != expected:
+        word = "overlaps the tensor before" if offset < expected else "leaves a gap to the tensor before"
+        raise cursor.fault(f"offset of {what}", f"{offset} {word}; it must be {expected}")
     size_bytes = kind.nbytes(sizes)
     if size_bytes > len(cursor.data):
         raise cursor.fault(what, f"it takes {size_bytes} bytes, the file has {len(cursor.data)}")

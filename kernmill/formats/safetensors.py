@@ -129,9 +129,9 @@ def parse(data: memoryview, where: str = "safetensors", size: int | None = None)
     return SafetensorsFile(entries, metadata, data)
 
 
-def _fault(where: str, place: int, text: str) -> FormatError:
+def _fault(where: str, offset: int, text: str) -> FormatError:
     return FormatError(
-        f"{where}: at byte {place}: {text}. The file is damaged or not a safetensors file; fetch it again."
+        f"{where}: at byte {offset}: {text}. The file is damaged or not a safetensors file; fetch it again."
     )
 
 
@@ -212,16 +212,16 @@ def _are_sizes(values: object) -> bool:
 
 def _covered(entries: Mapping[str, SafetensorsEntry], begin: int, end: int, where: str) -> None:
     """Check that the tensors fill the rest of the file: no gap, no overlap, nothing beyond."""
-    place = begin
+    offset = begin
     for entry in sorted(entries.values(), key=lambda e: (e.start, e.stop)):
         if entry.stop > end:
             raise _wrong(where, entry.name, f"it ends at byte {entry.stop} of a file of {end}")
-        if entry.start != place:
-            word = "overlaps the one before" if entry.start < place else "leaves a gap to the one before"
-            raise _wrong(where, entry.name, f"it starts at byte {entry.start} and {word}, which ends at {place}")
-        place = entry.stop
-    if place != end:
-        raise _fault(where, place, f"{end - place} bytes after the last tensor belong to no tensor")
+        if entry.start != offset:
+            word = "overlaps the one before" if entry.start < offset else "leaves a gap to the one before"
+            raise _wrong(where, entry.name, f"it starts at byte {entry.start} and {word}, which ends at {offset}")
+        offset = entry.stop
+    if offset != end:
+        raise _fault(where, offset, f"{end - offset} bytes after the last tensor belong to no tensor")
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ def _header_and_parts(
     if not all(isinstance(k, str) and isinstance(v, str) for k, v in metadata.items()):
         raise FormatError(f"{where}: metadata must be a dict of strings to strings. Convert the values with str().")
     rows: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
-    place = 0
+    offset = 0
     parts: list[memoryview] = []
     for name in sorted(tensors, key=lambda n: (-tensors[n][0].size_bytes, n)):
         dtype, shape, values = tensors[name]
@@ -260,9 +260,9 @@ def _header_and_parts(
             shown = f"{dtype.name} of shape {tuple(shape)}"
             raise FormatError(f"{where}: tensor {quoted(name)}: {values.nbytes} bytes for {shown}. "
                               "Give all of its values.")  # fmt: skip
-        stop = place + values.nbytes
-        rows[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [place, stop]}
+        stop = offset + values.nbytes
+        rows[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [offset, stop]}
         parts.append(values)
-        place = stop
+        offset = stop
     header = json.dumps(rows, separators=(",", ":"), ensure_ascii=False).encode()
     return header + b" " * (-len(header) % _ALIGNMENT), parts

@@ -39,7 +39,7 @@ class TorchFile:
     tree: Any
     where: str
     data: memoryview = field(repr=False)
-    places: dict[str, tuple[int, int, int]]  # of a storage: start, stop, CRC-32 or 0
+    extents: dict[str, tuple[int, int, int]]  # of a storage: start, stop, CRC-32 or 0
     is_checked: bool
     known: dict[str, memoryview] = field(default_factory=dict[str, memoryview], repr=False)
     total: int = 0
@@ -97,9 +97,9 @@ class TorchFile:
     def _bytes_of_storage(self, storage: Storage, name: str) -> memoryview:
         if storage.key in self.known:
             return self.known[storage.key]
-        if storage.key not in self.places:
+        if storage.key not in self.extents:
             raise self._tensor_fault(name, f"the storage {quoted(storage.key)} is missing. Fetch the file again")
-        start, stop, crc = self.places[storage.key]
+        start, stop, crc = self.extents[storage.key]
         raw = self.data[start:stop]
         wanted = storage.numel * storage.kind.size_bytes
         if wanted > len(raw):
@@ -167,14 +167,14 @@ def _of_zip(data: memoryview, where: str, is_checked: bool) -> TorchFile:
         raise FormatError(
             f"{where}: is a program of TorchScript. Save its tensors: torch.save(module.state_dict(), path)."
         )
-    places = {name: _entry_bytes(data, info, where) for name, info in entries.items() if name.startswith(folder)}
-    order = places.get(f"{folder}byteorder")
+    extents = {name: _entry_bytes(data, info, where) for name, info in entries.items() if name.startswith(folder)}
+    order = extents.get(f"{folder}byteorder")
     if order and bytes(data[order[0] : order[1]]) != b"little":
         raise FormatError(f"{where}: its numbers are big-endian. Save it again on a little-endian machine.")
-    start, stop, _ = places[pickles[0]]
+    start, stop, _ = extents[pickles[0]]
     tree = decode(io.BytesIO(data[start:stop]), where, _named_storage)
     prefix = f"{folder}data/"
-    storages = {name.removeprefix(prefix): place for name, place in places.items() if name.startswith(prefix)}
+    storages = {name.removeprefix(prefix): extent for name, extent in extents.items() if name.startswith(prefix)}
     return TorchFile(tree, where, data, storages, is_checked)
 
 
@@ -218,13 +218,13 @@ def _of_pickles(data: memoryview, where: str) -> TorchFile:
     keys = decode(stream, where)
     if not isinstance(keys, list) or not all(key in storages for key in keys if isinstance(key, str)):
         raise FormatError(f"{where}: the list of storages is damaged. Fetch the file again.")
-    at, places = int(stream.tell()), dict[str, tuple[int, int, int]]()
+    at, extents = int(stream.tell()), dict[str, tuple[int, int, int]]()
     for key in keys:
         storage = storages[key]
         if at + 8 > len(data) or int.from_bytes(data[at : at + 8], "little") != storage.numel:
             raise FormatError(f"{where}: at byte {at}: the size of storage {quoted(key)} is wrong. Fetch it again.")
-        places[key] = at + 8, at + 8 + storage.numel * storage.kind.size_bytes, 0
-        at = places[key][1]
+        extents[key] = at + 8, at + 8 + storage.numel * storage.kind.size_bytes, 0
+        at = extents[key][1]
     if at > len(data):
         raise FormatError(f"{where}: it ends at byte {len(data)}, and its storages at {at}. Fetch the file again.")
-    return TorchFile(tree, where, data, places, is_checked=False)
+    return TorchFile(tree, where, data, extents, is_checked=False)

@@ -188,15 +188,15 @@ def _launch(body: _LoopBody, rounds: int, rows: Sequence[_Rows], begins: Sequenc
     """Record a loop and run it; the results are in the buffers of the layout."""
     made = layout.allocate()
     targets = list(made.values())
-    place = {key: n for n, key in enumerate(made)}
-    places = [*(_Rows(b) for b in body.outer.values()), *rows, *begins]
-    sources = list({id(p.buffer): p.buffer for p in places}.values())
+    index_of = {key: n for n, key in enumerate(made)}
+    operands = [*(_Rows(b) for b in body.outer.values()), *rows, *begins]
+    sources = list({id(p.buffer): p.buffer for p in operands}.values())
     which = {id(b): n for n, b in enumerate(sources)}
     nodes = [*body.outer, *body.rows, *body.carries]
     slots = [
-        BufferSlot(which[id(p.buffer)], p.first, p.step, _values_of(n)) for p, n in zip(places, nodes, strict=True)
+        BufferSlot(which[id(p.buffer)], p.first, p.step, _values_of(n)) for p, n in zip(operands, nodes, strict=True)
     ]
-    written = [BufferSlot(place[key], first, step, _values_of(node)) for key, first, step, node in layout.slots]
+    written = [BufferSlot(index_of[key], first, step, _values_of(node)) for key, first, step, node in layout.slots]
     split, ends = len(slots) - len(body.carries), len(body.outs)
     parts = [slot.of_round(sources, 0) for slot in slots]
     replay, copies = _recorded(body, parts[:split], parts[split:])
@@ -233,7 +233,7 @@ class _Scan:
         self.body, self.rounds, self.is_reverse = body, rounds, is_reverse
         self.begin, self.rows = begin, rows
         self.device = begin[0].device if begin else rows[0].device
-        self.places = [self._packed(t, n) for t, n in zip(rows, body.rows, strict=True)]
+        self.packed_rows = [self._packed(t, n) for t, n in zip(rows, body.rows, strict=True)]
         self.outer = [*body.outer]
         self.saved: list[_Rows] = []
 
@@ -256,7 +256,7 @@ class _Scan:
         for node in body.after:
             layout.add(node, 1)
         begins = [_Rows(_memory_of_values(t.detach())) for t in self.begin]
-        made = _launch(body, self.rounds, self.places, begins, layout, is_reverse=self.is_reverse)
+        made = _launch(body, self.rounds, self.packed_rows, begins, layout, is_reverse=self.is_reverse)
         wholes = {key: Tensor._make(buffer_node(buffer), self.device) for key, buffer in made.items()}
         slots = layout.slots[:count] + layout.slots[len(body.outs) :]
         if wants_gradients:
@@ -317,13 +317,13 @@ class _Backward:
             layout.add(node, scan.rounds)
         for node in back.after:
             layout.add(node, 1)
-        places = [*scan.saved, *scan.places, *(_Rows(whole, first, step) for _, (_, first, step, _) in of_ys)]
+        rows_read = [*scan.saved, *scan.packed_rows, *(_Rows(whole, first, step) for _, (_, first, step, _) in of_ys)]
         begins = [
             _Rows(whole, of_carries[a][1]) if of_carries[a][0] == self.key else _Rows(_memory_of_values(_zeros(n)))
             for a, n in zip(after, carries, strict=True)
         ]
         begins += [_Rows(_memory_of_values(_zeros(n))) for n in outer]
-        made = _launch(back, scan.rounds, places, begins, layout, is_reverse=not scan.is_reverse)
+        made = _launch(back, scan.rounds, rows_read, begins, layout, is_reverse=not scan.is_reverse)
         found = dict(zip([*rows, *carries, *outer], layout.slots, strict=True))
         results: list[UOp | None] = []
         for node in (*body.carries, *body.rows, *scan.outer):

@@ -150,8 +150,8 @@ _DASHES = "".join(f"| {'-' * w} " if n < _LEFT else f"| {'-' * (w - 1)}: " for n
 
 
 def _markdown(tests: Iterator[Test]) -> Iterator[str]:
-    for place, test in enumerate(tests):
-        if not place:  # not before the file has proved to be a model
+    for number, test in enumerate(tests):
+        if not number:  # not before the file has proved to be a model
             yield _row(_COLUMNS)
             yield _DASHES
         name = f"pp{test.n_prompt}" if test.n_prompt else f"tg{test.n_gen}"
@@ -175,9 +175,9 @@ def _shown_count(number: int) -> str:
 
 def _csv(tests: Iterator[Test]) -> Iterator[str]:
     """One number a field: without the samples, as llama-bench has it."""
-    for place, test in enumerate(tests):
+    for number, test in enumerate(tests):
         fields = {name: value for name, value in asdict(test).items() if not isinstance(value, list)}
-        if not place:
+        if not number:
             yield ",".join(fields)
         yield ",".join('"' + str(value).replace('"', '""') + '"' for value in fields.values())
 

@@ -102,9 +102,9 @@ class ChatTemplate:
                 f"chat: messages is {quoted(messages)}, not a list. Give [{{'role': 'user', 'content': 'text'}}]."
             )
         messages = list(messages)
-        for place, message in enumerate(messages):
+        for index, message in enumerate(messages):
             if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-                raise SettingError(f"chat: message {place} has no role. Give {{'role': 'user', 'content': 'text'}}.")
+                raise SettingError(f"chat: message {index} has no role. Give {{'role': 'user', 'content': 'text'}}.")
         given = {"messages": messages, "add_generation_prompt": add_generation_prompt, "tools": tools}
         try:
             with steps():

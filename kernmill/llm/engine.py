@@ -380,10 +380,10 @@ class Engine:
         logits = self._steps.check(slot.number, first, ids, self._checked)
         self._stepped(start)
         self._counts["guessed"] += len(guess)
-        for place, token in enumerate(ids):
+        for position, token in enumerate(ids):
             slot.seen.append(token)
-            self._advance(slot, logits[place])
-            if slot.task is None or place == len(guess) or task.ids[-1] != guess[place]:
+            self._advance(slot, logits[position])
+            if slot.task is None or position == len(guess) or task.ids[-1] != guess[position]:
                 break
             self._counts["accepted"] += 1
         return True

@@ -302,7 +302,7 @@ class Model:
             if len(seen) < len(ids) and seen == ids[: len(seen)]:  # for each token of a text that may be long
                 continue
             pairs = zip(seen, ids[:-1], strict=False)
-            same = next((place for place, (old, new) in enumerate(pairs) if old != new), None)
+            same = next((position for position, (old, new) in enumerate(pairs) if old != new), None)
             same = max(0, len(ids) - 1) if same is None else same
             self._seen[n] = seen[: self._kept.rewound(n, len(seen), same)]
 

@@ -128,9 +128,9 @@ class _Vocabulary:
         before = _BEFORE if tokenizer.add_space_prefix else ""
         ids = tokenizer.encode(before + text, add_special=False, parse_special=True)
         raw = text.encode()
-        for place in range(min(len(ids), 4)):
-            if b"".join(self.tokens[i] for i in ids[place:]) == raw:
-                return ids[place:]
+        for start in range(min(len(ids), 4)):
+            if b"".join(self.tokens[i] for i in ids[start:]) == raw:
+                return ids[start:]
         return [self._ids[bytes([byte])] for byte in raw if bytes([byte]) in self._ids]
 
 

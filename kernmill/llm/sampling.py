@@ -158,10 +158,10 @@ class Sampler(SamplingOptions):
         if self._is_greedy:
             return int(np.argmax(self._penalized(logits, recent)))
         ids, chances = self.distribution(logits, recent)
-        place = self._drawn(chances)
+        index = self._drawn(chances)
         if self.mirostat:
-            self._mu -= self.mirostat_eta * (-np.log2(chances[place]) - self.mirostat_tau)
-        return int(ids[place])
+            self._mu -= self.mirostat_eta * (-np.log2(chances[index]) - self.mirostat_tau)
+        return int(ids[index])
 
     def _drawn(self, chances: Array) -> int:
         sums = np.cumsum(chances)

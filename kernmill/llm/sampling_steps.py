@@ -48,12 +48,12 @@ class Candidates:
         """Give tokens other scores: value(which of these tokens, their scores)."""
         if self.ids is None:
             which = np.flatnonzero((tokens >= 0) & (tokens < self.scores.size))
-            places = tokens[which]
+            indices = tokens[which]
         else:
-            _, places, which = np.intersect1d(self.ids, tokens, assume_unique=True, return_indices=True)
-        if places.size:
+            _, indices, which = np.intersect1d(self.ids, tokens, assume_unique=True, return_indices=True)
+        if indices.size:
             self.scores = self.scores.astype(np.float64)
-            self.scores[places] = value(which, self.scores[places])
+            self.scores[indices] = value(which, self.scores[indices])
             self.is_sorted = False
 
 
@@ -120,7 +120,7 @@ def repetitions(tokens: Array, breakers: frozenset[int]) -> dict[int, int]:
     No repetition reaches over a breaker. Shapes: tokens (length,).
     """
     back = tokens[::-1]
-    limit = next((place for place, token in enumerate(back.tolist()) if token in breakers), back.size)
+    limit = next((distance for distance, token in enumerate(back.tolist()) if token in breakers), back.size)
     starts = np.flatnonzero(back[1:] == back[0]) + 1 if limit else np.zeros(0, np.int64)
     found: dict[int, int] = {}
     length = 1

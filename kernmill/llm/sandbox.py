@@ -52,9 +52,9 @@ def _joined(*parts: Any) -> str:
     return "".join(texts)
 
 
-def _sliced(value: Any, *places: Any) -> Any:
+def _sliced(value: Any, *bounds: Any) -> Any:
     spend(1)
-    return made(value[slice(*places)])
+    return made(value[slice(*bounds)])
 
 
 def _read(value: Any) -> Any:
@@ -115,8 +115,8 @@ def _limited(tree: Any, nodes: Any, visitor: Any, own: str) -> Any:
             self.generic_visit(node)
             if not isinstance(node.arg, nodes.Slice):
                 return node
-            places = (node.arg.start, node.arg.stop, node.arg.step)
-            return calling("sliced", node, node.node, *(place or nodes.Const(None) for place in places))
+            bounds = (node.arg.start, node.arg.stop, node.arg.step)
+            return calling("sliced", node, node.node, *(bound or nodes.Const(None) for bound in bounds))
 
         def visit_Concat(self, node: Any) -> Any:
             return calling("joined", node, *self.generic_visit(node).nodes)

@@ -609,8 +609,8 @@ class _Merges:
     def making(self, ids: Iterable[int]) -> list[str]:
         """Return the merges that form these tokens, in order."""
         starts = np.append(np.flatnonzero(np.frombuffer(self.together, np.uint8) == 0), len(self.together))
-        places = (i - self.first for i in ids if 0 <= i - self.first < len(starts) - 1)
-        return [str(self.together[starts[place] + 1 : starts[place + 1]], "utf-8") for place in places]
+        indices = (i - self.first for i in ids if 0 <= i - self.first < len(starts) - 1)
+        return [str(self.together[starts[index] + 1 : starts[index + 1]], "utf-8") for index in indices]
 
 
 def _lines(together: bytes) -> list[str]:

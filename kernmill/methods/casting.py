@@ -100,12 +100,12 @@ class Casting(Losses):
             return x if target is None else x.to(target)
         if not isinstance(target, (str, NoneType)):
             return self.cast(target)
-        place = device_name(target)
-        if place == self._device and (len(device_list()) == 1 or self.uop.storage is not None):
+        name = device_name(target)
+        if name == self._device and (len(device_list()) == 1 or self.uop.storage is not None):
             return self
-        get_device(place)  # now, not when it is realized
-        new = self._result(UOp(Ops.COPY, self.dtype, (self.uop,), place))
-        new._device = place
+        get_device(name)  # now, not when it is realized
+        new = self._result(UOp(Ops.COPY, self.dtype, (self.uop,), name))
+        new._device = name
         return new
 
     def contiguous(self) -> Self:

@@ -106,10 +106,10 @@ class Convolution(Matrices):
         if any(isinstance(s, int) and span > s for s, span in zip(x.shape[2:], spans, strict=True)):
             raise ShapeError(f"{shown}: the kernel spans {tuple(spans)}, the padded input {x.shape[2:]}. Pad more.")
         seen = x._windows(kernel, steps, gaps)
-        places = seen.shape[2 : 2 + rank]
-        seen = seen.reshape((x.shape[0], groups, 1, channels // groups, *places, *kernel))
+        sizes_after = seen.shape[2 : 2 + rank]
+        seen = seen.reshape((x.shape[0], groups, 1, channels // groups, *sizes_after, *kernel))
         wide = weight.reshape((1, groups, out // groups, channels // groups, *(1,) * rank, *kernel))
-        result = seen._contract(wide, (3, *range(4 + rank, 4 + 2 * rank))).reshape((x.shape[0], out, *places))
+        result = seen._contract(wide, (3, *range(4 + rank, 4 + 2 * rank))).reshape((x.shape[0], out, *sizes_after))
         return result if bias is None else result.add(_for_channels(bias, out, rank, shown))
 
     conv1d = conv3d = conv2d
@@ -167,7 +167,7 @@ class Convolution(Matrices):
         if has_phases and any(taps > number for taps, number in zip(kernel, phases, strict=True)):
             node = parts._result(node)._stored().uop  # sums are contiguous before they are interleaved
         node = _phases_interleaved(reshape(node, (node.shape[0], groups * node.shape[2], *node.shape[3:])), rank)
-        node = pad(node, [(0, 0), (0, 0), *((0, places) for places in behind)])
+        node = pad(node, [(0, 0), (0, 0), *((0, padding_after) for padding_after in behind)])
         result = parts._result(shrink(node, [*((0, size) for size in node.shape[:2]), *bounds])).cast(dtype)
         shown = f"conv_transpose: {show_shape(self.uop.shape)} with weight {show_shape(weight.uop.shape)}"
         out = groups * weight.shape[1]
@@ -282,10 +282,10 @@ class Convolution(Matrices):
         longest = even + (0 if not rest else 1 if rest == math.gcd(size, count) else 2)
         number = self.arange(count)
         first, end = _share(number, size, count), _share(number.add(1).neg(), size, count).neg()  # rounded up
-        places = first.unsqueeze(1).add(self.arange(longest))
+        indices = first.unsqueeze(1).add(self.arange(longest))
         before, after = self.node_shape[:axis], self.node_shape[axis + 1 :]
-        blocks = self.index_select(axis, places.minimum(size - 1).flatten()).reshape((*before, count, longest, *after))
-        is_rest = places.ge(end.unsqueeze(1)).reshape((count, longest, *(1,) * len(after)))
+        blocks = self.index_select(axis, indices.minimum(size - 1).flatten()).reshape((*before, count, longest, *after))
+        is_rest = indices.ge(end.unsqueeze(1)).reshape((count, longest, *(1,) * len(after)))
         lengths = end.sub(first).reshape((count, *(1,) * len(after)))
         return blocks.masked_fill(is_rest, 0).sum(axis + 1).div(lengths)
 
@@ -341,14 +341,14 @@ class Convolution(Matrices):
                 "Interpolate a slice of the tensor, or use mode='nearest'."
             )
         if align_corners:
-            places = np.arange(after) * ((before - 1) / max(1, after - 1))
+            positions = np.arange(after) * ((before - 1) / max(1, after - 1))
         else:
-            places = np.maximum((np.arange(after) + 0.5) * step - 0.5, 0)
-        first = np.minimum(places.astype(np.int64), before - 1)
+            positions = np.maximum((np.arange(after) + 0.5) * step - 0.5, 0)
+        first = np.minimum(positions.astype(np.int64), before - 1)
         second = np.minimum(first + 1, before - 1)
         x = self._floating()
         kind = np.float64 if x.dtype.name == "float64" else np.float32
-        share = self._upload((places - first).astype(kind), None, self._device).cast(x.dtype)
+        share = self._upload((positions - first).astype(kind), None, self._device).cast(x.dtype)
         low, high = x.index_select(axis, first), x.index_select(axis, second)  # type: ignore[arg-type]
         return low.lerp(high, share.reshape([after if a == axis else 1 for a in range(self.ndim)]))
 
@@ -363,13 +363,13 @@ def factors_of(given: float | Sequence[float] | None, count: int) -> tuple[float
     return factors
 
 
-def _nearest(place: C, before: int, after: int, factor: float) -> C:
+def _nearest(position: C, before: int, after: int, factor: float) -> C:
     """Return the source index of each position; with a factor it is rounded like PyTorch's."""
     if not factor or after in (before, 2 * before):
-        return _share(place, before, after)
+        return _share(position, before, after)
     import numpy as np
 
-    number: Any = place
+    number: Any = position
     return number.float().mul(float(np.float32(1 / factor))).long().clamp(0, before - 1)  # type: ignore[no-any-return]
 
 

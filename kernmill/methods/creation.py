@@ -68,9 +68,9 @@ class Creation(Lazy):
     @classmethod
     def _upload(cls, array: Array, dtype: DType | None, device: str | None, *, borrow: bool = False) -> Self:
         array, dtype = host_values(array, dtype)
-        place = device_name(device)
-        node = upload(array.reshape(-1), dtype, place, borrow=borrow)
-        return cls._make(reshape(node, array.shape), place)
+        name = device_name(device)
+        node = upload(array.reshape(-1), dtype, name, borrow=borrow)
+        return cls._make(reshape(node, array.shape), name)
 
     @classmethod
     def from_numpy(cls, array: Array, device: str | None = None) -> Self:
@@ -104,8 +104,8 @@ class Creation(Lazy):
                 f"from_dlpack: NumPy cannot import this memory: {error} Give host memory with bools, ints or floats."
             ) from None
         dtype = dtypes.bfloat16 if given.is_bfloat16 else as_dtype(array.dtype)
-        place, values = device_name(device), np.ascontiguousarray(array).reshape(-1)
-        made = cls._make(reshape(upload(values, dtype, place, borrow=not copy), array.shape), place)
+        name, values = device_name(device), np.ascontiguousarray(array).reshape(-1)
+        made = cls._make(reshape(upload(values, dtype, name, borrow=not copy), array.shape), name)
         memory = next(iter(made.uop.toposort())).storage
         if copy is False and array.size and memory.address != array.ctypes.data:
             raise ShapeError(
@@ -204,8 +204,8 @@ class Creation(Lazy):
         else:
             length = max(0, int(length))
         ends = (start, start + step * (length - 1)) if isinstance(length, SymbolicSize) or length else (0,)
-        for place in ends:
-            for bound in place.bounds if isinstance(place, SymbolicSize) else (place,):
+        for size in ends:
+            for bound in size.bounds if isinstance(size, SymbolicSize) else (size,):
                 checked_const(dtype, bound, dtype)
         node = iota(as_node(length))
         work = promote(dtype, dtypes.float32) if dtype.is_float else node.dtype
@@ -233,10 +233,10 @@ class Creation(Lazy):
         if steps < 0:
             raise ShapeError(f"linspace: {steps} steps: must be 0 or more.")
         work = promote(as_dtype(dtype), dtypes.float32)
-        place = iota(steps)
-        node = place.cast(work) * ((stop - start) / max(1, steps - bool(endpoint))) + float(start)
+        index = iota(steps)
+        node = index.cast(work) * ((stop - start) / max(1, steps - bool(endpoint))) + float(start)
         if endpoint:
-            node = place.eq(steps - 1).where(float(stop if steps > 1 else start), node)
+            node = index.eq(steps - 1).where(float(stop if steps > 1 else start), node)
         return cls._new(node.cast(as_dtype(dtype)), device, requires_grad)
 
     @classmethod
@@ -286,9 +286,9 @@ class Creation(Lazy):
         num_classes = as_node(num_classes)
         if num_classes < 1:
             raise IndexRangeError(f"one_hot: {num_classes} classes. Give at least 1.")
-        places = self._make(iota(num_classes))
+        indices = self._make(iota(num_classes))
         classes = self._classes("one_hot", num_classes)
-        return self._result(reshape(classes.uop, (*self.uop.shape, 1)))._binary(Ops.EQ, places).cast(dtypes.int64)
+        return self._result(reshape(classes.uop, (*self.uop.shape, 1)))._binary(Ops.EQ, indices).cast(dtypes.int64)
 
     def _classes(self, call: str, count: Size, axis: int | None = None) -> Self:
         """This int tensor in int64; an entry outside 0..count-1 fails when realized, a constant at once."""
@@ -376,9 +376,9 @@ def recode(capsule: Any, old: int, new: int) -> bool:
     api.PyCapsule_GetPointer.restype = ctypes.c_void_p
     for name, start in ((b"dltensor", 0), (b"dltensor_versioned", 16 + 2 * pointer)):
         if api.PyCapsule_IsValid(ctypes.py_object(capsule), name):
-            place = api.PyCapsule_GetPointer(ctypes.py_object(capsule), name)
+            address = api.PyCapsule_GetPointer(ctypes.py_object(capsule), name)
             # behind data, device and the number of axes
-            kind = ctypes.c_uint8.from_address(place + start + pointer + 12)
+            kind = ctypes.c_uint8.from_address(address + start + pointer + 12)
             if kind.value == old:
                 kind.value = new
                 return True

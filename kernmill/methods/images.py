@@ -120,20 +120,20 @@ class Images(Statistics):
         sizes = self.node_shape[2:]
         if not math.prod(sizes):
             raise ShapeError(f"grid_sample: shape {show_shape(self.shape)}: images must not be empty.")
-        places = []
+        positions = []
         for axis, size in enumerate(sizes):
             g = grid._last_entry(rank - 1 - axis)
-            place = g.add(1).mul((size - 1) / 2) if align_corners else g.add(1).mul(size).sub(1).mul(0.5)
-            places.append(_kept_inside(place, size, padding_mode, align_corners))
+            position = g.add(1).mul((size - 1) / 2) if align_corners else g.add(1).mul(size).sub(1).mul(0.5)
+            positions.append(_kept_inside(position, size, padding_mode, align_corners))
         if mode == "nearest":
-            return self._at_points([p.detach().round() for p in places], None)
-        low = [p.detach().floor() for p in places]
+            return self._at_points([p.detach().round() for p in positions], None)
+        low = [p.detach().floor() for p in positions]
         total: Self | None = None
         for corner in itertools.product((0, 1), repeat=rank):
             at = [p.add(c) for p, c in zip(low, corner, strict=True)]
             share = None
-            for place, base, c in zip(places, low, corner, strict=True):
-                part = place.sub(base) if c else place.sub(base).sub(1, reverse=True)
+            for position, base, c in zip(positions, low, corner, strict=True):
+                part = position.sub(base) if c else position.sub(base).sub(1, reverse=True)
                 share = part if share is None else share.mul(part)
             found = self._at_points(at, share)
             total = found if total is None else total.add(found)
@@ -143,14 +143,14 @@ class Images(Statistics):
     def _last_entry(self, number: int) -> Self:
         return self.shrink([*[None] * (self.ndim - 1), (number, number + 1)]).squeeze(-1)
 
-    def _at_points(self, places: Sequence[Self], share: Self | None) -> Self:
+    def _at_points(self, positions: Sequence[Self], share: Self | None) -> Self:
         """The entries at integer positions, by a share; 0 outside."""
         n, channels, *sizes = self.node_shape
         inside, flat = None, None
-        for place, size in zip(places, sizes, strict=True):
-            fits = place.ge(0).logical_and(place.le(size - 1))
+        for position, size in zip(positions, sizes, strict=True):
+            fits = position.ge(0).logical_and(position.le(size - 1))
             inside = fits if inside is None else inside.logical_and(fits)
-            index = choose(fits, place, place._filled(0)).cast("int64")
+            index = choose(fits, position, position._filled(0)).cast("int64")
             flat = index if flat is None else flat.mul(size).add(index)
         assert flat is not None
         assert inside is not None
@@ -203,19 +203,19 @@ def _factor(given: int, call: str) -> int:
 
 
 # --- positions -------------------------------------------------------------------------------------------------------
-def _kept_inside(place: Any, size: int, mode: str, align_corners: bool) -> Any:
+def _kept_inside(position: Any, size: int, mode: str, align_corners: bool) -> Any:
     if mode == "zeros":
-        return place
+        return position
     if mode == "reflection":
         low, span = (0.0, size - 1) if align_corners else (-0.5, size)
         if not span:
-            return place.mul(0)
-        apart = place.sub(low).abs()
+            return position.mul(0)
+        apart = position.sub(low).abs()
         turns = apart.detach().div(span).floor()
         rest = apart.sub(turns.mul(span))
         is_odd = turns.sub(turns.mul(0.5).floor().mul(2)).ne(0)
-        place = choose(is_odd, rest.sub(span, reverse=True), rest).add(low)
-    return place.clamp(0, size - 1)
+        position = choose(is_odd, rest.sub(span, reverse=True), rest).add(low)
+    return position.clamp(0, size - 1)
 
 
 # --- filters ---------------------------------------------------------------------------------------------------------
@@ -240,9 +240,9 @@ def _taps(mode: str, before: int, after: int, step: float, options: tuple[bool, 
         index, inside = _window(low, high, before)
         weight = filter_(((low[:, None] + np.arange(index.shape[1])) - center[:, None] + 0.5) / wide) * inside
         return index, weight / weight.sum(1, keepdims=True)
-    place = number * step if align_corners else (number + 0.5) * step - 0.5
-    at = np.floor(place).astype(np.int64)[:, None] + np.arange(1 - int(support), int(support) + 1)
-    return np.clip(at, 0, before - 1), filter_(at - place[:, None])
+    position = number * step if align_corners else (number + 0.5) * step - 0.5
+    at = np.floor(position).astype(np.int64)[:, None] + np.arange(1 - int(support), int(support) + 1)
+    return np.clip(at, 0, before - 1), filter_(at - position[:, None])
 
 
 def _window(low: Any, high: Any, size: int) -> Taps:

@@ -125,9 +125,9 @@ class Indexing(Sortable):
             raise IndexRangeError(
                 f"t[..]: {taken} indices for shape {show_shape(self.uop.shape)}. Give at most {self.ndim}."
             )
-        place = next((n for n, i in enumerate(given) if i is Ellipsis), len(given))
+        ellipsis_at = next((n for n, i in enumerate(given) if i is Ellipsis), len(given))
         fill = [slice(None)] * (self.ndim - taken)
-        items = [*given[:place], *fill, *given[place + (1 if ellipses else 0) :]]
+        items = [*given[:ellipsis_at], *fill, *given[ellipsis_at + (1 if ellipses else 0) :]]
         region: list[tuple[Size, Size, int]] = []
         kept: list[int] = []
         for item in items:
@@ -154,7 +154,7 @@ class Indexing(Sortable):
         """Int axes dropped, new axes put in, advanced items applied."""
         shape: list[Size] = []
         advanced: list[tuple[int, Any]] = []  # axis of the arranged tensor, index
-        places: list[int] = []  # indices in the list of items that are advanced or an int
+        chosen: list[int] = []  # indices in the list of items that are advanced or an int
         axis = 0
         for n, item in enumerate(items):
             if item is None:
@@ -163,17 +163,17 @@ class Indexing(Sortable):
             if isinstance(item, slice):
                 shape.append(self.uop.shape[axis])
             elif _is_int(item):
-                places.append(n)
+                chosen.append(n)
             else:
-                places.append(n)
+                chosen.append(n)
                 advanced.append((len(shape), item))
                 shape.append(self.uop.shape[axis])
             axis += 1
         result = self._result(reshape(self.uop, shape))
         if not advanced:
             return result
-        apart = any(b - a > 1 for a, b in itertools.pairwise(places))
-        front = 0 if apart else sum(1 for i in items[: places[0]] if not _is_int(i))
+        apart = any(b - a > 1 for a, b in itertools.pairwise(chosen))
+        front = 0 if apart else sum(1 for i in items[: chosen[0]] if not _is_int(i))
         return result._advanced([a for a, _ in advanced], [i for _, i in advanced], front)
 
     def _advanced(self, axes: list[int], items: list[Any], front: int, call: str = "t[..]") -> Self:
@@ -323,8 +323,8 @@ class Indexing(Sortable):
         are_rows = len(items) == self.ndim and all(a in kept or i == slice(None) for a, i in enumerate(items))
         if are_rows:
             return self._write_rows(kept, [items[axis] for axis in kept], value)
-        places = self._make(reshape(iota(numel(self.uop.shape)), self.uop.shape))
-        target = places._region(region)._arranged(items)
+        flat_indices = self._make(reshape(iota(numel(self.uop.shape)), self.uop.shape))
+        target = flat_indices._region(region)._arranged(items)
         wide = value._result(expand_value(value.uop, target.uop.shape)).flatten()
         written = self.flatten().unsqueeze(-1)._replaced(target.flatten(), wide.unsqueeze(-1))
         self._become(written.reshape(self.node_shape))
@@ -368,8 +368,8 @@ class Indexing(Sortable):
             return self.reshape((1,)).gather(0, index.reshape((1,))).reshape(())
         shape = index.uop.shape
         x = self.shrink([None if a == axis else (0, s) for a, s in enumerate(shape)])  # type: ignore[misc]
-        places = self._index(index, axis, self.uop.shape[axis], "gather")
-        rows = looked_up(x._as_rows(axis).unsqueeze(-1), places._as_rows(axis))
+        positions = self._index(index, axis, self.uop.shape[axis], "gather")
+        rows = looked_up(x._as_rows(axis).unsqueeze(-1), positions._as_rows(axis))
         return rows.squeeze(-1)._from_rows(axis, shape)
 
     def _check_axes(self, call: str, axis: int, index: Self) -> None:
@@ -436,9 +436,9 @@ class Indexing(Sortable):
                                 shrink(source.uop, [(0, s) for s in index.uop.shape]))  # fmt: skip
         if reduce not in (None, "add", "multiply"):
             return self._combined(axis, index, source, reduce)
-        places = self._index(index, axis, self.uop.shape[axis], "scatter")
+        positions = self._index(index, axis, self.uop.shape[axis], "scatter")
         shape, size = index.uop.shape, self.node_shape[axis]
-        rows, named = source._as_rows(axis).unsqueeze(-1), places._as_rows(axis)
+        rows, named = source._as_rows(axis).unsqueeze(-1), positions._as_rows(axis)
         if reduce in ("add", "multiply"):
             op, unit = (Ops.ADD, 0) if reduce == "add" else (Ops.MUL, 1)
             total = added(rows, named, size, op).squeeze(-1)._from_rows(axis, shape)
@@ -476,18 +476,18 @@ class Indexing(Sortable):
             )
         if not self.ndim:
             return self.reshape((1,)).index_add(0, index, value.reshape((-1,)), alpha=alpha).reshape(())
-        places = self._index(index, axis, self.uop.shape[axis], "index_add")
+        positions = self._index(index, axis, self.uop.shape[axis], "index_add")
         rows = self._own(value).movedim(axis, 0)
         others = [s for a, s in enumerate(self.node_shape) if a != axis]
-        if places.ndim != 1 or rows.uop.shape != (*places.uop.shape, *others):
+        if positions.ndim != 1 or rows.uop.shape != (*positions.uop.shape, *others):
             raise ShapeError(
                 f"index_add: values of shape {show_shape(value.uop.shape)} and an index of shape "
-                f"{show_shape(places.uop.shape)} for axis {axis} of shape {show_shape(self.uop.shape)}. The index "
+                f"{show_shape(positions.uop.shape)} for axis {axis} of shape {show_shape(self.uop.shape)}. The index "
                 "must be a vector, and the values must have its size on that axis and the tensor's sizes on the "
                 "others."
             )
         flat = rows._result(reshape(rows.uop, (1, rows.node_shape[0], numel(tuple(others)))))
-        total = added(flat, places.unsqueeze(0), self.node_shape[axis])
+        total = added(flat, positions.unsqueeze(0), self.node_shape[axis])
         return self.add(total.reshape((self.node_shape[axis], *others)).movedim(0, axis).mul(alpha).cast(self.dtype))
 
     def bincount(self, weights: Self | None = None, minlength: int = 0) -> Self:
@@ -619,10 +619,10 @@ def _symbolic_slice(item: slice, size: Size, step: int) -> tuple[Size, Size, int
     return start, stop, step
 
 
-def _from_end(place: Size, size: Size) -> Size:
+def _from_end(index: Size, size: Size) -> Size:
     """Count an index from the end if it is negative for all values of its variables."""
-    greatest = place if isinstance(place, int) else place.bounds[1]
-    return size + place if greatest < 0 else place
+    greatest = index if isinstance(index, int) else index.bounds[1]
+    return size + index if greatest < 0 else index
 
 
 def _length(part: tuple[Size, Size, int]) -> Size:

@@ -141,8 +141,8 @@ class Losses(Attention):
     def _hit(self, classes: Self, axis: int, call: str) -> Self:
         """Return True at the index of each class along the axis; an invalid class fails when realized."""
         size = self.node_shape[axis]
-        places = self._positions(axis).reshape([size if a == axis else 1 for a in range(self.ndim)])
-        return classes._classes(call, self.uop.shape[axis], axis).unsqueeze(axis).eq(places)
+        positions = self._positions(axis).reshape([size if a == axis else 1 for a in range(self.ndim)])
+        return classes._classes(call, self.uop.shape[axis], axis).unsqueeze(axis).eq(positions)
 
     def sparse_categorical_crossentropy(
         self, target: Self, ignore_index: int = -1, label_smoothing: float = 0.0, reduction: str = "mean"

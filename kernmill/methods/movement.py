@@ -160,13 +160,13 @@ class Movement(Arithmetic):
 
     def movedim(self, source: int | Sequence[int], destination: int | Sequence[int]) -> Self:
         """Move axes to new positions; the others keep their order."""
-        sources, places = self._axes(source, "movedim"), self._axes(destination, "movedim")
-        if len(sources) != len(places):
+        sources, targets = self._axes(source, "movedim"), self._axes(destination, "movedim")
+        if len(sources) != len(targets):
             raise ShapeError(
-                f"movedim: {len(sources)} axes to {len(places)} destinations. Give one destination for each axis."
+                f"movedim: {len(sources)} axes to {len(targets)} destinations. Give one destination for each axis."
             )
         rest = iter([a for a in range(self.ndim) if a not in sources])
-        table = dict(zip(places, sources, strict=True))
+        table = dict(zip(targets, sources, strict=True))
         return self.permute([table[i] if i in table else next(rest) for i in range(self.ndim)])
 
     def squeeze(self, axis: Axes = None) -> Self:
@@ -398,15 +398,15 @@ def join_pieces(pieces: Sequence[M], axis: int) -> M:
     rank = pieces[0].ndim
     whole: M | None = None
     empty: list[M] = []
-    place = 0
+    offset = 0
     for piece in pieces:
         size = piece.node_shape[axis]
         if isinstance(size, int) and not size:
             empty.append(piece)
         else:
-            padded = piece.pad([(place, total - place - size) if a == axis else (0, 0) for a in range(rank)])
-            whole = padded if whole is None else choose(from_place(padded, axis, place), padded, whole)
-        place = place + size
+            padded = piece.pad([(offset, total - offset - size) if a == axis else (0, 0) for a in range(rank)])
+            whole = padded if whole is None else choose(from_offset(padded, axis, offset), padded, whole)
+        offset = offset + size
     if whole is None:
         return pieces[0]._own_box()
     return functools.reduce(with_empty, empty, whole)
@@ -420,11 +420,11 @@ def with_empty(x: M, empty: M) -> M:
     return x._result(elementwise(Ops.SUB, x.uop, reshape_node(nothing, ())), empty)  # -0.0 - 0.0 is -0.0
 
 
-def from_place(like: M, axis: int, place: int) -> M:
+def from_offset(like: M, axis: int, offset: int) -> M:
     """Return True on an axis from an index on; size 1 on the other axes."""
     size = like.node_shape[axis]
     positions = reshape_node(iota(size), [size if a == axis else 1 for a in range(like.ndim)])
-    return like._make(positions)._binary(Ops.LT, place).logical_not()
+    return like._make(positions)._binary(Ops.LT, offset).logical_not()
 
 
 class Joining(Movement):

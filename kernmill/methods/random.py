@@ -82,8 +82,8 @@ class _Generator:
         """Return two uint32 words for each element of a shape; counts as one call."""
         count = prod(shape)
         seed, call = (shrink(self.state.uop, [(i, i + 1)]) for i in (0, 1))
-        place = iota(count)
-        low, high = place.cast(dtypes.uint32), (place >> 32).cast(dtypes.uint32)
+        index = iota(count)
+        low, high = index.cast(dtypes.uint32), (index >> 32).cast(dtypes.uint32)
         if self.pending:  # as data: layers that are equal share their kernels
             import numpy as np
 
@@ -156,19 +156,19 @@ class Random(Convolution, Searching):
         sizes = flat_sizes(shape)
         if any(isinstance(s, UOp) or s < 0 for s in sizes):
             raise ShapeError(f"random tensor of shape {show_shape(sizes)}: sizes must be integers >= 0, none symbolic.")
-        place = device_name(device)
+        name = device_name(device)
         with _lock:
-            x, y = cls._generator(place).words(sizes)
-            return cls._make(x, place), cls._make(y, place)
+            x, y = cls._generator(name).words(sizes)
+            return cls._make(x, name), cls._make(y, name)
 
     @classmethod
-    def _generator(cls, place: str) -> _Generator:
-        if place not in _generators:
+    def _generator(cls, name: str) -> _Generator:
+        if name not in _generators:
             import numpy as np
 
-            node = upload(np.array([_seed_now() & _WORD, 0], np.uint32), dtypes.uint32, place)
-            _generators[place] = _Generator(cls._make(node, place))
-        return _generators[place]
+            node = upload(np.array([_seed_now() & _WORD, 0], np.uint32), dtypes.uint32, name)
+            _generators[name] = _Generator(cls._make(node, name))
+        return _generators[name]
 
     @classmethod
     def random_state(cls, *, device: str | None = None) -> Self:
@@ -183,10 +183,10 @@ class Random(Convolution, Searching):
         global _seed
         import numpy as np
 
-        place = device_name(device)
+        name = device_name(device)
         with _lock:
-            own = cls._generator(place).advance()
-            own._put(assign(own.uop, upload(np.array(words, np.uint32), dtypes.uint32, place)))
+            own = cls._generator(name).advance()
+            own._put(assign(own.uop, upload(np.array(words, np.uint32), dtypes.uint32, name)))
             _seed = words[0]
 
     @classmethod
@@ -439,14 +439,14 @@ class Random(Convolution, Searching):
         sums = choose(self.reshape(sums.node_shape).gt(0), sums, sums._filled(0)).cummax(-1).values._stored()
         total = sums.shrink([None, (classes - 1, classes)])
         drawn = self.rand(*lead, count, dtype=self.dtype, device=self._device).reshape((prod(lead), count)).mul(total)
-        place = self._make(iota(1)).expand((prod(lead), count))
+        index = self._make(iota(1)).expand((prod(lead), count))
         step = 1 << classes.bit_length() - 1
-        while step:  # `place` classes have prefix sums up to the draw, and that is less than `total`
-            last = place.add(step - 1)
+        while step:  # `index` classes have prefix sums up to the draw, and that is less than `total`
+            last = index.add(step - 1)
             seen = looked_up(sums, last.minimum(classes - 1))
             is_below = seen.le(drawn).logical_and(seen.lt(total)).logical_and(last.lt(classes))
-            place, step = choose(is_below, place.add(step), place), step >> 1
-        return place.reshape((*lead, count))
+            index, step = choose(is_below, index.add(step), index), step >> 1
+        return index.reshape((*lead, count))
 
     def _float_wide(self) -> Self:
         """Half types and ints as float32."""

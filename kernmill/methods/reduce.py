@@ -120,16 +120,16 @@ class Reduce(Activations, Joining):
     def argmax(self, axis: int | None = None, keepdim: bool = False) -> Self:
         """Return the index of the first largest value, int64; nan counts as the largest. No axis: in the flat
         tensor."""
-        return self._place(Ops.MAX, axis, keepdim, "argmax")
+        return self._index_of_first(Ops.MAX, axis, keepdim, "argmax")
 
     def argmin(self, axis: int | None = None, keepdim: bool = False) -> Self:
         """Return the index of the first smallest value, int64; nan counts as the smallest. No axis: in the flat
         tensor."""
-        return self._place(Ops.MIN, axis, keepdim, "argmin")
+        return self._index_of_first(Ops.MIN, axis, keepdim, "argmin")
 
-    def _place(self, op: Op, axis: int | None, keepdim: bool, call: str) -> Self:
+    def _index_of_first(self, op: Op, axis: int | None, keepdim: bool, call: str) -> Self:
         if axis is None:
-            flat = self.flatten()._place(op, 0, True, call)
+            flat = self.flatten()._index_of_first(op, 0, True, call)
             return flat.reshape((1,) * self.ndim if keepdim else ())
         self._nonempty(axis, call)
         axis = self._axis(axis, call)
@@ -156,8 +156,8 @@ class Reduce(Activations, Joining):
             found = found.logical_or(self.isnan())
         size = self.node_shape[axis]
         narrow = dtypes.int32 if isinstance(size, int) and size < 2**31 else dtypes.int64  # as many lanes as float32
-        places = self._make(reshape(iota(size, narrow), [size if a == axis else 1 for a in range(self.ndim)]))
-        first = choose(found, places, places._tensor(size).cast(narrow))._reduce(Ops.MIN, axis, True, call)
+        indices = self._make(reshape(iota(size, narrow), [size if a == axis else 1 for a in range(self.ndim)]))
+        first = choose(found, indices, indices._tensor(size).cast(narrow))._reduce(Ops.MIN, axis, True, call)
         return first.cast(dtypes.int64)
 
     # --- moments

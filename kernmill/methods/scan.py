@@ -107,8 +107,8 @@ class Scan(Indexing):
         """
         size = self.node_shape[-1]
         shape = (*self.node_shape, size)
-        place = self._make(iota(size, dtypes.int32 if isinstance(size, int) else dtypes.int64))
-        return place.expand(shape).le(place.unsqueeze(-1).expand(shape))
+        index = self._make(iota(size, dtypes.int32 if isinstance(size, int) else dtypes.int64))
+        return index.expand(shape).le(index.unsqueeze(-1).expand(shape))
 
     def _scan_along(self, kind: _Kind, axis: int, dtype: DType) -> Self:
         """Scan by blocks: reduce them, scan these results, and combine both for every element."""
@@ -143,10 +143,10 @@ class Scan(Indexing):
         """Return the indices of the first `count` elements in sorted order."""
         axis = self._axis(axis, call)
         x = self.detach().movedim(axis, -1) if self.ndim else self.detach().reshape(1)
-        order = x._sorted_places(descending, count)
+        order = x._sorted_indices(descending, count)
         return order.movedim(-1, axis) if self.ndim else order.reshape(())
 
-    def _sorted_places(self, descending: bool, count: int | None) -> Self:
+    def _sorted_indices(self, descending: bool, count: int | None) -> Self:
         ordered = self._ordered()
         if descending:
             ordered = ordered.bitwise_not()
@@ -194,11 +194,13 @@ class Scan(Indexing):
         values, size = self._floating().sort(axis)[0], self.node_shape[axis]
         if not size:
             raise ShapeError("quantile: the quantile of an empty axis is undefined. Check the size first.")
-        place = q * (size - 1)
+        position = q * (size - 1)
         low, high, last = (
-            values.index_select(axis, [i]).squeeze(axis) for i in (int(place), math.ceil(place), size - 1)
+            values.index_select(axis, [i]).squeeze(axis) for i in (int(position), math.ceil(position), size - 1)
         )
-        between = low if place == int(place) else low.lerp(high, place - int(place))  # inf - inf would be nan
+        between = (
+            low if position == int(position) else low.lerp(high, position - int(position))
+        )  # inf - inf would be nan
         return choose(last.isnan(), last, between)
 
     def histc(self, bins: int = 100, min: float = 0.0, max: float = 0.0) -> Self:
@@ -218,8 +220,8 @@ class Scan(Indexing):
             is_one = low.eq(high)
             low, high = choose(is_one, low.sub(1), low), choose(is_one, high.add(1), high)
         is_inside = x.ge(low).logical_and(x.le(high))
-        place = choose(is_inside, x, low).sub(low).mul(bins).div(high.sub(low)).floor().clamp(0, bins - 1)
-        counts = choose(is_inside, place, place._filled(bins)).cast(dtypes.int64).bincount(minlength=bins + 1)
+        bin_of = choose(is_inside, x, low).sub(low).mul(bins).div(high.sub(low)).floor().clamp(0, bins - 1)
+        counts = choose(is_inside, bin_of, bin_of._filled(bins)).cast(dtypes.int64).bincount(minlength=bins + 1)
         return counts.shrink([(0, bins)])
 
     def median(self, axis: int | None = None) -> Self:

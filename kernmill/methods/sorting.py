@@ -38,9 +38,9 @@ class Sortable(Reduce, Creation):
             keys = self.pad(padding, value=(1 << 31) - 1)._numbered()._merged(count or size)
         wanted = size if count is None else count
         kept = keys._first(wanted) if isinstance(wanted, int) else keys
-        places = kept.bitwise_and(0xFFFFFFFF)
+        indices = kept.bitwise_and(0xFFFFFFFF)
         # known to be in range: not checked again
-        return places.minimum(size - 1) if isinstance(size, int) and size else places
+        return indices.minimum(size - 1) if isinstance(size, int) and size else indices
 
     def _numbered(self) -> Self:
         """Combine each value with its index below it: keys that are all different."""
@@ -51,10 +51,10 @@ class Sortable(Reduce, Creation):
 
     def _ranked(self) -> Self:
         """Sort distinct keys: the index of a key is the number of smaller ones."""
-        place = self._make(iota(self.uop.shape[-1]))
+        index = self._make(iota(self.uop.shape[-1]))
         rank = self.unsqueeze(-2).lt(self.unsqueeze(-1)).sum(-1)
         own = self.unsqueeze(-2)
-        return choose(rank.unsqueeze(-2).eq(place.unsqueeze(-1)), own, own._filled(0)).sum(-1)
+        return choose(rank.unsqueeze(-2).eq(index.unsqueeze(-1)), own, own._filled(0)).sum(-1)
 
     def _merged(self, count: int) -> Self:
         """Return the first of these keys in order, at least `count`; their number is a power of two.
@@ -103,6 +103,6 @@ class Sortable(Reduce, Creation):
         Its nodes are made directly, without a method call for each: there is one exchange for each bit of each merge.
         """
         node, axes = self.uop, range(self.ndim)
-        place = expand(reshape(iota(2), [2 if axis == bit else 1 for axis in axes]), node.shape)
+        side = expand(reshape(iota(2), [2 if axis == bit else 1 for axis in axes]), node.shape)
         other = strided(node, [-1 if axis in mirrored else 1 for axis in axes])
-        return self._result((place < 1).where(node.alu(Ops.MIN, other), node.alu(Ops.MAX, other)))
+        return self._result((side < 1).where(node.alu(Ops.MIN, other), node.alu(Ops.MAX, other)))

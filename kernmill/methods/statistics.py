@@ -41,8 +41,8 @@ class Statistics(Special):
         x = self.detach().flatten()
         count = x.node_shape[0]
         if not count:
-            places = self.zeros(0, dtype=dtypes.int64, device=self._device)
-            empty = [places, self.zeros(*self.node_shape, dtype=dtypes.int64), places]
+            first = self.zeros(0, dtype=dtypes.int64, device=self._device)
+            empty = [first, self.zeros(*self.node_shape, dtype=dtypes.int64), first]
             chosen = [t for t, f in zip(empty, (return_index, return_inverse, return_counts), strict=True) if f]
             return (x, *chosen) if chosen else x
         order = x.argsort(0)
@@ -58,10 +58,10 @@ class Statistics(Special):
         if size < 1:
             raise ShapeError(f"unique: size={size} of {count} elements: must be 1 or more.")
         starts = number.searchsorted(self._make(self.arange(size + 1).uop))
-        places = starts.shrink([(0, size)]).minimum(number.searchsorted(number.shrink([(count - 1, count)])))
-        results = [values[places]]
+        first = starts.shrink([(0, size)]).minimum(number.searchsorted(number.shrink([(count - 1, count)])))
+        results = [values[first]]
         if return_index:
-            results.append(order[places])
+            results.append(order[first])
         if return_inverse:
             results.append(number._filled(0).scatter(0, order, number).minimum(size - 1).reshape(self.node_shape))
         if return_counts:
@@ -131,8 +131,8 @@ class Statistics(Special):
             low, high = (self._make(self._tensor(float(v)).uop) for v in ends or (0.0, 1.0))
         is_one = low.eq(high)
         low, high = choose(is_one, low.sub(0.5), low), choose(is_one, high.add(0.5), high)
-        place = self._make(self.arange(bins + 1, dtype=self.dtype).uop)
-        return choose(place.eq(bins), high, low.add(place.mul(high.sub(low).div(bins))))
+        number = self._make(self.arange(bins + 1, dtype=self.dtype).uop)
+        return choose(number.eq(bins), high, low.add(number.mul(high.sub(low).div(bins))))
 
     # --- covariance
     def cov(self, *, correction: int = 1) -> Self:

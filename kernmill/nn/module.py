@@ -15,7 +15,7 @@ from ..tensor import Tensor
 
 __all__ = ["Module", "give_values", "pending_updates"]
 
-_places: weakref.WeakKeyDictionary[Module, tuple[weakref.ref[Any], str]] = weakref.WeakKeyDictionary()
+_owners: weakref.WeakKeyDictionary[Module, tuple[weakref.ref[Any], str]] = weakref.WeakKeyDictionary()
 _updated: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
 
 
@@ -150,12 +150,12 @@ def _layer_suffix(layer: Module, outer: Any, suffix: str) -> str:
     if outer is None:
         return f" in {type(layer).__name__}"
     try:
-        known = _places.get(layer)
+        known = _owners.get(layer)
     except TypeError:  # its class has equality and no hash
         return suffix
     if known is None or known[0]() is not outer:
         name = next((name for name, found in _walk(outer, "", set()) if found is layer), "")
-        known = _places[layer] = weakref.ref(outer), name
+        known = _owners[layer] = weakref.ref(outer), name
     return f"{suffix}.{known[1]}" if known[1] else suffix
 
 

@@ -311,16 +311,16 @@ def _dense(sparse: Any, context: _Context) -> Value:
     import numpy as np
 
     values = numpy_helper.to_array(sparse.values)
-    places = numpy_helper.to_array(sparse.indices)
+    indices = numpy_helper.to_array(sparse.indices)
     dims = tuple(sparse.dims)
     if math.prod(dims) > 1 << 28 or any(d < 0 for d in dims):
         raise context.fault(f"a sparse constant of shape {dims} is too large to be stored with its zeros.")
     full = np.zeros(dims, values.dtype)
     try:
-        if places.ndim == 1:
-            full.reshape(-1)[places] = values
+        if indices.ndim == 1:
+            full.reshape(-1)[indices] = values
         else:
-            full[tuple(places.T)] = values
+            full[tuple(indices.T)] = values
     except IndexError:
         raise context.fault(f"a sparse constant has indices outside its shape {dims}.") from None
     return Known(full)

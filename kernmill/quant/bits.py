@@ -20,8 +20,8 @@ def words(x: Tensor, dtype: DType) -> Tensor:
     """Little-endian uint16 or uint32 numbers: [.., n * size] bytes to [.., n]."""
     parts = x.unflatten(-1, (x.shape[-1] // dtype.size_bytes, dtype.size_bytes)).cast(dtype)
     result = parts[..., 0]
-    for place in range(1, dtype.size_bytes):
-        result = result | parts[..., place] << 8 * place
+    for number in range(1, dtype.size_bytes):
+        result = result | parts[..., number] << 8 * number
     return result
 
 

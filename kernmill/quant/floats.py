@@ -141,9 +141,9 @@ class FloatMatrix:
 
 def prefers_interleaved_rows(dtype: DType | None, device: str | None = None) -> bool:
     """True if a device reads matrices of a dtype faster interleaved: CPUs without a matrix unit for halves."""
-    place = device_name(device)
+    name = device_name(device)
     is_narrow = dtype is not None and dtype.is_float and dtype.bits <= 32
-    return is_narrow and get_device(place).target.has_threads and float_unit(place) is None
+    return is_narrow and get_device(name).target.has_threads and float_unit(name) is None
 
 
 def _has_pairs(dtype: DType, device: str) -> bool:

@@ -77,8 +77,8 @@ def _points(name: str, index: Tensor) -> Tensor:
     """Look up codebook entries: [.., n] to [.., n * 4 or 8]. An index has as many bits as the codebook needs."""
     table = _table(name, index.device)
     point = _taken(table, index).unsqueeze(-1)
-    places = Tensor.arange(table.dtype.size_bytes, dtype=table.dtype) * 8
-    return (point >> places).cast(dtypes.uint8).flatten(-2)
+    shifts = Tensor.arange(table.dtype.size_bytes, dtype=table.dtype) * 8
+    return (point >> shifts).cast(dtypes.uint8).flatten(-2)
 
 
 def _taken(table: Tensor, index: Tensor) -> Tensor:
@@ -92,7 +92,7 @@ def _high_bits(x: Tensor, bits: int) -> Tensor:
     return (x.cast(dtypes.int32).unsqueeze(-1) << left & (1 << bits) - 1 << 8).flatten(-2)
 
 
-def _places(count: int, step: int) -> Tensor:
+def _shifts(count: int, step: int) -> Tensor:
     """0, step, 2 * step, .."""
     return Tensor.arange(count, dtype=dtypes.uint32) * step
 
@@ -112,7 +112,7 @@ def _even(x: Tensor, ones: int = 1) -> Tensor:
 
 def _sevens(word: Tensor) -> Tensor:
     """Four times seven bits of each 32-bit number, and the eighth: [.., n] to [.., 4 * n]."""
-    return _even(word.unsqueeze(-1) >> _places(4, 7) & 127).flatten(-2)
+    return _even(word.unsqueeze(-1) >> _shifts(4, 7) & 127).flatten(-2)
 
 
 # --- IQ2, IQ3 --------------------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def _read_iq2_xxs(d: Tensor, qs: Tensor) -> Codes:
 
 
 def _read_iq2_xs(d: Tensor, qs: Tensor, scales: Tensor) -> Codes:
-    word = (words(qs, dtypes.uint32).unsqueeze(-1) >> _places(2, 16)).flatten(-2)
+    word = (words(qs, dtypes.uint32).unsqueeze(-1) >> _shifts(2, 16)).flatten(-2)
     scale = half(d) * (0.5 + unpack(scales, 4, 1).float()) * 0.25
     return _signed(_points("IQ2_XS", word & 511), _even(word >> 9 & 127), scale)
 
@@ -154,7 +154,7 @@ def _in_bytes(sevens: Tensor, highest: Tensor) -> Tensor:
 
 def _signs(word: Tensor) -> Tensor:
     """Bytes of signs: [.., n] 32-bit numbers to [.., 4 * n]."""
-    return (_even(word & 0x7F7F7F7F, _ONES).unsqueeze(-1) >> _places(4, 8)).flatten(-2)
+    return (_even(word & 0x7F7F7F7F, _ONES).unsqueeze(-1) >> _shifts(4, 8)).flatten(-2)
 
 
 def _iq2_xxs_by_bytes(d: Tensor, qs: Tensor) -> dict[str, Tensor]:
@@ -169,7 +169,7 @@ def _iq3_xxs_by_bytes(d: Tensor, qs: Tensor, scales: Tensor) -> dict[str, Tensor
 def _scales_by_bytes(scales: Tensor) -> Tensor:
     """The four bits of a scale above four times seven signs: [.., 4 * n] to [.., n, 4]."""
     word = words(scales, dtypes.uint32).unsqueeze(-1)
-    return _in_bytes(word >> _places(4, 7) & 127, word >> 28 >> _places(4, 1) & 1)
+    return _in_bytes(word >> _shifts(4, 7) & 127, word >> 28 >> _shifts(4, 1) & 1)
 
 
 def _scales(word: Tensor, unit: Tensor) -> Tensor:
@@ -203,7 +203,7 @@ def _iq2_xs_by_bytes(d: Tensor, qs: Tensor, scales: Tensor) -> dict[str, Tensor]
 def _interleaved_iq2_xs(d: Tensor, qs: Tensor, scales: Tensor) -> Codes:
     groups = qs.unflatten(-1, (8, 8))
     word = words(groups[..., 4:].flatten(-2), dtypes.uint32)
-    high = (word.unsqueeze(-1) >> _places(4, 8) << 1 & 256).flatten(-2)
+    high = (word.unsqueeze(-1) >> _shifts(4, 8) << 1 & 256).flatten(-2)
     points = _points("IQ2_XS", groups[..., :4].flatten(-2).cast(dtypes.uint32) | high)
     return _signed(points, _signs(word), half(d) * (0.5 + unpack(scales, 4, 1).float()) * 0.25)
 
@@ -280,12 +280,12 @@ def _halves(name: str, planes: Tensor, signs: Tensor) -> Tensor:
     """
     plane, sign = words(planes, dtypes.uint32).squeeze(-1), words(signs, dtypes.uint32).squeeze(-1)
     both = [
-        (plane[..., k, None] >> _places(2, 2) & 0x33333333) | (sign.unsqueeze(-1) << 2 - 2 * k & 0xCCCCCCCC)
+        (plane[..., k, None] >> _shifts(2, 2) & 0x33333333) | (sign.unsqueeze(-1) << 2 - 2 * k & 0xCCCCCCCC)
         for k in (0, 1)
     ]
     first, second = both[0] & 0xFFFF | both[1] << 16, both[0] >> 16 | both[1] & 0xFFFF0000
     word = cat([first.unsqueeze(-2), second.unsqueeze(-2)], axis=-2)
-    found = (word.unsqueeze(-1) >> _places(4, 8)).cast(dtypes.uint8)
+    found = (word.unsqueeze(-1) >> _shifts(4, 8)).cast(dtypes.uint8)
     nibbles = found.unsqueeze(-3) >> _bits(2, 1, 1) * 4 & 15
     return _choices(nibbles, name, 4 << _bits(2, 1)).flatten(-5)
 

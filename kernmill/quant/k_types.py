@@ -189,7 +189,7 @@ def _sixes(x: Tensor) -> Tensor:
 
 def _packed_sixes(x: Tensor) -> Tensor:
     four = x.unflatten(-1, (x.shape[-1] // 4, 4))
-    parts = [four[..., place : place + 1] | (four[..., 3:] >> 2 * place & 3) << 6 for place in range(3)]
+    parts = [four[..., number : number + 1] | (four[..., 3:] >> 2 * number & 3) << 6 for number in range(3)]
     return cat(parts, axis=-1).flatten(-2)
 
 

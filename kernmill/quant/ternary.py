@@ -62,8 +62,8 @@ def _bytes(digits: Tensor, count: int) -> Tensor:
     """Invert `_digits`: the number of `count` digits as a fraction of 256, rounded up."""
     planes = digits.unflatten(-1, (count, digits.shape[-1] // count)).cast(dtypes.uint32)
     number = planes[..., 0, :]
-    for place in range(1, 5):
-        number = number * 3 + planes[..., place, :] if place < count else number * 3
+    for digit in range(1, 5):
+        number = number * 3 + planes[..., digit, :] if digit < count else number * 3
     return ((number * 256 + 242) // 243).cast(dtypes.uint8)
 
 

@@ -288,8 +288,8 @@ class _Server:
         assert entry.llm is not None
         replies: list[Reply] = []
         try:
-            for place, prompt in enumerate(prompts):
-                replies.append(_submitted(entry.llm, prompt, options[place % len(options)]))
+            for number, prompt in enumerate(prompts):
+                replies.append(_submitted(entry.llm, prompt, options[number % len(options)]))
         except BaseException:
             for reply in replies:
                 reply.cancel()
@@ -452,8 +452,8 @@ def _options(llm: LLM, body: SamplingFields, top: int | None) -> list[TextOption
     """The options of each choice: with a seed, they have different ones."""
     try:
         samplings = [
-            body.sampling(llm.sampling, llm.tokenizer.end_ids if body.ignore_eos else (), place)
-            for place in range(body.n or 1)
+            body.sampling(llm.sampling, llm.tokenizer.end_ids if body.ignore_eos else (), number)
+            for number in range(body.n or 1)
         ]
     except KernmillError as error:
         message = str(error).removeprefix("SamplingOptions: ")

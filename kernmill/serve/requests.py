@@ -423,8 +423,8 @@ def is_ids(value: Sequence[Any]) -> bool:
 
 def check_tools(tools: Sequence[Mapping[str, Any]]) -> None:
     """Check that each tool is a function with a name."""
-    for place, tool in enumerate(tools):
-        name = f"tools[{place}]"
+    for index, tool in enumerate(tools):
+        name = f"tools[{index}]"
         if tool.get("type", "function") != "function":
             raise unsupported(f"{name}.type", "must be function.")
         function = tool.get("function")

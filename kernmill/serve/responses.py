@@ -26,7 +26,7 @@ def messages_of(body: ResponsesRequest) -> list[dict[str, Any]]:
         found.append({"role": "system", "content": body.instructions})
     if isinstance(body.input, str):
         return [*found, {"role": "user", "content": body.input}]
-    for place, item in enumerate(body.input):
+    for index, item in enumerate(body.input):
         kind = item.get("type", "message")
         if kind == "message":
             found.append({"role": item.get("role"), "content": item.get("content")})
@@ -40,7 +40,7 @@ def messages_of(body: ResponsesRequest) -> list[dict[str, Any]]:
         elif kind == "function_call_output":
             found.append({"role": "tool", "content": item.get("output"), "tool_call_id": item.get("call_id", "")})
         elif kind != "reasoning":
-            raise unsupported(f"input[{place}].type", f"{str(kind)[:40]} is not supported.")
+            raise unsupported(f"input[{index}].type", f"{str(kind)[:40]} is not supported.")
     if not found:
         raise invalid("input", "must not be empty.")
     return found
@@ -49,9 +49,9 @@ def messages_of(body: ResponsesRequest) -> list[dict[str, Any]]:
 def chat_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]]:
     """Return tools in the form of chat completions."""
     found: list[dict[str, Any]] = []
-    for place, tool in enumerate(tools or ()):
+    for index, tool in enumerate(tools or ()):
         if tool.get("type") != "function":
-            raise unsupported(f"tools[{place}].type", "must be function.")
+            raise unsupported(f"tools[{index}].type", "must be function.")
         names = ("name", "description", "parameters", "strict")
         function = {name: tool[name] for name in names if tool.get(name) is not None}
         found.append({"type": "function", "function": function})
@@ -139,15 +139,15 @@ class ResponsesShape:
         return made
 
     def _call_events(self, call: ToolCall) -> bytes:
-        item, place = _call_item(call), len(self._done)
-        where = {"item_id": item["id"], "output_index": place}
+        item, index = _call_item(call), len(self._done)
+        where = {"item_id": item["id"], "output_index": index}
         self._done.append(item)
         return b"".join((
-            self._event("response.output_item.added", output_index=place,
+            self._event("response.output_item.added", output_index=index,
                         item={**item, "arguments": "", "status": "in_progress"}),
             self._event("response.function_call_arguments.delta", **where, delta=call.arguments),
             self._event("response.function_call_arguments.done", **where, arguments=call.arguments, name=call.name),
-            self._event("response.output_item.done", output_index=place, item=item),
+            self._event("response.output_item.done", output_index=index, item=item),
         ))  # fmt: skip
 
     def end(self, index: int, reply: Reply, extra: dict[str, Any]) -> bytes:

@@ -56,9 +56,9 @@ def _over_dense(x: Any) -> tuple[Tensor, bool]:
     kind = dtype_of(x.dtype)
     assert kind is not None
     array = (x.view(torch.uint16) if kind is dtypes.bfloat16 else x).numpy()
-    place, shape = device_name(None), tuple(x.shape)
+    name, shape = device_name(None), tuple(x.shape)
     address = x.data_ptr()
-    if get_device(place).limits.wraps_host_memory and address % kind.size_bytes == 0 and array.size:
-        node = buffer_node(Buffer(place, kind, array.size, array, address, is_borrowed=True), shape)
-        return Tensor._make(node, place), True
-    return Tensor._make(reshape(upload(array.reshape(-1), kind, place), shape), place), False
+    if get_device(name).limits.wraps_host_memory and address % kind.size_bytes == 0 and array.size:
+        node = buffer_node(Buffer(name, kind, array.size, array, address, is_borrowed=True), shape)
+        return Tensor._make(node, name), True
+    return Tensor._make(reshape(upload(array.reshape(-1), kind, name), shape), name), False

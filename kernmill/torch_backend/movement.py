@@ -80,8 +80,8 @@ def slice_(x: Tensor, axis: int = 0, start: int | None = None, stop: int | None 
 @aten("select_scatter.default")
 def select_scatter(x: Tensor, source: Tensor, axis: int, index: int) -> Tensor:
     """x with one entry of an axis replaced."""
-    places = Tensor.arange(x.shape[axis]).reshape(-1, *[1] * (x.ndim - axis % x.ndim - 1))
-    return where(places.eq(index % x.shape[axis]), source.unsqueeze(axis), x)
+    positions = Tensor.arange(x.shape[axis]).reshape(-1, *[1] * (x.ndim - axis % x.ndim - 1))
+    return where(positions.eq(index % x.shape[axis]), source.unsqueeze(axis), x)
 
 
 @aten("slice_scatter.default")
@@ -193,8 +193,8 @@ def index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accum
     given = [(axis, i) for axis, i in enumerate(indices) if i is not None]
     if not accumulate or any(i.dtype is dtypes.bool for _, i in given):
         copy = x.clone()
-        places = tuple(slice(None) if i is None else i for i in indices)
-        copy[places] = copy[places] + values if accumulate else values
+        index = tuple(slice(None) if i is None else i for i in indices)
+        copy[index] = copy[index] + values if accumulate else values
         return copy
     axes = [axis for axis, _ in given]
     others = [axis for axis in range(x.ndim) if axis not in axes]
@@ -223,41 +223,39 @@ def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 @aten("index_select.default")
-def index_select(x: Tensor, axis: int, places: Tensor) -> Tensor:
+def index_select(x: Tensor, axis: int, index: Tensor) -> Tensor:
     """Entries of an axis by indices."""
-    return x.index_select(axis, places)
+    return x.index_select(axis, index)
 
 
 @aten("embedding.default")
-def embedding(weight: Tensor, places: Tensor, *_: Any) -> Tensor:
+def embedding(weight: Tensor, tokens: Tensor, *_: Any) -> Tensor:
     """Rows by indices."""
-    return weight[places]
+    return weight[tokens]
 
 
 @aten("gather.default")
-def gather(x: Tensor, axis: int, places: Tensor, sparse_grad: bool = False) -> Tensor:
+def gather(x: Tensor, axis: int, index: Tensor, sparse_grad: bool = False) -> Tensor:
     """One element of an axis for each index."""
-    return x.gather(axis, places)
+    return x.gather(axis, index)
 
 
 @aten("scatter.src", "scatter.value")
-def scatter(x: Tensor, axis: int, places: Tensor, values: Any) -> Tensor:
+def scatter(x: Tensor, axis: int, index: Tensor, values: Any) -> Tensor:
     """x with elements of an axis replaced."""
-    return x.scatter(axis, places, values)
+    return x.scatter(axis, index, values)
 
 
 @aten("scatter_add.default")
-def scatter_add(x: Tensor, axis: int, places: Tensor, values: Tensor) -> Tensor:
+def scatter_add(x: Tensor, axis: int, index: Tensor, values: Tensor) -> Tensor:
     """x with values added to elements of an axis."""
-    return x.scatter_add(axis, places, values)
+    return x.scatter_add(axis, index, values)
 
 
 @aten("scatter_reduce.two")
-def scatter_reduce(
-    x: Tensor, axis: int, places: Tensor, values: Tensor, kind: str, include_self: bool = True
-) -> Tensor:
+def scatter_reduce(x: Tensor, axis: int, index: Tensor, values: Tensor, kind: str, include_self: bool = True) -> Tensor:
     """x with values reduced into elements of an axis."""
-    return x.scatter_reduce(axis, places, values, kind, include_self=include_self)
+    return x.scatter_reduce(axis, index, values, kind, include_self=include_self)
 
 
 @aten("masked_fill.Scalar", "masked_fill.Tensor")

@@ -92,20 +92,20 @@ def max_pool2d(
     dilation: Sequence[int] = (1,), ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Maxima of windows, and their indices in the image."""
-    y, places = x.max_pool2d(
+    y, indices = x.max_pool2d(
         _two(kernel), _two(stride or kernel), _two(padding), _two(dilation), ceil_mode, return_indices=True
     )
-    return y, places
+    return y, indices
 
 
 @aten("max_pool2d_with_indices_backward.default")
 def max_pool2d_backward(grad: Tensor, x: Tensor, *rest: Any) -> Tensor:
     """Gradients at the indices of the maxima."""
-    places: Tensor = rest[-1]
+    indices: Tensor = rest[-1]
     rows = (-1, math.prod(x.shape[-2:]))
     flat = Tensor.zeros(*x.shape, dtype=grad.dtype).reshape(rows)
     count = math.prod(grad.shape[-2:])
-    return flat.scatter_add(1, places.reshape(-1, count), grad.reshape(-1, count)).reshape(x.shape)
+    return flat.scatter_add(1, indices.reshape(-1, count), grad.reshape(-1, count)).reshape(x.shape)
 
 
 @aten("avg_pool2d.default")

@@ -138,7 +138,7 @@ class _Object:
         symtab = next((i for i, section in enumerate(self.sections) if section[1] == _SYMTAB), 0)
         self.symbols = self.table(symtab, _SYMBOL)
         self.names = self.bytes_of(self.section(symtab)[6])
-        self.place: dict[int, int] = {}  # section -> offset from the base
+        self.offsets: dict[int, int] = {}  # section -> offset from the base
         self.slots: dict[int, int] = {}  # symbol -> offset of its stub
         self.base = 0
 
@@ -172,14 +172,14 @@ class _Object:
         module = ElfModule({}, (base, total_bytes))  # from here on an error unmaps
         self.base = base
         image = bytearray(total_bytes)
-        for index, start in self.place.items():
+        for index, start in self.offsets.items():
             if self.sections[index][1] == _PROGBITS:
                 raw = self.bytes_of(index)
                 image[start : start + len(raw)] = raw
         for symbol, slot in self.slots.items():
             image[slot : slot + _SLOT_BYTES] = self.machine.stub + (self.address(symbol) % 2**64).to_bytes(8, "little")
         for section, rows in relocations.items():
-            if section in self.place:
+            if section in self.offsets:
                 self.relocate(section, rows, image)
         ctypes.memmove(base, bytes(image), total_bytes)
         if libc().mprotect(base, fixed_bytes, _READ_EXECUTE):
@@ -200,7 +200,7 @@ class _Object:
                 if kind in (_PROGBITS, _NOBITS) and flags & _ALLOC and flags & _WRITE == writable:
                     if align > _PAGE or align & (align - 1) or end + size > _LIMIT_BYTES:
                         raise _damaged(f"section {index} has {size} bytes and alignment {align}")
-                    self.place[index] = end = round_up(end, max(align, 1))
+                    self.offsets[index] = end = round_up(end, max(align, 1))
                     end += size
             if not writable:
                 end = fixed_bytes = round_up(max(self.add_slots(relocations, round_up(end, 16)), 1), _PAGE)
@@ -229,12 +229,12 @@ class _Object:
             return self.externs[text]
         if section == _ABS:
             return value
-        if section not in self.place or value > self.sections[section][5]:
+        if section not in self.offsets or value > self.sections[section][5]:
             raise _damaged(f"symbol {self.name(name)!r} is outside section {section}")
-        return self.base + self.place[section] + value
+        return self.base + self.offsets[section] + value
 
     def relocate(self, section: int, rows: Rows, image: bytearray) -> None:
-        start, size = self.place[section], self.sections[section][5]
+        start, size = self.offsets[section], self.sections[section][5]
         for offset, info, addend in rows:
             index, kind = info >> 32, info & 0xFFFFFFFF
             row = self.machine.relocations.get(kind)

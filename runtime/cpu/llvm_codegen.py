@@ -92,11 +92,11 @@ def assembly_later(text: str, host: Host) -> Callable[[], str]:
     """Start `assembly` in another process, and return a function that waits for it. Many requests are shared by up to
     as many processes as there are CPUs; they end when they are idle."""
     count = next(_assembled)
-    place = count % min(own_cpus(), 1 + count // _SHARE)
+    worker = count % min(own_cpus(), 1 + count // _SHARE)
     with _lock:
-        process = _usable(_assemblers.get(place))
+        process = _usable(_assemblers.get(worker))
         if process is not None:
-            _assemblers[place] = process
+            _assemblers[worker] = process
     if process is None:
         return functools.partial(assembly, text, host)
     asked = process.submit(text, host.cpu, ",".join(host.features), host.triple, how="emit_assembly")
@@ -187,8 +187,8 @@ def _made(text: str, host: Host, how: str) -> Any:
 def _explain(message: str, text: str) -> str:
     """LLVM's message with the lines around the culprit: a position for the parser, a quoted line for the verifier."""
     lines = text.splitlines()
-    place = re.search(r"<string>:(\d+):(\d+):", message)
-    number = int(place[1]) if place else _quoted(message, lines)
+    found = re.search(r"<string>:(\d+):(\d+):", message)
+    number = int(found[1]) if found else _quoted(message, lines)
     first = message.strip().splitlines()
     shown = "\n".join(first[:12])
     if not number:

@@ -99,7 +99,7 @@ def link(data: bytes, address: int, known: Mapping[str, int]) -> Image:
         raise _damaged("the bytes are not a relocatable Hexagon object")
     (offset,), (count,) = struct.unpack_from("<I", data, 32), struct.unpack_from("<H", data, 48)
     sections = [_SECTION.unpack_from(data, offset + _SECTION.size * n) for n in range(count)]
-    place, end, filled = _lay_out(sections, address)
+    offsets, end, filled = _lay_out(sections, address)
     symtab = next(s for s in sections if s[1] == _SYMTAB)
     names = sections[symtab[6]]
     rows = list(_SYMBOL.iter_unpack(data[symtab[4] : symtab[4] + symtab[5]]))
@@ -108,37 +108,37 @@ def link(data: bytes, address: int, known: Mapping[str, int]) -> Image:
     for name, value, _, info, _, where in rows:
         start = names[4] + name
         text = data[start : data.index(b"\0", start)].decode()
-        found = known.get(text) if where == _UNDEF else place[where] + value if where in place else None
+        found = known.get(text) if where == _UNDEF else offsets[where] + value if where in offsets else None
         if where == _UNDEF and text and found is None:
             raise FormatError(f"link: the kernel calls {text!r}, which the resident program does not have.")
         addresses.append(found)
-        if where in place and info >> 4:
-            symbols[text] = place[where] + value
+        if where in offsets and info >> 4:
+            symbols[text] = offsets[where] + value
     image = bytearray(filled - address)
-    for index, at in place.items():
+    for index, at in offsets.items():
         if sections[index][1] == _PROGBITS:
             image[at - address : at - address + sections[index][5]] = data[sections[index][4] :][: sections[index][5]]
     for section in sections:
-        if section[1] == _RELA_TYPE and section[7] in place:
+        if section[1] == _RELA_TYPE and section[7] in offsets:
             for where, info, addend in _RELA.iter_unpack(data[section[4] : section[4] + section[5]]):
                 target = addresses[info >> 8]
                 if target is None:
                     raise _damaged(f"a relocation names symbol {info >> 8}, which has no address")
-                _relocate(image, place[section[7]] + where, address, info & 255, target + addend)
+                _relocate(image, offsets[section[7]] + where, address, info & 255, target + addend)
     return Image(address, bytes(image), end - address, symbols)
 
 
 def _lay_out(sections: list[tuple[int, ...]], address: int) -> tuple[dict[int, int], int, int]:
     """Addresses of sections, those with zeros last; the end, and the end of what is filled."""
-    place: dict[int, int] = {}
+    offsets: dict[int, int] = {}
     end = filled = address
     for kind in (_PROGBITS, _NOBITS):
         for index, (_, own, flags, _, _, size, _, _, align, _) in enumerate(sections):
             if own == kind and flags & _ALLOC and size:
-                place[index] = end = -(-end // max(align, 1)) * max(align, 1)
+                offsets[index] = end = -(-end // max(align, 1)) * max(align, 1)
                 end += size
         filled = end if kind == _PROGBITS else filled
-    return place, end, filled
+    return offsets, end, filled
 
 
 def _relocate(image: bytearray, at: int, base: int, kind: int, target: int) -> None:

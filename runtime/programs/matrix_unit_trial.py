@@ -37,16 +37,16 @@ def _kernel(unit: Unit) -> list[UOp]:
     loads: list[UOp] = []
     for slot, dtype, size in ((0, unit.a, unit.m * unit.k), (1, unit.b, unit.k * unit.n)):
         memory = UOp(Ops.PARAM, dtype, (), (slot, _STEPS * size))
-        place = UOp(Ops.INDEX, dtype.vec(size), (memory, step * size))
-        loads.append(UOp(Ops.LOAD, place.dtype, (place,)))
+        address = UOp(Ops.INDEX, dtype.vec(size), (memory, step * size))
+        loads.append(UOp(Ops.LOAD, address.dtype, (address,)))
     kind = unit.c.vec(unit.m * unit.n)
     register = UOp(Ops.REG, kind, (const(kind, 0),), "sum")
     so_far = UOp(Ops.CARRY, kind, (register, step))
     total = UOp(Ops.MMA, kind, (*loads, so_far), (unit.m, unit.n, unit.k, unit.group))
     done = UOp(Ops.AFTER, kind, (register, UOp(Ops.SET, dtypes.void, (register, total)), step), 1)
     memory = UOp(Ops.PARAM, unit.c, (), (2, kind.lanes))
-    place = UOp(Ops.INDEX, kind, (memory, const(dtypes.int64, 0)))
-    uops = UOp(Ops.STORE, dtypes.void, (place, done)).toposort()
+    address = UOp(Ops.INDEX, kind, (memory, const(dtypes.int64, 0)))
+    uops = UOp(Ops.STORE, dtypes.void, (address, done)).toposort()
     uops.insert(uops.index(done), UOp(Ops.END, dtypes.void, (step,)))
     if not unit.items:
         return uops

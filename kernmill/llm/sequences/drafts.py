@@ -120,9 +120,9 @@ class NgramDraft:
                     followed[tuple(ids[end - size : end])] = end
         self._read[number] = len(ids) - 1
         for size in self._sizes:
-            place = followed.get(tuple(ids[-size:]))
-            if place is not None:
-                return ids[place : place + most]
+            start = followed.get(tuple(ids[-size:]))
+            if start is not None:
+                return ids[start : start + most]
         return ()
 
 

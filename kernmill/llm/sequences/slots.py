@@ -132,7 +132,7 @@ def common_length(a: Sequence[int], b: Sequence[int]) -> int:
     count = min(len(a), len(b))
     if a[:count] == b[:count]:
         return count
-    return next(place for place, (one, other) in enumerate(zip(a, b, strict=False)) if one != other)
+    return next(position for position, (one, other) in enumerate(zip(a, b, strict=False)) if one != other)
 
 
 def _logprob(scores: Array, token: int, count: int) -> TokenLogprob:

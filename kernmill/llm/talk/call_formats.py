@@ -195,11 +195,11 @@ def _gemma(text: str, tools: Tools) -> list[ToolCall]:
     if match is None:
         return []
     texts = re.split(re.escape('<|"|>'), match[2])
-    for place, part in enumerate(texts):
-        if place % 2:
-            texts[place] = json.dumps(part)
+    for number, part in enumerate(texts):
+        if number % 2:
+            texts[number] = json.dumps(part)
         else:
-            texts[place] = re.sub(r"([{,]\s*)([\w.-]+)(\s*:)", r'\1"\2"\3', part)
+            texts[number] = re.sub(r"([{,]\s*)([\w.-]+)(\s*:)", r'\1"\2"\3', part)
     return [ToolCall.of(match[1], json.loads("".join(texts)))]
 
 

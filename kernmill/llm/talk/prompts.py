@@ -95,7 +95,7 @@ class Prompts:
         Raises:
             SettingError: a message that is not valid, or a text that is too long.
         """
-        checked = [message_for_template(message, place) for place, message in enumerate(messages)]
+        checked = [message_for_template(message, index) for index, message in enumerate(messages)]
         for message in checked:
             if self._is_harmony and "reasoning_content" in message:  # gpt-oss has another name for it
                 message["thinking"] = message["reasoning_content"]
@@ -116,13 +116,13 @@ class Prompts:
         return self._guard.text(text)
 
 
-def message_for_template(message: Mapping[str, Any], place: int) -> dict[str, Any]:
+def message_for_template(message: Mapping[str, Any], index: int) -> dict[str, Any]:
     """Return a message as templates expect it: one text, role developer as system, arguments of calls as objects.
 
     Raises:
         SettingError: an unknown role, or content that is not text.
     """
-    where = f"messages[{place}]"
+    where = f"messages[{index}]"
     role = message.get("role")
     if role not in _ROLES:
         raise SettingError(f"{where}.role: must be one of {', '.join(_ROLES)}.")

@@ -132,9 +132,9 @@ class ReplyReader:
             yield from self._answer(is_end)
 
     def _until(self, mark: str, state: str, is_end: bool, *, is_reasoning: bool) -> Iterator[ReplyPart]:
-        place = self._waiting.find(mark)
-        if place >= 0:
-            text, self._waiting = self._waiting[:place], self._waiting[place + len(mark) :]
+        start = self._waiting.find(mark)
+        if start >= 0:
+            text, self._waiting = self._waiting[:start], self._waiting[start + len(mark) :]
             yield from self._parts_of(text, is_reasoning)
             self._state, self._strips = state, True
             return
@@ -149,8 +149,8 @@ class ReplyReader:
             return
         found = [(self._waiting.find(mark), mark) for mark in opens if mark in self._waiting]
         if found:
-            place, _ = min(found)
-            text, self._waiting = self._waiting[:place], self._waiting[place:]
+            start, _ = min(found)
+            text, self._waiting = self._waiting[:start], self._waiting[start:]
             yield from self._parts_of(text.rstrip() if not text.strip() else text, False)
             self._state = "call"
             return
@@ -180,10 +180,10 @@ class ReplyReader:
         assert self._calls is not None
         text, whole = self._waiting, len(self._waiting)
         if self._calls.close is not None:
-            place = text.find(self._calls.close)
-            if place < 0 and not is_end:
+            start = text.find(self._calls.close)
+            if start < 0 and not is_end:
                 return
-            whole = len(text) if place < 0 else place + len(self._calls.close)
+            whole = len(text) if start < 0 else start + len(self._calls.close)
         elif not is_end:
             return
         block, self._waiting = text[:whole], text[whole:]
@@ -236,9 +236,9 @@ class HarmonyReader:
                 continue
             ends = [(self._waiting.find(mark), mark) for mark in _ENDS if mark in self._waiting]
             if ends:
-                place, mark = min(ends)
-                yield from self._parts_of(self._waiting[:place])
-                self._waiting = self._waiting[place + len(mark) :]
+                start, mark = min(ends)
+                yield from self._parts_of(self._waiting[:start])
+                self._waiting = self._waiting[start + len(mark) :]
                 yield from self._ended()
                 continue
             held = 0 if is_end else max(longest_overlap(self._waiting, mark) for mark in _ENDS)

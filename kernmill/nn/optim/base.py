@@ -318,7 +318,7 @@ class Adam(Optimizer):
         self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
         self.mean, self.square = self._zeros(), self._zeros()
         self.steps = {
-            place: zeros((1,), dtypes.int32, place) for place in dict.fromkeys(p.device for p in self.parameters)
+            device: zeros((1,), dtypes.int32, device) for device in dict.fromkeys(p.device for p in self.parameters)
         }
         self.missed: Tensor | None = None  # of each parameter: the number of steps without a gradient, if there are any
         self._late: frozenset[int] = frozenset()  # parameters that missed some

@@ -92,8 +92,10 @@ def log_softmax(x: Tensor, *, axis: int | None = None, opset: int) -> Tensor:
 @operator("Hardmax")
 def hardmax(x: Tensor, *, axis: int | None = None, opset: int) -> Tensor:
     rows, at = _rows(x, axis, opset)
-    places = rows.argmax(at, keepdim=True)
+    indices = rows.argmax(at, keepdim=True)
     at += rows.ndim if at < 0 else 0
     return (
-        places.eq(Tensor.arange(rows.shape[at]).reshape(-1, *[1] * (rows.ndim - at - 1))).cast(x.dtype).reshape(x.shape)
+        indices.eq(Tensor.arange(rows.shape[at]).reshape(-1, *[1] * (rows.ndim - at - 1)))
+        .cast(x.dtype)
+        .reshape(x.shape)
     )

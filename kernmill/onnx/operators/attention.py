@@ -113,13 +113,13 @@ def flex_attention(
 
 @operator("RotaryEmbedding")
 def rotary_embedding(
-    x: Tensor, cos: Tensor, sin: Tensor, places: Tensor | None = None, *, interleaved: int = 0, num_heads: int = 0,
+    x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None = None, *, interleaved: int = 0, num_heads: int = 0,
     rotary_embedding_dim: int = 0,
 ) -> Tensor:  # fmt: skip
     t = x.transpose(1, 2) if x.ndim == 4 else x.reshape(x.shape[0], x.shape[1], num_heads, -1)
     size = rotary_embedding_dim or t.shape[-1]
-    if places is not None:
-        cos, sin = cos[places], sin[places]
+    if positions is not None:
+        cos, sin = cos[positions], sin[positions]
     cos, sin = cos.unsqueeze(2), sin.unsqueeze(2)
     turned, rest = t[..., :size], t[..., size:]
     a, b = (turned[..., ::2], turned[..., 1::2]) if interleaved else turned.chunk(2, -1)

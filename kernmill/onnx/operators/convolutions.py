@@ -128,8 +128,8 @@ def col_to_im(
     y = x.reshape(n * channels, *kernel, *blocks)
     for axis in range(rank):  # an axis at a time: entry k of block i is added at k * d + i * s
         size = sizes[axis] + sum(pairs[axis])
-        places = Tensor.arange(kernel[axis]).reshape(-1, 1) * gaps[axis] + Tensor.arange(blocks[axis]) * steps[axis]
-        hot = places.unsqueeze(-1).eq(Tensor.arange(size)).cast(x.dtype).reshape(-1, size)
+        positions = Tensor.arange(kernel[axis]).reshape(-1, 1) * gaps[axis] + Tensor.arange(blocks[axis]) * steps[axis]
+        hot = positions.unsqueeze(-1).eq(Tensor.arange(size)).cast(x.dtype).reshape(-1, size)
         left = rank - axis  # axes of the kernel that are still there; those that are done are last
         y = y.movedim(left + 1, 2)
         y = y.reshape(y.shape[0], -1, *y.shape[3:]).movedim(1, -1) @ hot

@@ -25,8 +25,8 @@ def gather(x: Value, index: Value, *, axis: int = 0) -> Value:
     if isinstance(index, Known) and index.array.ndim == 0:
         at = (*[slice(None)] * axis, int(index.array))
         return moved(x, lambda t: t[at])
-    places = _wrapped(tensor_of(index), own[axis])
-    return moved(x, lambda t: t[(*[slice(None)] * axis, places)])
+    indices = _wrapped(tensor_of(index), own[axis])
+    return moved(x, lambda t: t[(*[slice(None)] * axis, indices)])
 
 
 @operator("GatherElements")
@@ -38,10 +38,10 @@ def gather_elements(x: Tensor, index: Tensor, *, axis: int = 0) -> Tensor:
 @operator("GatherND")
 def gather_nd(x: Tensor, index: Tensor, *, batch_dims: int = 0) -> Tensor:
     depth = index.shape[-1]
-    return x[_places(x, index, batch_dims, depth)]
+    return x[_advanced(x, index, batch_dims, depth)]
 
 
-def _places(x: Tensor, index: Tensor, batch: int, depth: int) -> tuple[Tensor, ...]:
+def _advanced(x: Tensor, index: Tensor, batch: int, depth: int) -> tuple[Tensor, ...]:
     """An index tensor for each of the first axes, after those of the batch."""
     columns = [_wrapped(index[..., i], x.shape[batch + i]) for i in range(depth)]
     rank = index.ndim - 1
@@ -71,8 +71,8 @@ def scatter_nd(x: Tensor, index: Tensor, updates: Tensor, *, reduction: str = "n
     for i in range(depth):
         flat = flat * x.shape[i] + _wrapped(index[..., i], x.shape[i])
     rows, inner = math.prod(x.shape[:depth]), math.prod(x.shape[depth:])
-    places = flat.reshape(-1, 1).expand(-1, inner) if depth else flat.reshape(1, 1).expand(1, inner)
-    out = _scattered(x.reshape(rows, inner), 0, places, updates.reshape(places.shape[0], inner), reduction)
+    rows_of = flat.reshape(-1, 1).expand(-1, inner) if depth else flat.reshape(1, 1).expand(1, inner)
+    out = _scattered(x.reshape(rows, inner), 0, rows_of, updates.reshape(rows_of.shape[0], inner), reduction)
     return out.reshape(x.shape)
 
 
@@ -83,9 +83,9 @@ def tensor_scatter(
     axis %= past.ndim
     size, count = past.shape[axis], update.shape[axis]
     first = Tensor.zeros(past.shape[0], dtype=dtypes.int64) if starts is None else starts.cast(dtypes.int64)
-    places = first.reshape(-1, 1) + Tensor.arange(count)
-    places = places.remainder(size) if mode == "circular" else places
-    index = places.reshape(-1, *[count if a == axis else 1 for a in range(1, past.ndim)])
+    positions = first.reshape(-1, 1) + Tensor.arange(count)
+    positions = positions.remainder(size) if mode == "circular" else positions
+    index = positions.reshape(-1, *[count if a == axis else 1 for a in range(1, past.ndim)])
     return past.scatter(axis, index.expand(*update.shape), update)
 
 
@@ -104,5 +104,5 @@ def top_k(
     x: Tensor, count: Host = None, *, k: int | None = None, axis: int = -1, largest: int = 1, sorted: int = 1
 ) -> tuple[Tensor, Tensor]:
     size = int(count.item()) if count is not None else int(k or 0)
-    values, places = x.topk(size, axis, bool(largest))
-    return values, places.cast(dtypes.int64)
+    values, indices = x.topk(size, axis, bool(largest))
+    return values, indices.cast(dtypes.int64)

@@ -160,8 +160,8 @@ def _members(modes: Any, values: Value) -> dict[int, set[float]]:
             groups.append(set())
         else:
             groups[-1].add(value)
-    places = [i for i, mode in enumerate(modes) if mode == 6]
-    return dict(zip(places, groups, strict=False))
+    members = [i for i, mode in enumerate(modes) if mode == 6]
+    return dict(zip(members, groups, strict=False))
 
 
 def _transformed(scores: Tensor, kind: int) -> Tensor:

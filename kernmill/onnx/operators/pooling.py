@@ -53,17 +53,17 @@ def max_pool(
     if getattr(call, "outputs", 1) < 2:
         return y
     local = seen.flatten(-rank).argmax(-1)
-    places, index = list[Tensor](), local
+    offsets, index = list[Tensor](), local
     for k in reversed(kernel_shape):
-        places.insert(0, index.remainder(k))
+        offsets.insert(0, index.remainder(k))
         index = index.floor_divide(k)
     flat = (Tensor.arange(x.shape[0] * x.shape[1]) * math.prod(x.shape[2:])).reshape(*x.shape[:2], *[1] * rank)
     sizes = x.shape[2:] if not storage_order else x.shape[2:][::-1]
     scale = [math.prod(sizes[i + 1 :]) for i in range(rank)]
     scale = scale if not storage_order else scale[::-1]
-    for axis, (place, s, d, (a, _)) in enumerate(zip(places, steps, gaps, pairs, strict=True)):
+    for axis, (offset, s, d, (a, _)) in enumerate(zip(offsets, steps, gaps, pairs, strict=True)):
         start = (Tensor.arange(y.shape[2 + axis]) * s - a).reshape(-1, *[1] * (rank - axis - 1))
-        flat = flat + (place * d + start) * scale[axis]
+        flat = flat + (offset * d + start) * scale[axis]
     return y, flat.cast(dtypes.int64)
 
 

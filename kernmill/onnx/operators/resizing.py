@@ -40,12 +40,12 @@ def _positions(mode: str, after: int, before: int, scale: float, roi: tuple[floa
     raise SettingError(f"coordinate_transformation_mode={mode!r} is unknown. Change the model.")
 
 
-def _nearest(places: Any, mode: str) -> Any:
+def _nearest(positions: Any, mode: str) -> Any:
     if mode == "round_prefer_floor":
-        return np.ceil(places - 0.5)
+        return np.ceil(positions - 0.5)
     if mode == "round_prefer_ceil":
-        return np.floor(places + 0.5)
-    return np.floor(places) if mode == "floor" else np.ceil(places)
+        return np.floor(positions + 0.5)
+    return np.floor(positions) if mode == "floor" else np.ceil(positions)
 
 
 def _cubic(t: Any, a: float) -> Any:
@@ -55,18 +55,18 @@ def _cubic(t: Any, a: float) -> Any:
     return np.where(t <= 1, near, np.where(t < 2, far, 0))
 
 
-def _matrix(places: Any, before: int, mode: str, a: float, stretch: float, outside: bool) -> Any:
+def _matrix(positions: Any, before: int, mode: str, a: float, stretch: float, outside: bool) -> Any:
     """The weight of each entry of the input (axis 1) in each of the result (axis 0)."""
     reach = (2 if mode == "cubic" else 1) / stretch
     width = math.ceil(reach) + 1
-    low = np.floor(places).astype(int)[:, None] + np.arange(-width, width + 1)
-    distance = (low - places[:, None]) * stretch
+    low = np.floor(positions).astype(int)[:, None] + np.arange(-width, width + 1)
+    distance = (low - positions[:, None]) * stretch
     weights = _cubic(distance, a) if mode == "cubic" else np.maximum(0, 1 - np.abs(distance))
     if outside:
         weights = np.where((low < 0) | (low >= before), 0, weights)
     weights = weights / weights.sum(1, keepdims=True)
-    matrix = np.zeros((len(places), before))
-    np.add.at(matrix, (np.arange(len(places))[:, None], low.clip(0, before - 1)), weights)
+    matrix = np.zeros((len(positions), before))
+    np.add.at(matrix, (np.arange(len(positions))[:, None], low.clip(0, before - 1)), weights)
     return matrix
 
 
@@ -110,16 +110,16 @@ def resize(
         is_crop = coordinate_transformation_mode == "tf_crop_and_resize"
         if after == before and scale == 1 and not is_crop:
             continue
-        places = _positions(coordinate_transformation_mode, after, before, scale, (ends[i], ends[i + len(which)]))
+        positions = _positions(coordinate_transformation_mode, after, before, scale, (ends[i], ends[i + len(which)]))
         if is_crop:
-            out = Tensor((places < 0) | (places > before - 1))
+            out = Tensor((positions < 0) | (positions > before - 1))
             outside = outside | out.reshape(-1, *[1] * (x.ndim - axis - 1))
         if mode == "nearest":
-            index = _nearest(places, nearest_mode).clip(0, before - 1).astype(np.int64)
+            index = _nearest(positions, nearest_mode).clip(0, before - 1).astype(np.int64)
             y = y.index_select(axis, Tensor(index))
             continue
         stretch = min(1.0, scale) if antialias else 1.0
-        matrix = _matrix(places, before, mode, cubic_coeff_a, stretch, bool(exclude_outside))
+        matrix = _matrix(positions, before, mode, cubic_coeff_a, stretch, bool(exclude_outside))
         wide = y if y.dtype.is_float else y.float()
         y = (wide.movedim(axis, -1) @ Tensor(matrix.T.astype(np.float64)).cast(wide.dtype)).movedim(-1, axis)
     if coordinate_transformation_mode == "tf_crop_and_resize":

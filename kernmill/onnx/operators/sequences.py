@@ -16,11 +16,11 @@ from .shapes import moved
 
 
 def _position(items: list[Any], at: Any, most: int, what: str) -> int:
-    place = most if at is None else int(at.item())
-    place += len(items) if place < 0 else 0
-    if not 0 <= place <= most:
-        raise IndexRangeError(f"{what}: position {place} in a sequence of {len(items)}. Change the model.")
-    return place
+    position = most if at is None else int(at.item())
+    position += len(items) if position < 0 else 0
+    if not 0 <= position <= most:
+        raise IndexRangeError(f"{what}: position {position} in a sequence of {len(items)}. Change the model.")
+    return position
 
 
 @operator("SequenceEmpty")

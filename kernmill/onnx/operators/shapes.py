@@ -104,8 +104,8 @@ def moved(x: Value, function: Any) -> Value:
     if isinstance(x, Coded):
         return Coded(x.kind, function(x.codes))
     if isinstance(x, Known) and x.is_text:
-        places = Tensor(np.arange(x.array.size).reshape(x.array.shape))
-        return Known(x.array.ravel()[function(places).numpy()])
+        indices = Tensor(np.arange(x.array.size).reshape(x.array.shape))
+        return Known(x.array.ravel()[function(indices).numpy()])
     found: Tensor = function(tensor_of(x))
     return found
 

@@ -50,17 +50,17 @@ def _cubic_weights(t: Tensor, a: float = -0.75) -> list[Tensor]:
     return [far(t + 1), near(t), near(1 - t), far(2 - t)]
 
 
-def sampled(x: Tensor, places: Sequence[Tensor], mode: str, padding: str, align: bool) -> Tensor:
+def sampled(x: Tensor, positions: Sequence[Tensor], mode: str, padding: str, align: bool) -> Tensor:
     """Entries of (batch, channels, *spatial) at positions (batch, points) for each spatial axis."""
     sizes = x.shape[2:]
-    places = list(places)
+    positions = list(positions)
     if padding == "border":
-        places = [p.clamp(0, s - 1) for p, s in zip(places, sizes, strict=True)]
+        positions = [p.clamp(0, s - 1) for p, s in zip(positions, sizes, strict=True)]
     elif padding == "reflection" and mode != "cubic":
-        places = [_reflected(p, s, align) for p, s in zip(places, sizes, strict=True)]
-        places = [p.clamp(0, s - 1) for p, s in zip(places, sizes, strict=True)]
+        positions = [_reflected(p, s, align) for p, s in zip(positions, sizes, strict=True)]
+        positions = [p.clamp(0, s - 1) for p, s in zip(positions, sizes, strict=True)]
     axes: list[list[tuple[Tensor, Tensor]]] = []  # for each axis: positions and weights
-    for p in places:
+    for p in positions:
         low = p.floor()
         if mode == "nearest":
             axes.append([(p.round(), p * 0 + 1)])
@@ -74,8 +74,8 @@ def sampled(x: Tensor, places: Sequence[Tensor], mode: str, padding: str, align:
         index: Tensor | None = None
         weight: Tensor | None = None
         for (at, w), size in zip(corner, sizes, strict=True):
-            place, inside = _entry(at, size, padding, align)
-            index = place if index is None else index * size + place
+            entry, inside = _entry(at, size, padding, align)
+            index = entry if index is None else index * size + entry
             w = where(inside, w, w._own(0))
             weight = w if weight is None else weight * w
         assert index is not None
@@ -94,11 +94,11 @@ def grid_sample(
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
     rank = x.ndim - 2
     flat = grid.reshape(grid.shape[0], -1, rank)
-    places = list[Tensor]()
+    positions = list[Tensor]()
     for axis, size in enumerate(x.shape[2:]):
         g = flat[..., rank - 1 - axis]
-        places.append((g + 1) / 2 * (size - 1) if align_corners else ((g + 1) * size - 1) / 2)
-    y = sampled(x, places, mode, padding_mode, bool(align_corners))
+        positions.append((g + 1) / 2 * (size - 1) if align_corners else ((g + 1) * size - 1) / 2)
+    y = sampled(x, positions, mode, padding_mode, bool(align_corners))
     return y.reshape(*x.shape[:2], *grid.shape[1:-1])
 
 
