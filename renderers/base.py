@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kernmill.ir import AxisKind, Ops, Target, UOp
+from kernmill.ir import AxisKind, DType, Ops, Target, UOp
 
-__all__ = ["Renderer", "Signature", "grid_digits", "identifier", "signature"]
+__all__ = ["Renderer", "Signature", "grid_digits", "identifier", "is_aligned", "signature"]
 
 
 class Signature(NamedTuple):
@@ -66,6 +66,12 @@ def multiple_of(u: UOp) -> int:
         case Ops.ADD | Ops.SUB:
             return math.gcd(multiple_of(u.src[0]), multiple_of(u.src[1]))
     return 1
+
+
+def is_aligned(place: UOp, dtype: DType) -> bool:
+    """True if a vector of 16, 32 or 64 bytes is at a multiple of its size: buffers start on 64 bytes."""
+    size = dtype.size_bytes
+    return size in (16, 32, 64) and multiple_of(place.src[1]) * dtype.scalar.size_bytes % size == 0
 
 
 class Renderer(ABC):

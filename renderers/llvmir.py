@@ -13,7 +13,7 @@ from math import gcd
 
 from kernmill.ir import AxisKind, DType, InternalError, Op, Ops, Target, UOp, dtypes, is_in_order, memory_of
 
-from .base import Renderer, multiple_of, signature
+from .base import Renderer, is_aligned, multiple_of, signature
 from .intrinsics.aarch64 import AArch64
 from .intrinsics.base import Intrinsics
 from .intrinsics.hexagon import Hexagon
@@ -307,13 +307,8 @@ class LLVMFunction(Writer):
             self.emit(f"store {kind} {value}, ptr {address}, {self._store_flags(u, index, stored.dtype, align)}")
 
     def _store_flags(self, u: UOp, index: UOp, dtype: DType, align: int) -> str:
-        """Streaming stores need whole aligned vectors; buffers start on 64 bytes."""
-        aligned = multiple_of(index.src[1]) * dtype.scalar.size_bytes % dtype.size_bytes == 0 and dtype.size_bytes in (
-            16,
-            32,
-            64,
-        )
-        if u.arg != "nt" or not aligned:
+        """Streaming stores need whole aligned vectors."""
+        if u.arg != "nt" or not is_aligned(index, dtype):
             return f"align {align}"
         self.has_streams = True
         return f"align {dtype.size_bytes}, !nontemporal !0"

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from kernmill.ir import AxisKind, DType, Op, Ops, Target, UOp, dtypes, memory_of
+from kernmill.ir import LINE_BYTES, AxisKind, DType, Op, Ops, Target, UOp, dtypes, memory_of
 
-from .base import Renderer, grid_digits, identifier
+from .base import Renderer, grid_digits, identifier, is_aligned
 from .mma import HELD, MMA_ITEMS, mma_function
 from .opencl_values import INTS, LANE, Values
 
@@ -59,7 +59,8 @@ class _Body(Values):
         self.shared: list[str] = []
         self.handlers: dict[Op, Callable[[UOp], None]] = {
             Ops.PARAM: self.param, Ops.VARIABLE: self.variable, Ops.CONST: self.constant, Ops.LOCAL: self.local,
-            Ops.INDEX: lambda u: None, Ops.PREFETCH: lambda u: None, Ops.LOAD: self.load, Ops.STORE: self.store,
+            Ops.INDEX: lambda u: None, Ops.LOAD: self.load, Ops.STORE: self.store,
+            Ops.PREFETCH: lambda u: self._prefetch(u.src[0], u.arg),
             Ops.RANGE: self.open, Ops.END: self.close, Ops.REG: self.copy, Ops.CARRY: self.copy, Ops.SET: self.set,
             Ops.AFTER: self.after, Ops.BARRIER: self.barrier, Ops.MMA: self.mma,
         }  # fmt: skip
@@ -82,7 +83,7 @@ class _Body(Values):
     def head(self) -> list[str]:
         """Everything above the first statement of the body, its opening brace included. Called last."""
         used = {d.scalar for u in self.uops for d in (u.dtype, *(s.dtype for s in u.src))}
-        lines = ["#pragma OPENCL FP_CONTRACT OFF"]
+        lines = [f"#pragma OPENCL FP_CONTRACT {'ON' if self.contracts else 'OFF'}"]
         if dtypes.float64 in used:
             lines.append("#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
         if dtypes.float16 in used and dtypes.float16 in self.target.storage_dtypes:
@@ -103,7 +104,7 @@ class _Body(Values):
             *declared,
             "#endif",
         ]
-        return [*lines, *lean, *(_CONVERT if self.converts else ()), *self.helpers, head, start, *moved,
+        return [*lines, *lean, *self.typedefs, *(_CONVERT if self.converts else ()), *self.helpers, head, start, *moved,
                 *self.numbers(), *self.shared]  # fmt: skip
 
     # --- arguments, loops, accumulators
@@ -188,7 +189,8 @@ class _Body(Values):
         if "shared" in u.arg:
             self.shared.append(f"  __local {text} __attribute__((aligned(16)));")
         else:
-            self.emit(f"{text};")
+            aligned = f" __attribute__((aligned({LINE_BYTES})))" if self.target.has_threads else ""
+            self.emit(f"{text}{aligned};")
 
     def barrier(self, u: UOp) -> None:
         """BARRIER: in local memory."""
@@ -234,6 +236,8 @@ class _Body(Values):
             gate = None
         else:
             text = self.load_lanes(u.dtype, self.space(place), self.at(place))
+            if type(u.arg) is tuple:
+                self._prefetch(place, *u.arg)
         if gate is not None:
             text = f"{self.values[gate]} ? {text} : {zero}"
         if not u.dtype.is_bool:
@@ -260,16 +264,14 @@ class _Body(Values):
         space, mask = self.space(place), self.mask_type(lanes, bits)
         name = f"load_{space.strip('_')}_{memory}"
         scalar = self.type_name(u.dtype.scalar, memory=True)
-        self.declare(f"vload{lanes}", memory, "size_t", f"const __private {scalar} *")
-        self.declare(f"vstore{lanes}", "void", mask, "size_t", f"__private {self.type_name(INTS[bits])} *")
+        wanted = self.store_lanes(INTS[bits].vec(lanes), "__private", "wanted", "m")
         self.helpers[
             f"{_kind(space)} {memory} {name}(const {space} {scalar} *p, {mask} m, bool inside) {{\n"
             f"  {memory} r = ({memory})(0);\n"
             f"  if (inside) return m ? {self.load_lanes(u.dtype, space, 'p')} : r;\n"
-            f"  {scalar} lane[{lanes}] = {{0}};\n  {self.type_name(INTS[bits])} wanted[{lanes}];\n"
-            f"  vstore{lanes}(m, 0, wanted);\n"
+            f"  {scalar} lane[{lanes}] = {{0}};\n  {self.type_name(INTS[bits])} wanted[{lanes}];\n  {wanted}\n"
             f"  {_ROLLED}\n  for (int n = 0; n < {lanes}; ++n) if (wanted[n]) lane[n] = p[n];\n"
-            f"  return vload{lanes}(0, lane);\n}}"
+            f"  return {self.load_lanes(u.dtype, '__private', 'lane')};\n}}"
         ] = None
         return f"{name}({self.at(place)}, {self.mask(gate, bits)}, {self.inside(place, lanes)})"
 
@@ -281,6 +283,8 @@ class _Body(Values):
 
     def load_lanes(self, dtype: DType, space: str, address: str) -> str:
         """Return a contiguous load."""
+        if "load" in self.target.plain:
+            return f"*(const {space} {self._unaligned(dtype)} *)({address})"
         scalar = self.type_name(dtype.scalar, memory=True)
         self.declare(f"vload{dtype.lanes}", self.type_name(dtype, memory=True), "size_t", f"const {space} {scalar} *")
         return f"vload{dtype.lanes}(0, {address})"
@@ -289,9 +293,14 @@ class _Body(Values):
         """A scalar condition under which every lane of the mask is true."""
         if gate.op is Ops.LT and isinstance(gate.src[0].arg, tuple) and gate.src[1].op is Ops.BROADCAST:
             return f"{max(gate.src[0].arg)} < {self.values[gate.src[1].src[0]]}"
-        kind = self.mask_type(gate.dtype.lanes, self.masks[gate])
-        self.declare("all", "int", kind)
-        return f"all({self.values[gate]})"
+        if gate.op is Ops.CONST:
+            return "true" if all(gate.arg if isinstance(gate.arg, tuple) else (gate.arg,)) else "false"
+        lanes, name = gate.dtype.lanes, self.values[gate]
+        while lanes > 1:
+            lanes, half, halves = lanes // 2, self.fresh(), f"{name}.lo & {name}.hi"
+            self.emit(f"{self.mask_type(lanes, self.masks[gate])} {half} = {halves};")
+            name = half
+        return f"{name} != 0"
 
     # --- stores
     def store(self, u: UOp) -> None:
@@ -314,7 +323,10 @@ class _Body(Values):
             self.masked_store(place, gate, value, stored.dtype)
             return
         else:
-            text = self.store_lanes(stored.dtype, self.space(place), self.at(place), value)
+            is_streamed = u.arg == "nt" and "hints" in self.target.plain and is_aligned(place, stored.dtype)
+            text = (self._streamed if is_streamed else self.store_lanes)(
+                stored.dtype, self.space(place), self.at(place), value
+            )
         self.emit(text if gate is None else f"if ({self.values[gate]}) {text}")
 
     def scatter(self, place: UOp, gate: UOp | None, value: str, dtype: DType) -> None:
@@ -332,23 +344,40 @@ class _Body(Values):
         mask = self.mask_type(lanes, bits)
         name = f"store_{space.strip('_')}_{memory}_{mask}"
         scalar, flag = self.type_name(dtype.scalar, memory=True), self.type_name(INTS[bits])
-        self.declare(f"vstore{lanes}", "void", memory, "size_t", f"__private {scalar} *")
-        self.declare(f"vstore{lanes}", "void", mask, "size_t", f"__private {flag} *")
+        kept = self.store_lanes(dtype, "__private", "lane", "x")
+        wanted = self.store_lanes(INTS[bits].vec(lanes), "__private", "wanted", "m")
         self.helpers[
             f"{_kind(space)} void {name}({space} {scalar} *p, {memory} x, {mask} m, bool whole) {{\n"
             f"  if (whole) {{ {self.store_lanes(dtype, space, 'p', 'x')} return; }}\n"
-            f"  {scalar} lane[{lanes}];\n  {flag} wanted[{lanes}];\n"
-            f"  vstore{lanes}(x, 0, lane);\n  vstore{lanes}(m, 0, wanted);\n"
+            f"  {scalar} lane[{lanes}];\n  {flag} wanted[{lanes}];\n  {kept}\n  {wanted}\n"
             f"  {_ROLLED}\n  for (int n = 0; n < {lanes}; ++n) if (wanted[n]) p[n] = lane[n];\n}}"
         ] = None
         self.emit(f"{name}({self.at(place)}, {value}, {self.values[gate]}, {self.whole(gate)});")
 
     def store_lanes(self, dtype: DType, space: str, address: str, value: str) -> str:
         """Return a contiguous store."""
+        if "load" in self.target.plain:
+            return f"*({space} {self._unaligned(dtype)} *)({address}) = {value};"
         scalar = self.type_name(dtype.scalar, memory=True)
         vector = self.type_name(dtype, memory=True)
         self.declare(f"vstore{dtype.lanes}", "void", vector, "size_t", f"{space} {scalar} *")
         return f"vstore{dtype.lanes}({value}, 0, {address});"
+
+    def _streamed(self, dtype: DType, space: str, address: str, value: str) -> str:
+        """Return a store past the caches, of an aligned vector."""
+        return f"__builtin_nontemporal_store({value}, ({space} {self.type_name(dtype, memory=True)} *)({address}));"
+
+    def _prefetch(self, place: UOp, ahead: int | None, cache: int = 2) -> None:
+        """PREFETCH, or that of a load; its address has no space, as the builtin's has none."""
+        if "hints" in self.target.plain:
+            kind = "1, 3" if ahead is None else f"0, {4 - cache}"
+            self.emit(f"__builtin_prefetch((const void *)((ulong)({self.at(place)}) + {ahead or 0}), {kind});")
+
+    def _unaligned(self, dtype: DType) -> str:
+        """Return a vector type for memory that is aligned like one of its lanes."""
+        vector, scalar = self.type_name(dtype, memory=True), self.type_name(dtype.scalar, memory=True)
+        self.typedefs[f"typedef {vector} {vector}_at __attribute__((aligned(sizeof({scalar}))));"] = None
+        return f"{vector}_at"
 
     # --- indices
     def at(self, place: UOp) -> str:

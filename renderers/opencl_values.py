@@ -52,6 +52,8 @@ class Values:
         self.masks: dict[UOp, int] = {}  # vectors of bools: bits of a lane
         self.helpers: dict[str, None] = {}
         self.prototypes: dict[str, None] = {}
+        self.typedefs: dict[str, None] = {}
+        self.contracts = False  # a statement has a product and its sum
         self.converts = False
         self.vectors: dict[Op, Callable[[UOp], None]] = {
             Ops.CAST: self._cast_vector, Ops.WHERE: self._select, Ops.BROADCAST: self._lanes, Ops.LANE: self._lane,
@@ -191,6 +193,9 @@ class Values:
 
     def arithmetic(self, op: Op, dtype: DType, operands: Sequence[str], *, wraps: bool = True) -> str:
         """An op on operands of one dtype."""
+        if op is Ops.FMA and "fma" in self.target.plain and dtype.is_float:
+            self.contracts = True
+            return "{} * {} + {}".format(*operands)
         if op in _FUNCTIONS and dtype.is_float:
             return self.call(_FUNCTIONS[op], dtype, *((dtype, operand) for operand in operands))
         if op in _FUNCTIONS and op is not Ops.FMA:

@@ -69,6 +69,7 @@ if TYPE_CHECKING:  # loaded by name when first used; announced here for type che
     from .opencl import cl_driver as cl_driver
     from .opencl import cl_memory as cl_memory
     from .opencl import cl_program as cl_program
+    from .opencl import cl_trial as cl_trial
     from .pages import *
     from .plans.planning import *
     from .profile import *
@@ -83,8 +84,9 @@ __getattr__, __dir__ = lazy_exports(
     __name__, "pages", "programs.candidates", "programs.compiling", "plans.planning", "profile", "programs.reproduce",
     "programs.tune",
     by_name=(
-        "opencl.cl_driver", "opencl.cl_memory", "opencl.cl_program", "programs.kernel_text", "cpu.arm",
-        "cpu.cpu_target", "cpu.elf_machines", "cpu.llvm_process", "cpu.probe", "cuda.cuda_driver", "cuda.cuda_target",
+        "opencl.cl_driver", "opencl.cl_memory", "opencl.cl_program", "opencl.cl_trial",
+        "programs.kernel_text", "cpu.arm", "cpu.cpu_target", "cpu.elf_machines", "cpu.llvm_process", "cpu.probe",
+        "cuda.cuda_driver", "cuda.cuda_target",
         "htp.functions", "htp.hexagon", "htp.linker", "htp.resident", "htp.session", "programs.tune_worker",
     ),
 )  # fmt: skip

@@ -7,7 +7,7 @@ and the memory is the host's own, without copies. Other devices keep buffers of 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ from kernmill.ir import (
 )
 from kernmill.renderers import MMA_ITEMS, MMA_UNITS, OPENCL_OPS, OpenCLRenderer, Renderer
 
-from .cpu.cpu_target import machine_of
+from .cpu.cpu_target import host_target
 from .cpu.host import this_host
 from .device import Batch, Call, Device, GroupTooLarge, Program, Properties
 from .memory.allocator import SMALLER, Block, HostAllocator
@@ -35,6 +35,7 @@ from .memory.buffer import Buffer
 from .opencl.cl_driver import ClFacts, facts_of, found_devices, open_binding, refuse_after_fork, refuse_unusable
 from .opencl.cl_memory import NO_ROOM, ClAllocator, ClBlock, ClHostAllocator, host_memory
 from .opencl.cl_program import build_program, pack_program, quietly, unpack_program
+from .opencl.cl_trial import ClCosts, measured_costs
 from .programs.matrix_unit_trial import matrix_unit_trial
 
 __all__ = ["ClDevice"]
@@ -111,7 +112,8 @@ class ClDevice(Device):
 
     def details(self) -> list[str]:
         """Limits and extensions."""
-        return [self.facts.limits(), *filter(None, [self.unit[1]]), " ".join(self.facts.extensions)]
+        said = self.unit[1], self.costs.line(), self.costs.warning()
+        return [self.facts.limits(), *filter(None, said), " ".join(self.facts.extensions)]
 
     def props(self) -> Properties:
         """The driver's figures."""
@@ -126,7 +128,15 @@ class ClDevice(Device):
     @cached_property
     def renderer(self) -> Renderer:
         """OpenCL C for the device's features."""
-        return OpenCLRenderer(cl_target(self.facts, str(setting("TARGET")), self.unit[0]))
+        return OpenCLRenderer(cl_target(self.facts, str(setting("TARGET")), self.unit[0], self.costs.plain))
+
+    @cached_property
+    def costs(self) -> ClCosts:
+        """What the driver's functions cost; not measured where they are instructions."""
+        if self.facts.kind != "cpu" or self.facts.is_checker:
+            return ClCosts()
+        with self.told(), self.lock:
+            return measured_costs(self.cl, self.queue, self.facts, this_host())
 
     @cached_property
     def unit(self) -> tuple[tuple[Unit, ...], str]:
@@ -472,17 +482,20 @@ class _Prepared(Batch):
         return device.finish(events, is_timed=is_timed)
 
 
-def cl_target(facts: ClFacts, shape: str = "", units: tuple[Unit, ...] = ()) -> Target:
-    """Return the features for generated code on the device; `shape`: gpu, mma or cpu, if it is not the device's own."""
+def cl_target(facts: ClFacts, shape: str = "", units: tuple[Unit, ...] = (), plain: Iterable[str] = ()) -> Target:
+    """Return the features for generated code on the device; `shape`: gpu, mma or cpu, if it is not the device's own;
+    `plain`: Target's."""
     is_cpu = (shape if shape in ("gpu", "cpu", "mma") else facts.kind) == "cpu"
-    lanes = min(16, facts.float_lanes) if is_cpu and facts.float_lanes > 1 else 4
+    lanes = facts.lanes if is_cpu else 4
     has = {dtypes.float64: facts.has_float64, dtypes.float16: facts.has_float16}
     missing = {dtype for dtype in has if not has[dtype]}
     items = 0 if is_cpu else 1 << min(facts.max_group, _MOST_GROUP).bit_length() - 1
+    host = host_target(this_host()) if is_cpu else Target("")
     kind = "cpu" if is_cpu else f"gpu-{items}-{facts.local_bytes >> 10}"
     return Target(
         name=f"opencl-{kind}{'-mma' if units else ''}-{lanes * 32}"
-        + "".join(f"-no-{d.name}" for d in sorted(missing, key=str)),
+        + "".join(f"-no-{d.name}" for d in sorted(missing, key=str))
+        + "".join(f"-{form}" for form in sorted(plain)),
         vector_bytes=4 * lanes,
         most_lanes=16,
         vector_registers=32 if lanes in (4, 16) else 16,
@@ -494,6 +507,9 @@ def cl_target(facts: ClFacts, shape: str = "", units: tuple[Unit, ...] = ()) -> 
         local_bytes=facts.local_bytes,
         units=units,
         has_masks=True,
+        has_fast_nontemporal_stores="hints" in plain and host.has_fast_nontemporal_stores,
+        has_hardware_prefetch=host.has_hardware_prefetch,
         l2_bytes=1 << 20,
-        machine=machine_of(this_host()) if is_cpu else MACHINES["gpu"],
+        plain=frozenset(plain),
+        machine=host.machine if is_cpu else MACHINES["gpu"],
     )

@@ -24,7 +24,7 @@ FOLDER_LINES: dict[str, tuple[int, str]] = {  # non-blank lines of a folder, and
     "ir": (4_000, "listings: UOps of reports; rows of machines; a node that waits"),
     "compiler": (10_790, "one estimate of time: the work of a linear list; kernels that free memory run first"),
     "renderers": (2_200, "instructions of AArch64, Hexagon and NVIDIA"),
-    "runtime": (11_390, "texts of 500 kernels; records of candidates; measuring a CPU; loops in recordings"),
+    "runtime": (11_580, "texts of 500 kernels; records of candidates; measuring a CPU; what a driver's functions cost"),
 }
 
 # What may be longer, and why. Tables and rule lists are read by looking up a row, not from top to bottom.

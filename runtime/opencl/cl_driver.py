@@ -63,6 +63,11 @@ class ClFacts:
         return self.kind == "cpu" and self.is_unified
 
     @property
+    def lanes(self) -> int:
+        """The float32 in a vector of a CPU's kernel; 4 where the driver does not say."""
+        return min(16, self.float_lanes) if self.float_lanes > 1 else 4
+
+    @property
     def is_checker(self) -> bool:
         """True for Oclgrind, which checks every access of a kernel."""
         return self.platform == "Oclgrind"
@@ -184,10 +189,9 @@ def _info(device: Any, name: str, default: Any) -> Any:
 
 def _float_lanes(device: Any) -> int:
     """As many as the device says, but where PoCL's compiler does not know the CPU: LLVM 14 takes a Zen 4 for a Zen 3,
-    without AVX-512, and a library for AVX-512 is linked nevertheless. Programs with vectors of 64 bytes (eight floats
-    as int64 are one) lost their kernels: INVALID_KERNEL_NAME."""
+    without AVX-512, and a library for AVX-512 is linked nevertheless."""
     lanes = int(_info(device, "native_vector_width_float", 0))
-    return min(lanes, 4) if str(device.version).endswith(_WITHOUT_AVX512) else lanes
+    return min(lanes, 8) if str(device.version).endswith(_WITHOUT_AVX512) else lanes
 
 
 def refuse_unusable(device: Any, facts: ClFacts, name: str) -> None:

@@ -74,6 +74,37 @@ def test_products_are_fused_into_sums_only_where_that_was_asked_for() -> None:
     lacks(render(elementwise(Ops.ADD, product, data(2, 6, 32))), "fma(")
 
 
+PLAIN = replace(CPU, plain=frozenset({"fma", "load", "hints"}))
+
+
+def test_where_functions_are_calls_the_text_has_none() -> None:
+    text = render(matmul(data(0, 64, 64), data(1, 64, 64)), target=PLAIN)
+    has(text, "#pragma OPENCL FP_CONTRACT ON", "*(const __global float16_at *)(b", "aligned(sizeof(float))")
+    lacks(text, "fma(", "vload", "vstore")
+    # contraction joins what stands in one statement: nothing but the product of an FMA and its sum
+    for line in text.partition("__kernel")[2].splitlines():
+        assert line.count(" * ") < 2 or "float" not in line, line
+    product = elementwise(Ops.MUL, X, data(1, 6, 32))
+    has(render(elementwise(Ops.ADD, product, data(2, 6, 32)), target=PLAIN), "FP_CONTRACT OFF")
+
+
+def test_a_masked_tail_calls_no_function_either() -> None:
+    text = render(data(0, 37, dtype=dtypes.int64) * 2, "vectorize i0 8", PLAIN).partition("#endif")[2]
+    called = set(re.findall(r"\b([a-z]\w*)\(", text))
+    assert not {name for name in called if name.startswith(("vload", "vstore", "all"))}
+    has(text, "load_global_long8(", "store_global_long8_")
+
+
+def test_stores_past_the_caches_and_prefetches_are_hints() -> None:
+    streamed = render(data(0, 4096) * 2.0, "vectorize i0 16; stream", PLAIN)
+    has(streamed, "__builtin_nontemporal_store(", "(__global float16 *)(b0")
+    lacks(render(data(0, 4096) * 2.0, "vectorize i0 16; stream"), "__builtin")
+    lacks(render(data(0, 37) * 2.0, "vectorize i0 2; stream", PLAIN), "__builtin_nontemporal")  # 8 bytes
+    long, ahead = data(0, 1 << 17) + 1.0, "vectorize i0 16; prefetch 2048"
+    has(render(long, ahead, PLAIN), "__builtin_prefetch((const void *)((ulong)(b1 + v1) + 2048), 0, 3);")
+    lacks(render(long, ahead), "__builtin")
+
+
 def test_signed_ints_wrap_and_places_do_not_need_to() -> None:
     text = render(data(0, 64, dtype=dtypes.int32) + data(1, 64, dtype=dtypes.int32))
     has(text, "as_int16(as_uint16(")

@@ -630,6 +630,8 @@ def test_capabilities_make_the_target() -> None:
     assert (gpu.vector_bytes, gpu.group_items, gpu.local_bytes, gpu.has_threads) == (16, 256, 1 << 15, False)
     assert ops_cl.cl_target(facts(max_group=100), "gpu").name == "opencl-gpu-64-32-128"
     assert ops_cl.cl_target(facts(kind="gpu"), "cpu").group_items == 0
+    plain = ops_cl.cl_target(facts(), plain=("load", "fma"))
+    assert (plain.name, plain.plain) == ("opencl-cpu-512-fma-load", frozenset({"fma", "load"}))
 
 
 PRODUCT = matmul(data(0, 256, 256), data(1, 256, 256))

@@ -47,7 +47,7 @@ def binding(monkeypatch: pytest.MonkeyPatch) -> Any:
     return fake
 
 
-@pytest.mark.parametrize(("cpu", "lanes"), [("znver3", 4), ("skylake-avx512", 16), ("znver4", 16)])
+@pytest.mark.parametrize(("cpu", "lanes"), [("znver3", 8), ("skylake-avx512", 16), ("znver4", 16)])
 def test_vectors_where_the_compiler_takes_the_cpu_for_an_older_one(binding: Any, cpu: str, lanes: int) -> None:
     """PoCL 3 on a Zen 4: programs with vectors of 64 bytes had no kernels."""
     version = f"OpenCL 3.0 PoCL HSTR: pthread-x86_64-unknown-linux-gnu-{cpu}"

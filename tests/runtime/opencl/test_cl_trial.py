@@ -1,0 +1,76 @@
+"""What a driver's functions cost: measured where it is right, told where it is much."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from kernmill.runtime import cl_trial, get_device, host
+
+OLD = cl_trial.ClCosts(("fma", "load"), (0.8, 0.1), (0.6, 0.1), 0.1)
+
+
+def measured(device: str, monkeypatch: pytest.MonkeyPatch, **forms: tuple[str, str]) -> cl_trial.ClCosts:
+    """With other texts of a form; few rounds, since no time is looked at."""
+    opened: Any = get_device(device)
+    monkeypatch.setattr(cl_trial, "_FORMS", {**cl_trial._FORMS, **forms})
+    monkeypatch.setattr(cl_trial, "_ROUNDS", 1)
+    monkeypatch.setattr(cl_trial, "_NOT_SLOWER", float("inf"))
+    return cl_trial.measured_costs(opened.cl, opened.queue, opened.facts, host.this_host())
+
+
+def test_forms_without_functions_are_found_once(opencl: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    costs = measured(opencl, monkeypatch)
+    assert {"fma", "load"} <= set(costs.plain)
+    assert all(ns > 0 for ns in (*costs.fma_ns, *costs.load_ns, costs.cpu_fma_ns))
+    monkeypatch.setattr(cl_trial, "_measure", lambda *given: pytest.fail("measured again"))
+    opened: Any = get_device(opencl)
+    assert cl_trial.measured_costs(opened.cl, opened.queue, opened.facts, host.this_host()) == costs
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("fma", "(a) * (b)"),  # forgets the sum
+        ("fma", "product_of(a, b) + c"),  # not in the language
+        ("load", "vload{lanes}(0, p - 1)"),
+        ("hints", "(void)(x)"),
+    ],
+)
+def test_a_form_that_is_refused_or_wrong_is_not_used(
+    opencl: str, monkeypatch: pytest.MonkeyPatch, form: str, text: str
+) -> None:
+    costs = measured(opencl, monkeypatch, **{form: (cl_trial._FORMS[form][0], text)})
+    assert set(costs.plain) == {"fma", "load", "hints"} - {form}
+
+
+def test_a_slower_form_is_not_used(opencl: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cl_trial, "_best_ns", lambda form, *trials: (1.0, 2.0) if form == "fma" else (2.0, 1.0))
+    opened: Any = get_device(opencl)
+    assert set(cl_trial._measure(opened.cl, opened.queue, 4, host.this_host()).plain) == {"load", "hints"}
+
+
+def test_what_is_said_of_a_driver() -> None:
+    assert (
+        OLD.line()
+        == "functions: fma() 8.0 times an operator, vload() 6.0 times a pointer; kernels do without: fma, load"
+    )
+    assert "a function of the language costs 8 times an operator. Install a newer one" in OLD.warning()
+    slow = OLD._replace(fma_ns=(1.0, 0.9), load_ns=(1.0, 1.0))
+    assert "a sum of products takes 9 times as long as this CPU needs" in slow.warning()
+    good = slow._replace(cpu_fma_ns=0.8)
+    assert (good.warning(), cl_trial.ClCosts().warning(), cl_trial.ClCosts().line()) == ("", "", "")
+
+
+def test_a_slow_driver_is_told_of_once(
+    opencl: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cl_trial, "_measure", lambda *given: OLD)
+    monkeypatch.setattr(cl_trial, "_SOURCE", "another program: another key")
+    opened: Any = get_device(opencl)
+    with caplog.at_level(logging.WARNING, "kernmill"):
+        for _ in range(2):
+            assert cl_trial.measured_costs(opened.cl, opened.queue, opened.facts, host.this_host()) == OLD
+    assert [record.message.partition(": ")[0] for record in caplog.records] == ["CL"]
