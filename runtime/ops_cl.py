@@ -132,7 +132,7 @@ class ClDevice(Device):
 
     @cached_property
     def costs(self) -> ClCosts:
-        """What the driver's functions cost; not measured where they are instructions."""
+        """The costs of the driver's functions; not measured on GPUs, where they are instructions."""
         if self.facts.kind != "cpu" or self.facts.is_checker:
             return ClCosts()
         with self.told(), self.lock:

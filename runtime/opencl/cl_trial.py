@@ -1,8 +1,8 @@
 """What a driver's functions cost, measured once: the forms of a kernel's text that do without them.
 
 PoCL whose compiler is older than the CPU compiles each function of the language (fma, vload4) as a call, many times
-slower than an operator. Other drivers inline them. Text with operators is only used where it compiles, computes the
-same and is no slower. The result is kept in the cache of kernels, with the driver's version.
+slower than an operator. Other drivers inline them. Text with operators is only used if it compiles, computes the
+same and takes no more time. The result is kept in the cache of kernels, with the driver's version.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class ClCosts(NamedTuple):
         return f"functions: {', '.join(said) or 'without an operator'}; kernels do without: {used}"
 
     def warning(self) -> str:
-        """What to say of a driver that runs far below its CPU, and the remedy; else empty."""
+        """Return what to say of a driver that runs far below its CPU, with the remedy; else nothing."""
         if max(self.calls, self.below) < _FAR_BELOW:
             return ""
         why = (
