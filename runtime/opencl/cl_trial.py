@@ -114,14 +114,14 @@ def measured_costs(cl: Any, queue: Any, facts: ClFacts, host: Host) -> ClCosts:
     if stored is not None:
         plain, fma_ns, load_ns, cpu_fma_ns = json.loads(stored.payload)
         return ClCosts(tuple(plain), tuple(fma_ns), tuple(load_ns), cpu_fma_ns)
-    costs = _measure(cl, queue, lanes, host)
+    costs = _compare_forms(cl, queue, lanes, host)
     default_cache().put(key, json.dumps(costs).encode(), {"name": "OpenCL costs"})
     if costs.warning():
         logging.getLogger("kernmill").warning(f"CL: {facts.name}: {costs.warning()}")
     return costs
 
 
-def _measure(cl: Any, queue: Any, lanes: int, host: Host) -> ClCosts:
+def _compare_forms(cl: Any, queue: Any, lanes: int, host: Host) -> ClCosts:
     """Compare both ways of each form, alone: a driver may take one and refuse another."""
     functions = _Trial(cl, queue, lanes, "")
     if not functions.is_right():

@@ -25,7 +25,7 @@ def test_forms_without_functions_are_found_once(opencl: str, monkeypatch: pytest
     costs = measured(opencl, monkeypatch)
     assert {"fma", "load"} <= set(costs.plain)
     assert all(ns > 0 for ns in (*costs.fma_ns, *costs.load_ns, costs.cpu_fma_ns))
-    monkeypatch.setattr(cl_trial, "_measure", lambda *given: pytest.fail("measured again"))
+    monkeypatch.setattr(cl_trial, "_compare_forms", lambda *given: pytest.fail("measured again"))
     opened: Any = get_device(opencl)
     assert cl_trial.measured_costs(opened.cl, opened.queue, opened.facts, host.this_host()) == costs
 
@@ -49,7 +49,7 @@ def test_a_form_that_is_refused_or_wrong_is_not_used(
 def test_a_slower_form_is_not_used(opencl: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cl_trial, "_best_ns", lambda form, *trials: (1.0, 2.0) if form == "fma" else (2.0, 1.0))
     opened: Any = get_device(opencl)
-    assert set(cl_trial._measure(opened.cl, opened.queue, 4, host.this_host()).plain) == {"load", "hints"}
+    assert set(cl_trial._compare_forms(opened.cl, opened.queue, 4, host.this_host()).plain) == {"load", "hints"}
 
 
 def test_what_is_said_of_a_driver() -> None:
@@ -67,7 +67,7 @@ def test_what_is_said_of_a_driver() -> None:
 def test_a_slow_driver_is_told_of_once(
     opencl: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(cl_trial, "_measure", lambda *given: OLD)
+    monkeypatch.setattr(cl_trial, "_compare_forms", lambda *given: OLD)
     monkeypatch.setattr(cl_trial, "_SOURCE", "another program: another key")
     opened: Any = get_device(opencl)
     with caplog.at_level(logging.WARNING, "kernmill"):
