@@ -60,7 +60,7 @@ class _Body(Values):
         self.handlers: dict[Op, Callable[[UOp], None]] = {
             Ops.PARAM: self.param, Ops.VARIABLE: self.variable, Ops.CONST: self.constant, Ops.LOCAL: self.local,
             Ops.INDEX: lambda u: None, Ops.LOAD: self.load, Ops.STORE: self.store,
-            Ops.PREFETCH: lambda u: self._prefetch(u.src[0], u.arg),
+            Ops.PREFETCH: lambda u: self._ask_ahead(u.src[0], u.arg),
             Ops.RANGE: self.open, Ops.END: self.close, Ops.REG: self.copy, Ops.CARRY: self.copy, Ops.SET: self.set,
             Ops.AFTER: self.after, Ops.BARRIER: self.barrier, Ops.MMA: self.mma,
         }  # fmt: skip
@@ -237,7 +237,7 @@ class _Body(Values):
         else:
             text = self.load_lanes(u.dtype, self.space(place), self.at(place))
             if type(u.arg) is tuple:
-                self._prefetch(place, *u.arg)
+                self._ask_ahead(place, *u.arg)
         if gate is not None:
             text = f"{self.values[gate]} ? {text} : {zero}"
         if not u.dtype.is_bool:
@@ -367,7 +367,7 @@ class _Body(Values):
         """Return a store past the caches, of an aligned vector."""
         return f"__builtin_nontemporal_store({value}, ({space} {self.type_name(dtype, memory=True)} *)({address}));"
 
-    def _prefetch(self, place: UOp, ahead: int | None, cache: int = 2) -> None:
+    def _ask_ahead(self, place: UOp, ahead: int | None, cache: int = 2) -> None:
         """PREFETCH, or that of a load; its address has no space, as the builtin's has none."""
         if "hints" in self.target.plain:
             kind = "1, 3" if ahead is None else f"0, {4 - cache}"
