@@ -7,10 +7,13 @@ import re
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from kernmill.ir import FormatError, Progress, dtypes
 
@@ -19,10 +22,12 @@ from .formats.gguf_types import TensorType, ValueType
 from .formats.quoting import quoted
 from .lazy import no_grad
 from .quant import BLOCKS
+from .quant.importance import Importance
 from .quant.mixes import Mix, mix_named
+from .tensor import Tensor
 from .tensor_bytes import bytes_of, tensor_over
 
-__all__ = ["mix_named", "run"]
+__all__ = ["Recipe", "mix_named", "run"]
 
 # Values that are converted at a time: a multiple of every block, so that one kernel serves all pieces. The K types try
 # 16 to 21 scales, and keep up to 180 bytes a value meanwhile.
@@ -34,28 +39,35 @@ _VERSION = 2  # of the block layouts, as the reference counts
 Report = Callable[[str], None]
 
 
-def run(source: str | os.PathLike[str], target: str | os.PathLike[str], mix: str, *, requantize: bool = False,
-        report: Report = print) -> None:  # fmt: skip
-    """Write `target` from `source`; all of it or nothing. A split source becomes one file.
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How to quantize. `requantize`: accept weights that have blocks already. `importance`: of the columns of matrices,
+    which the search for scales weighs errors by."""
+
+    mix: str
+    requantize: bool = False
+    importance: Importance | None = None
+
+
+def run(
+    source: str | os.PathLike[str], target: str | os.PathLike[str], wanted: Recipe | str, *, report: Report = print
+) -> None:
+    """Write `target` from `source`; all of it or nothing. A split source becomes one file. A string is the mix.
 
     Raises:
         FormatError: a file that cannot be read or written, a target that is the source, a mix that kernmill does not
-            make, values that are inf or nan, weights that have blocks already (without `requantize`).
+            make, values that are inf or nan, weights that have blocks already (without `requantize`), an importance
+            matrix of another model.
     """
     start = time.perf_counter()
-    recipe = mix_named(mix)
+    wanted = Recipe(wanted) if isinstance(wanted, str) else wanted
+    recipe = mix_named(wanted.mix)
     file = gguf.read(source)
-    kinds = {name: _new_type(file, entry, recipe, requantize) for name, entry in file.entries.items()}
-    if any(os.path.exists(target) and os.path.samefile(target, path) for path in file.paths):
-        raise FormatError(f"{os.fspath(target)}: is the input file. Write to a different path.")
-    if os.path.isfile(target) and not (os.stat(target).st_mode & _WRITABLE and os.access(target, os.W_OK)):
-        raise FormatError(f"{os.fspath(target)}: is write-protected. Delete it, or write to a different path.")
+    kinds = {name: _new_type(file, entry, recipe, wanted.requantize) for name, entry in file.entries.items()}
+    weights = _importances(file, kinds, wanted.importance)
+    _check_target(file, target)
     after = sum(kind.nbytes(file.entries[name].shape) for name, kind in kinds.items())
     _check_room(target, after)
-    metadata: dict[str, object] = {k: file.metadata.raw(k) for k in file.metadata if not _OF_PARTS.match(k)}
-    if recipe.file_type is not None:
-        metadata["general.file_type"] = gguf_write.Typed(ValueType.UINT32, recipe.file_type)
-    metadata["general.quantization_version"] = gguf_write.Typed(ValueType.UINT32, _VERSION)
     with Progress("quantizing", len(kinds), "tensor") as bar:
 
         def begin(line: str) -> None:
@@ -63,15 +75,57 @@ def run(source: str | os.PathLike[str], target: str | os.PathLike[str], mix: str
             bar.advance()
 
         tensors = {
-            name: gguf_write.NewTensor(kind, file.entries[name].shape, partial(_converted, file, name, kind, n, begin))
+            name: gguf_write.NewTensor(
+                kind, file.entries[name].shape,
+                partial(_converted, file, name, kind, n, begin, weights.get(name)),
+            )
             for n, (name, kind) in enumerate(kinds.items(), 1)
-        }
-        gguf_write.write(target, metadata, tensors, alignment=file.alignment)
+        }  # fmt: skip
+        gguf_write.write(target, _metadata(file, recipe, wanted), tensors, alignment=file.alignment)
     before = sum(entry.stop - entry.start for entry in file.entries.values())
     if fallen := _fallen(file, kinds, recipe):
         report(fallen)
     report(f"{os.fspath(target)}: {recipe.name}, {_mib(after)} of weights from {_mib(before)}, "
            f"in {time.perf_counter() - start:.1f} s")  # fmt: skip
+
+
+def _metadata(file: gguf.GGUFFile, recipe: Mix, wanted: Recipe) -> dict[str, object]:
+    """The metadata of the new file: those of the old one, and how it was made."""
+    number = partial(gguf_write.Typed, ValueType.UINT32)
+    metadata: dict[str, object] = {k: file.metadata.raw(k) for k in file.metadata if not _OF_PARTS.match(k)}
+    if recipe.file_type is not None:
+        metadata["general.file_type"] = number(recipe.file_type)
+    metadata["general.quantization_version"] = number(_VERSION)
+    if (by := wanted.importance) is not None:
+        metadata["quantize.imatrix.file"] = by.where
+        metadata["quantize.imatrix.dataset"] = by.texts[-1] if by.texts else ""
+        metadata["quantize.imatrix.entries_count"] = number(len(by.columns))
+        metadata["quantize.imatrix.chunks_count"] = number(by.chunks)
+    return metadata
+
+
+def _importances(
+    file: gguf.GGUFFile, kinds: Mapping[str, TensorType], found: Importance | None
+) -> dict[str, np.ndarray[Any, Any]]:
+    """The mean squares of the columns of each matrix that gets another type, by its name."""
+    if found is None:
+        return {}
+    changed = {name: file.entries[name].shape for name, kind in kinds.items() if kind is not file.entries[name].type}
+    if not found.columns.keys() & file.entries.keys():
+        raise FormatError(
+            f"{found.where}: it has none of the matrices of {file.where}: the importance matrix is of another model. "
+            "Compute one for this model: kernmill imatrix."
+        )
+    weights = {name: found.weights(name, shape) for name, shape in changed.items()}
+    return {name: each for name, each in weights.items() if each is not None}
+
+
+def _check_target(file: gguf.GGUFFile, target: str | os.PathLike[str]) -> None:
+    """The target is not the source, and may be written."""
+    if any(os.path.exists(target) and os.path.samefile(target, path) for path in file.paths):
+        raise FormatError(f"{os.fspath(target)}: is the input file. Write to a different path.")
+    if os.path.isfile(target) and not (os.stat(target).st_mode & _WRITABLE and os.access(target, os.W_OK)):
+        raise FormatError(f"{os.fspath(target)}: is write-protected. Delete it, or write to a different path.")
 
 
 def _mib(size_bytes: int) -> str:
@@ -136,13 +190,16 @@ def _new_type(file: gguf.GGUFFile, entry: gguf.GGUFEntry, recipe: Mix, requantiz
 
 
 # --- one tensor ------------------------------------------------------------------------------------------------------
-def _converted(file: gguf.GGUFFile, name: str, kind: TensorType, number: int, report: Report) -> Iterator[memoryview]:
+def _converted(
+    file: gguf.GGUFFile, name: str, kind: TensorType, order: int, report: Report,
+    importance: np.ndarray[Any, Any] | None,
+) -> Iterator[memoryview]:  # fmt: skip
     """The bytes of a tensor in its new type."""
     entry, values = file.entries[name], file.values(name)
     shape = " x ".join(str(size) for size in entry.shape)
     is_plain = name.isprintable() and name.isascii()
     shown = name if is_plain else quoted(name).encode("ascii", "backslashreplace").decode()  # for any terminal
-    count = f"[{number:4}/{len(file.entries):4}] {shown:36} {shape:>16}"
+    count = f"[{order:4}/{len(file.entries):4}] {shown:36} {shape:>16}"
     if kind is entry.type:
         report(f"{count}  {kind.name}")
         yield values
@@ -153,7 +210,9 @@ def _converted(file: gguf.GGUFFile, name: str, kind: TensorType, number: int, re
         piece = values[start : start + step]
         if len(piece) < step and start:  # the last of several is as long as the others: one kernel for all
             piece = memoryview(bytes(piece) + bytes(step - len(piece)))
-        made = _encoded(piece, entry.type, kind)
+        first, number = (size // entry.type.size_bytes * entry.type.values for size in (start, len(piece)))
+        weights = None if importance is None else _of_values(importance, entry.shape, first, number)
+        made = _encoded(piece, entry.type, kind, weights)
         if made is None:
             raise FormatError(
                 f"{file.where}: tensor {quoted(name)} has values that are inf or nan, or too large for "
@@ -162,8 +221,18 @@ def _converted(file: gguf.GGUFFile, name: str, kind: TensorType, number: int, re
         left -= len(made[:left])
 
 
+def _of_values(means: np.ndarray[Any, Any], shape: Sequence[int], first: int, count: int) -> np.ndarray[Any, Any]:
+    """The importance of `count` values from the value `first` on. Shapes: means (matrices, columns), shape that of the
+    tensor; the result (count,). Dtypes: float32."""
+    rows = np.arange(first // shape[-1], -(-(first + count) // shape[-1]))
+    found = means[rows // shape[-2] % len(means)].astype(np.float32).ravel()
+    return found[first % shape[-1] :][:count]
+
+
 @no_grad()
-def _encoded(piece: memoryview, old: TensorType, new: TensorType) -> memoryview | None:
+def _encoded(
+    piece: memoryview, old: TensorType, new: TensorType, importance: np.ndarray[Any, Any] | None = None
+) -> memoryview | None:
     """Convert the bytes of a piece to another type; None if it contains a non-finite number, before or after."""
     if old.dtype is not None:
         values = tensor_over(piece, old.dtype, (len(piece) // old.size_bytes,)).float()
@@ -174,7 +243,8 @@ def _encoded(piece: memoryview, old: TensorType, new: TensorType) -> memoryview 
     if new.dtype is not None:
         result = back = values.cast(new.dtype)
     else:
-        result = BLOCKS[new.name].encode(values.reshape(-1, new.values))
+        weights = None if importance is None else Tensor(importance).reshape(-1, new.values)
+        result = BLOCKS[new.name].encode(values.reshape(-1, new.values), weights)
         back = BLOCKS[new.name].decode(result.realize(were_finite))
     are_finite = back.isfinite().all()
     result.realize(were_finite, are_finite)

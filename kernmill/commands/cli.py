@@ -306,12 +306,15 @@ def run_demo(given: argparse.Namespace) -> int:
 
 def run_quantize(given: argparse.Namespace) -> int:
     """Write a GGUF file in fewer bits."""
-    from ..quantize import run
+    from ..quant.importance import read
+    from ..quantize import Recipe, run
 
     for name, path in (("IN", given.source), ("OUT", given.target)):
         options.check_path("quantize", path, f"Give {name}: kernmill quantize IN OUT MIX.")
     with _unwound(), Context(THREADS=given.threads or setting("THREADS")):
-        run(given.source, given.target, given.mix, requantize=given.requantize)
+        options.check_path("quantize", given.imatrix, "Give an importance matrix with --imatrix.")
+        importance = None if given.imatrix is None else read(given.imatrix)
+        run(given.source, given.target, Recipe(given.mix, given.requantize, importance))
     return 0
 
 
@@ -528,12 +531,12 @@ def run_model(given: argparse.Namespace) -> int:
 
 
 def run_on_model(given: argparse.Namespace) -> int:
-    """Embed, rerank, tokenize, show, or measure the perplexity."""
+    """Embed, rerank, tokenize, show, measure the perplexity, or compute an importance matrix."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in run_model
-    if given.name == "perplexity":
-        from .evaluation import show_perplexity
+    if given.name in ("perplexity", "imatrix"):
+        from . import evaluation
 
-        return show_perplexity(given)
+        return evaluation.show_perplexity(given) if given.name == "perplexity" else evaluation.write_imatrix(given)
     from .models import run_command
 
     return run_command(given)

@@ -1,10 +1,15 @@
-"""`kernmill perplexity`: how well a model predicts a text, and how near its predictions are to those of another."""
+"""`kernmill perplexity`: how well a model predicts a text, and how near its predictions are to those of another.
+
+`kernmill imatrix`: the importance of the columns of its matrices on a text.
+"""
 
 from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,12 +18,14 @@ from kernmill.ir import Context, FormatError, SettingError, setting
 
 from ..formats import gguf
 from ..llm.generate import Model
+from ..llm.imatrix import Collector, importance_of
 from ..llm.memory_needs import needing_memory
 from ..llm.model_file import config_in, naming
 from ..llm.perplexity import CONTEXT, Base, Predictions, chunks_of, predictions
+from ..quant.importance import Importance, read, save
 from . import options
 
-__all__ = ["show_perplexity"]
+__all__ = ["show_perplexity", "write_imatrix"]
 
 _QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
@@ -40,6 +47,43 @@ def show_perplexity(given: argparse.Namespace) -> int:
     print(f"{len(chunks)} chunks of {size} tokens, of which {len(found.loss)} were predicted")
     print("\n".join(lines_of(found)))
     return 0
+
+
+def write_imatrix(given: argparse.Namespace) -> int:
+    """Compute an importance matrix, and write it."""
+    for path in (given.model, given.output, *(given.in_file or ())):
+        options.check_path("imatrix", path, "Give: kernmill imatrix MODEL -f TEXT -o FILE.")
+    if os.path.exists(given.output) and os.path.samefile(given.output, given.model):
+        raise FormatError(f"{given.output}: is the model. Write to a different path with -o.")
+    found = _summed([read(path) for path in given.in_file or ()])
+    if given.file is not None or not found.columns:
+        found = _summed([found, _of_text(given)])
+    save(given.output, found)
+    empty = sum(int((columns.counts == 0).sum()) for columns in found.columns.values())
+    print(f"{given.output}: {len(found.columns)} matrices, {found.chunks} chunks of {found.size} tokens")
+    if empty:
+        print(f"{empty} experts saw no token: their columns count alike. A longer text reaches more of them.")
+    return 0
+
+
+def _of_text(given: argparse.Namespace) -> Importance:
+    """The importance of columns on the text of -f."""
+    text, size, watcher = _whole_text(given), _context(given), Collector(with_output=given.process_output)
+    with (
+        Context(THREADS=given.threads or setting("THREADS")),
+        needing_memory(given.model, size),
+        Model.from_gguf(given.model, capacity=size, watcher=watcher) as model,
+    ):
+        chunks = chunks_of(model, text, size, given.chunks, "imatrix")
+        return importance_of(model, watcher, chunks, given.file)
+
+
+def _summed(parts: Sequence[Importance]) -> Importance:
+    """The sums of several texts."""
+    whole = Importance({})
+    for part in parts:
+        whole.add(part)
+    return whole
 
 
 def _base_of(given: argparse.Namespace) -> Base | None:

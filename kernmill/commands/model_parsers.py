@@ -1,4 +1,4 @@
-"""The options of `kernmill embed | rerank | tokenize | show | perplexity`."""
+"""The options of `kernmill embed | rerank | tokenize | show | perplexity | imatrix`."""
 
 from __future__ import annotations
 
@@ -30,6 +30,12 @@ def add_parsers(add: Callable[..., argparse.ArgumentParser], command: Callable[[
     words.add_argument("--no-bos", action="store_true", help="without the tokens that begin and end a text")
     words.add_argument("--no-parse-special", action="store_true", help="names of control tokens in a text are text")
     _add_perplexity(_parser(add, command, "perplexity", "how well a model predicts a text; how near it is to another"))
+    matrix = _parser(add, command, "imatrix", "the importance of the columns of matrices, for kernmill quantize")
+    _add_chunks(matrix, "tokens of a chunk; default: 512")
+    matrix.add_argument("-o", "--output", default="imatrix.gguf", metavar="FILE", help="default %(default)s")
+    matrix.add_argument("--process-output", action="store_true", help="also for the matrix that makes logits")
+    matrix.add_argument("--in-file", action="append", metavar="FILE",
+                        help="add the sums of an earlier text; may be repeated; -f may then be missing")  # fmt: skip
     show = _parser(add, command, "show", "metadata, and tensors by type, of a GGUF file", computes=False)
     show.add_argument("--tensors", action="store_true", help="list every tensor")
     show.add_argument("--json", action="store_true", help="as one JSON object")

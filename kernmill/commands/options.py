@@ -296,6 +296,7 @@ BENCH = (
 
 QUANTIZE = (
     Option("--requantize --allow-requantize", None, False, "accept quantized weights as input"),
+    Option("--imatrix", str, None, "an importance matrix, of kernmill imatrix: errors are weighed by it", "FILE"),
     Option("--device", str, None, "such as LLVM or PYTHON; default: the setting DEVICE", "NAME"),
 )
 
@@ -347,7 +348,7 @@ _OTHERS = (  # names of llama.cpp (also with a -suffix) that would change the re
     ("--context-shift", "A text ends where the context is full, and a conversation continues without its oldest exchanges."),
     ("-pg -d --n-depth -embd --embeddings", "Prompt lengths are -p N,N, generated lengths -n N,N; each test begins with an empty context."),
     ("-oe --output-err", "Write 2> FILE."),
-    ("--imatrix --include-weights --exclude-weights", "Importance matrices are not supported. Rounding depends on the values only."),
+    ("--include-weights --exclude-weights", "An importance matrix is used for all matrices that it has."),
     ("--pure --leave-output-tensor --output-tensor-type --token-embedding-type --tensor-type --tensor-type-file", "MIX chooses the type of each tensor. Choose another MIX."),
     ("--keep-split --prune-layers --dry-run", "kernmill quantize writes all layers, to one file."),
 )

@@ -46,7 +46,7 @@ from .adapters import Adapter, ControlVector, Given, adapters_of
 from .arch import ARCHITECTURES, Architecture, Cache, Config, Positions, Weight, kept_by
 from .arch.cache import CacheTypes
 from .arch.part import Absent
-from .arch.weight import nbytes
+from .arch.weight import Watcher, nbytes
 from .embedding import WholeTexts, are_several, paired
 from .file_weights import arenas_for, loaded
 from .generation import Completion, Generations, Text, TokenGeneration, stop_strings
@@ -190,13 +190,15 @@ class Model:
         device: str | None = None,
         wanted: SplitOptions | None = None,
         adapters: Given = (),
+        watcher: Watcher | None = None,
         **options: Any,
     ) -> Model:
         """Load a model from a GGUF file, or the first part of a split one; `options` as for the class and `of`.
 
         `arena`: the result of an earlier `arena_for` for the file. `device`: such as "CL", or several in order
         of preference, over which the layers are split: "CL,LLVM"; default: the setting DEVICE. `wanted`: how to split.
-        `adapters`: paths of LoRA files and control vectors, or a dict of paths and scales.
+        `adapters`: paths of LoRA files and control vectors, or a dict of paths and scales. `watcher`: replaces weights
+        by ones that report their inputs.
 
         Weights keep their bits. They are copied now, matrices in the layout that products read fastest; no tensor of
         the file is read again.
@@ -206,7 +208,7 @@ class Model:
         """
         if device is not None:
             with Context(DEVICE=canonical_devices(device)):
-                return cls.from_gguf(source, arena=arena, wanted=wanted, adapters=adapters, **options)
+                return cls.from_gguf(source, arena=arena, wanted=wanted, adapters=adapters, watcher=watcher, **options)
         file = _opened(source)
         used, opened = set[str](), list[Adapter | ControlVector]()
         with naming(file):
@@ -227,7 +229,7 @@ class Model:
                 found = loaded(own, name, arenas[device_of(name)])
                 for adapter in opened:
                     found = adapter.adapted(name, found)
-                return found
+                return found if watcher is None else watcher.watched(name, found)
 
         beside = 2 * min(1, int(setting("COMPILER_PROCESS")))  # many kernels will be compiled, a few at a time
         with naming(file), Context(COMPILER_PROCESS=beside), Progress("loading", len(own.entries), "tensor") as bar:

@@ -62,20 +62,20 @@ class Predictions(NamedTuple):
         return float(np.exp(self.loss.mean()))
 
 
-def chunks_of(model: Model, text: str, size: int, most: int | None = None) -> Array:
+def chunks_of(model: Model, text: str, size: int, most: int | None = None, call: str = "perplexity") -> Array:
     """Cut a text into chunks of `size` tokens, up to `most`. Shapes: (chunks, size). Dtypes: int32.
 
     Raises:
         SettingError: the model has no tokenizer, the text has fewer than two chunks, or chunks of fewer than 4 tokens.
     """
     if model.tokenizer is None:
-        raise SettingError("perplexity: the model has no tokenizer. Use a file with a vocabulary.")
+        raise SettingError(f"{call}: the model has no tokenizer. Use a file with a vocabulary.")
     if size < 4:
-        raise SettingError(f"perplexity: a context of {size} tokens predicts almost nothing. Give at least 4.")
+        raise SettingError(f"{call}: a context of {size} tokens is too small. Give at least 4.")
     ids = np.array(model.tokenizer.encode(text), np.int32)
     if len(ids) < 2 * size:
         raise SettingError(
-            f"perplexity: the text has {len(ids)} tokens, and a context of {size} needs at least {2 * size}. Give a "
+            f"{call}: the text has {len(ids)} tokens, and a context of {size} needs at least {2 * size}. Give a "
             "longer text, or a smaller context: -c N."
         )
     count = len(ids) // size if most is None else min(most, len(ids) // size)

@@ -50,13 +50,14 @@ class BlockType:
     order of the bits needs fewer instructions or is read sequentially. It is a layout, as a type of the same name, and
     the function that computes its parts from ours. `held` is the same for targets whose registers can contain byte
     tables (`Target.table_bytes`). `written` is a decoded layout of more bytes and fewer instructions, without lookups
-    in memory or base-3 digits: for targets with dot products of bytes (setting QUANT_FORM).
+    in memory or base-3 digits: for targets with dot products of bytes (setting QUANT_FORM). `weighs`: `write` takes the
+    importance of each value as well, and searches for the scales with the smallest weighted error.
     """
 
     name: str
     layout: Mapping[str, int]
     read: Callable[..., Codes]
-    write: Callable[[Tensor], dict[str, Tensor]] | None = None
+    write: Callable[..., dict[str, Tensor]] | None = None
     axes: tuple[int, ...] = ()
     single: tuple[str, ...] = ()
     laid: tuple[BlockType, Callable[..., dict[str, Tensor]]] | None = None
@@ -64,6 +65,7 @@ class BlockType:
     written: tuple[BlockType, Callable[..., dict[str, Tensor]]] | None = None
     order: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     looked_up: bool = False
+    weighs: bool = False
     type: TensorType = field(init=False)
 
     def __post_init__(self) -> None:
@@ -119,8 +121,11 @@ class BlockType:
         """Split blocks into their parts by name: uint8 [.., size_bytes] to [.., size of the part] each."""
         return dict(zip(self.layout, data.split(list(self.layout.values()), axis=-1), strict=True))
 
-    def encode(self, x: Tensor) -> Tensor:
+    def encode(self, x: Tensor, importance: Tensor | None = None) -> Tensor:
         """Values as blocks: [.., values] to uint8 [.., size_bytes].
+
+        `importance`: of each value, the weight of its squared error, at least 0; types without a search for scales do
+        not use it. Shapes: as x. Dtypes: float32.
 
         Raises:
             FormatError: kernmill only reads this type.
@@ -135,7 +140,7 @@ class BlockType:
                 f"encode: {self.name} of shape {show_shape(x.uop.shape)}: the last axis is the {self.values} values "
                 f"of a block. Reshape the tensor to (.., {self.values})."
             )
-        parts = self.write(x.float())
+        parts = self.write(x.float(), importance) if self.weighs else self.write(x.float())
         return cat([parts[name] for name in self.layout], axis=-1)
 
 

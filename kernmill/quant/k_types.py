@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from kernmill.ir import dtypes
 
-from ..methods.elementwise import where
 from ..methods.movement import cat
 from ..tensor import Tensor
 from .bits import half, half_bytes, pack, pack_threes, threes, unpack, words
 from .block import BlockType, Codes
-from .legacy_types import inverse, largest
+from .fitting import fit_around_zero, fit_from_least, inverse, largest, weighed
 
-__all__ = ["BLOCKS", "fit_around_zero", "fit_from_least"]
+__all__ = ["BLOCKS"]
 
 
 # --- scales in 6 bits ------------------------------------------------------------------------------------------------
@@ -71,59 +70,22 @@ def _read_q6_k(ql: Tensor, qh: Tensor, scales: Tensor, d: Tensor) -> Codes:
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
-def _chosen(gain: Tensor, *values: Tensor) -> list[Tensor]:
-    """Of each tensor [.., tries] the value where the gain is largest: [.., 1]."""
-    best = gain.argmax(-1, keepdim=True)
-    return [value.gather(-1, best) for value in values]
-
-
-def fit_from_least(x: Tensor, weights: Tensor, most: int, tries: int, first: float) -> tuple[Tensor, Tensor]:
-    """Fit scale and minus the least value so that x is near scale * code - least, codes 0 to `most`: [.., n] to [..,
-    1].
-
-    It tries `tries` scales that map the range of x to most + first, most + first + 0.1, ..
-    """
-    least, top = x.min(-1, keepdim=True).clamp(max=0), x.max(-1, keepdim=True)
-    reach = inverse(top - least)
-    factors = (Tensor.arange(tries).float() * 0.1 + (most + first)).reshape(tries, 1)
-    above = x - least  # sums of it lose fewer bits than sums of x
-    codes = (above.unsqueeze(-2) * (factors * reach.unsqueeze(-2))).round().clamp(0, most)
-    w, wx = weights.unsqueeze(-2), (weights * above).unsqueeze(-2)
-    sum_w, sum_x = w.sum(-1), wx.sum(-1)
-    sum_l, sum_l2, sum_xl = (w * codes).sum(-1), (w * codes * codes).sum(-1), (wx * codes).sum(-1)
-    determinant = sum_w * sum_l2 - sum_l * sum_l
-    is_line = determinant.gt(1e-6 * sum_w * sum_l2)  # else all codes are equal, or nearly
-    scale = where(is_line, (sum_w * sum_xl - sum_x * sum_l) / determinant, (top - least) / most)
-    offset = where(is_line, (sum_l2 * sum_x - sum_l * sum_xl) / determinant, scale._filled(0.0))
-    is_high = offset.gt(-least)  # the least value is at most 0
-    offset = where(is_high, -least, offset)
-    scale = where(is_high, (sum_xl + least * sum_l) * inverse(sum_l2), scale)
-    gain = scale * (2 * sum_xl - scale * sum_l2 - 2 * offset * sum_l) + offset * (2 * sum_x - offset * sum_w)
-    scale, offset = _chosen(gain, scale, offset)
-    return scale, -least - offset
-
-
-def fit_around_zero(x: Tensor, weights: Tensor, half_range: int, tries: int) -> Tensor:
-    """Fit a scale so that x is near scale * code, codes -half_range to half_range - 1: [.., n] to [.., 1]."""
-    reach = inverse(largest(x))
-    factors = (Tensor.arange(tries).float() * 0.1 + (half_range - (tries // 2) * 0.1)).reshape(tries, 1)
-    codes = (x.unsqueeze(-2) * (factors * -reach.unsqueeze(-2))).round().clamp(-half_range, half_range - 1)
-    sum_xl = ((weights * x).unsqueeze(-2) * codes).sum(-1)
-    scale = sum_xl * inverse((weights.unsqueeze(-2) * codes * codes).sum(-1))
-    return _chosen(scale * sum_xl, scale)[0]
-
-
 def _shared(scales: Tensor, most: int) -> tuple[Tensor, Tensor]:
     """Round non-negative scales [.., n] to integers 0 to `most`; also return the float16 bytes of their unit."""
     top = scales.max(-1, keepdim=True)
     return (scales * (inverse(top) * most)).round().clamp(0, most), half_bytes(top / most)
 
 
-def _write_from_least(x: Tensor, groups: int, most: int, tries: int, most_scale: int) -> dict[str, Tensor]:
+def _write_from_least(
+    x: Tensor, importance: Tensor | None, groups: int, most: int, tries: int, most_scale: int
+) -> dict[str, Tensor]:
     """Return the parts d and dmin, the scales and least values of the groups as integers, and the codes."""
     x = x.unflatten(-1, (groups, 256 // groups))
-    size = x.abs()
-    weights = size if most == 3 else x.square().mean(-1, keepdim=True).sqrt() + size
+    if importance is None:
+        size = x.abs()
+        weights = size if most == 3 else x.square().mean(-1, keepdim=True).sqrt() + size
+    else:
+        weights = weighed(x, importance.unflatten(-1, (groups, 256 // groups)))
     scale, least = (
         v.squeeze(-1).contiguous() for v in fit_from_least(x, weights, most, tries, -1 if most == 15 else -0.5)
     )
@@ -133,29 +95,34 @@ def _write_from_least(x: Tensor, groups: int, most: int, tries: int, most_scale:
     return {"d": d, "dmin": dmin, "scale": scales, "least": leasts, "codes": codes}
 
 
-def _write_q2_k(x: Tensor) -> dict[str, Tensor]:
-    parts = _write_from_least(x, 16, 3, 16, 15)
+def _write_q2_k(x: Tensor, importance: Tensor | None = None) -> dict[str, Tensor]:
+    parts = _write_from_least(x, importance, 16, 3, 16, 15)
     scales = parts["scale"].cast(dtypes.uint8) | parts["least"].cast(dtypes.uint8) << 4
     return {"d": parts["d"], "dmin": parts["dmin"], "scales": scales, "qs": pack(parts["codes"], 2, 32)}
 
 
-def _write_q4_k(x: Tensor) -> dict[str, Tensor]:
-    parts = _write_from_least(x, 8, 15, 21, 63)
+def _write_q4_k(x: Tensor, importance: Tensor | None = None) -> dict[str, Tensor]:
+    parts = _write_from_least(x, importance, 8, 15, 21, 63)
     scales = _packed_scales(parts["scale"], parts["least"])
     return {"d": parts["d"], "dmin": parts["dmin"], "scales": scales, "qs": pack(parts["codes"], 4, 32)}
 
 
-def _write_q5_k(x: Tensor) -> dict[str, Tensor]:
-    parts = _write_from_least(x, 8, 31, 16, 63)
+def _write_q5_k(x: Tensor, importance: Tensor | None = None) -> dict[str, Tensor]:
+    parts = _write_from_least(x, importance, 8, 31, 16, 63)
     scales, codes = _packed_scales(parts["scale"], parts["least"]), parts["codes"]
     low, high = pack(codes & 15, 4, 32), pack(codes >> 4, 1, 32)
     return {"d": parts["d"], "dmin": parts["dmin"], "scales": scales, "qh": high, "qs": low}
 
 
-def _write_around_zero(x: Tensor, half_range: int, most_scale: int) -> tuple[Tensor, Tensor, Tensor]:
+def _write_around_zero(
+    x: Tensor, importance: Tensor | None, half_range: int, most_scale: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return the part d, the signed scales of 16 groups as integers, and the codes from 0 on."""
     x = x.unflatten(-1, (16, 16))
-    weights = x.square().mean(-1, keepdim=True) + x.square()
+    if importance is None:
+        weights = x.square().mean(-1, keepdim=True) + x.square()
+    else:
+        weights = weighed(x, importance.unflatten(-1, (16, 16)))
     scale = fit_around_zero(x, weights, half_range, 19).squeeze(-1).contiguous()
     reach = inverse(largest(scale))
     scales = (scale * (-most_scale * reach)).round().clamp(-most_scale, most_scale - 1)
@@ -165,15 +132,15 @@ def _write_around_zero(x: Tensor, half_range: int, most_scale: int) -> tuple[Ten
     return d, scales, codes.cast(dtypes.uint8).flatten(-2)
 
 
-def _write_q3_k(x: Tensor) -> dict[str, Tensor]:
-    d, scales, codes = _write_around_zero(x, 4, 32)
+def _write_q3_k(x: Tensor, importance: Tensor | None = None) -> dict[str, Tensor]:
+    d, scales, codes = _write_around_zero(x, importance, 4, 32)
     six = (scales + 32).cast(dtypes.uint8)
     packed = cat([pack(six & 15, 4, 8), pack(six >> 4, 2, 4)], axis=-1)
     return {"d": d, "scales": packed, "hmask": pack(codes >> 2, 1, 32), "qs": pack(codes & 3, 2, 32)}
 
 
-def _write_q6_k(x: Tensor) -> dict[str, Tensor]:
-    d, scales, codes = _write_around_zero(x, 32, 128)
+def _write_q6_k(x: Tensor, importance: Tensor | None = None) -> dict[str, Tensor]:
+    d, scales, codes = _write_around_zero(x, importance, 32, 128)
     bytes_ = scales.cast(dtypes.int8).bitcast(dtypes.uint8)
     return {"d": d, "scales": bytes_, "ql": pack(codes & 15, 4, 64), "qh": pack(codes >> 4, 2, 32)}
 
@@ -271,13 +238,13 @@ _Q6_K = BlockType("Q6_K", {"d": 2, "scales": 16, "codes": 192}, _interleaved_q6_
 
 BLOCKS = (
     BlockType("Q2_K", {"scales": 16, "qs": 64, "d": 2, "dmin": 2}, _read_q2_k, _write_q2_k,
-              (2, 4, 2, 16), _SMALL, (_Q2_K, _q2_k_by_groups)),
+              (2, 4, 2, 16), _SMALL, (_Q2_K, _q2_k_by_groups), weighs=True),
     BlockType("Q3_K", {"hmask": 32, "qs": 64, "scales": 12, "d": 2}, _read_q3_k, _write_q3_k,
-              (2, 4, 2, 16), _SMALL, (_Q3_K, _q3_k_by_pairs)),
+              (2, 4, 2, 16), _SMALL, (_Q3_K, _q3_k_by_pairs), weighs=True),
     BlockType("Q4_K", {"d": 2, "dmin": 2, "scales": 12, "qs": 128}, _read_q4_k, _write_q4_k,
-              (4, 2, 32), _SMALL, (_Q4_K, _q4_k_by_pairs)),
+              (4, 2, 32), _SMALL, (_Q4_K, _q4_k_by_pairs), weighs=True),
     BlockType("Q5_K", {"d": 2, "dmin": 2, "scales": 12, "qh": 32, "qs": 128}, _read_q5_k, _write_q5_k,
-              (4, 2, 32), _SMALL, (_Q5_K, _q5_k_by_pairs)),
+              (4, 2, 32), _SMALL, (_Q5_K, _q5_k_by_pairs), weighs=True),
     BlockType("Q6_K", {"ql": 128, "qh": 64, "scales": 16, "d": 2}, _read_q6_k, _write_q6_k,
-              (2, 4, 2, 16), _SMALL, (_Q6_K, _q6_k_by_bytes)),
+              (2, 4, 2, 16), _SMALL, (_Q6_K, _q6_k_by_bytes), weighs=True),
 )  # fmt: skip

@@ -1,7 +1,8 @@
 """Blocks of 32 values with one scale: Q4_0, Q5_0 and Q8_0 are scale * code, Q4_1 and Q5_1 scale * code + least.
 
 Rounding follows the reference: codes of the 4- and 5-bit types are truncated after adding a half, those of Q8_0 are
-rounded half away from zero. Both use the scale before it is rounded to float16. Source: github.com/ggml-org/ggml,
+rounded half away from zero. Both use the scale before it is rounded to float16. If the importance of columns is known,
+all but Q8_0 search for a scale as the K types do. Source: github.com/ggml-org/ggml,
 src/ggml-quants.c (quantize_row_*_ref) for what is written. Tests: tests/kernmill/quant/test_legacy_types.py.
 """
 
@@ -15,20 +16,12 @@ from ..methods.elementwise import where
 from ..tensor import Tensor
 from .bits import half, half_bytes, pack, unpack
 from .block import BlockType, Codes
+from .fitting import fit_around_zero, fit_from_least, inverse, largest, weighed
 
-__all__ = ["BLOCKS", "inverse", "largest", "rounded"]
-
-
-def inverse(x: Tensor) -> Tensor:
-    """1 / x, and 0 for 0."""
-    return where(x.eq(0), x._filled(0.0), x.reciprocal())
+__all__ = ["BLOCKS", "rounded"]
 
 
-def largest(x: Tensor) -> Tensor:
-    """The value of the largest magnitude along the last axis, the first of several: [.., n] to [.., 1]."""
-    most, least = x.max(-1, keepdim=True), x.min(-1, keepdim=True)
-    first = x.gather(-1, x.abs().argmax(-1, keepdim=True))
-    return where(most.eq(-least), first, where(most.gt(-least), most, least))
+_TRIES = 19  # scales of a search, where the importance of columns is known
 
 
 def rounded(x: Tensor) -> Tensor:
@@ -48,19 +41,29 @@ def _read_q4_0(d: Tensor, qs: Tensor) -> Codes:
     return Codes(unpack(qs, 4, 16), half(d), 8)
 
 
-def _write_q4_0(x: Tensor) -> dict[str, Tensor]:
-    d = largest(x) / -8
-    return {"d": half_bytes(d), "qs": pack(_truncated(x * inverse(d) + 8.5, 15), 4, 16)}
+def _around_zero(x: Tensor, importance: Tensor | None, half_range: int) -> tuple[Tensor, Tensor]:
+    """Return the bytes of the scale, and codes from 0 to 2 * half_range - 1."""
+    if importance is None:
+        d = largest(x) / -half_range
+        return half_bytes(d), _truncated(x * inverse(d) + (half_range + 0.5), 2 * half_range - 1)
+    weights = weighed(x.unsqueeze(-2), importance.unsqueeze(-2)).squeeze(-2)
+    d = half_bytes(fit_around_zero(x, weights, half_range, _TRIES).contiguous())
+    codes = (x * inverse(half(d))).round().clamp(-half_range, half_range - 1) + half_range
+    return d, codes.cast(dtypes.uint8)
+
+
+def _write_q4_0(x: Tensor, importance: Tensor | None = None) -> dict[str, Tensor]:
+    d, codes = _around_zero(x, importance, 8)
+    return {"d": d, "qs": pack(codes, 4, 16)}
 
 
 def _read_q5_0(d: Tensor, qh: Tensor, qs: Tensor, run: int = 1) -> Codes:
     return Codes(unpack(qs, 4, 16) | unpack(qh, 1, run) << 4, half(d), 16)
 
 
-def _write_q5_0(x: Tensor) -> dict[str, Tensor]:
-    d = largest(x) / -16
-    codes = _truncated(x * inverse(d) + 16.5, 31)
-    return {"d": half_bytes(d), "qh": pack(codes >> 4, 1, 1), "qs": pack(codes & 15, 4, 16)}
+def _write_q5_0(x: Tensor, importance: Tensor | None = None) -> dict[str, Tensor]:
+    d, codes = _around_zero(x, importance, 16)
+    return {"d": d, "qh": pack(codes >> 4, 1, 1), "qs": pack(codes & 15, 4, 16)}
 
 
 def _read_q8_0(d: Tensor, qs: Tensor) -> Codes:
@@ -81,20 +84,25 @@ def _read_q5_1(d: Tensor, m: Tensor, qh: Tensor, qs: Tensor, run: int = 1) -> Co
     return Codes(unpack(qs, 4, 16) | unpack(qh, 1, run) << 4, half(d), offset=half(m))
 
 
-def _from_least(x: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return scale, least value, and codes 0 to `most`."""
+def _from_least(x: Tensor, importance: Tensor | None, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the bytes of scale and least value, and codes 0 to `most`."""
+    if importance is not None:
+        weights = weighed(x.unsqueeze(-2), importance.unsqueeze(-2)).squeeze(-2)
+        scale, below = fit_from_least(x, weights, most, _TRIES, -1)
+        d, m = half_bytes(scale.contiguous()), half_bytes(-below.contiguous())
+        return d, m, ((x - half(m)) * inverse(half(d))).round().clamp(0, most).cast(dtypes.uint8)
     least = x.min(-1, keepdim=True)
     d = (x.max(-1, keepdim=True) - least) / most
     return half_bytes(d), half_bytes(least), _truncated((x - least) * inverse(d) + 0.5, most)
 
 
-def _write_q4_1(x: Tensor) -> dict[str, Tensor]:
-    d, m, codes = _from_least(x, 15)
+def _write_q4_1(x: Tensor, importance: Tensor | None = None) -> dict[str, Tensor]:
+    d, m, codes = _from_least(x, importance, 15)
     return {"d": d, "m": m, "qs": pack(codes, 4, 16)}
 
 
-def _write_q5_1(x: Tensor) -> dict[str, Tensor]:
-    d, m, codes = _from_least(x, 31)
+def _write_q5_1(x: Tensor, importance: Tensor | None = None) -> dict[str, Tensor]:
+    d, m, codes = _from_least(x, importance, 31)
     return {"d": d, "m": m, "qh": pack(codes >> 4, 1, 1), "qs": pack(codes & 15, 4, 16)}
 
 
@@ -111,9 +119,9 @@ _INTERLEAVED = (
 )
 
 BLOCKS = (
-    BlockType("Q4_0", {"d": 2, "qs": 16}, _read_q4_0, _write_q4_0, (2, 16)),
-    BlockType("Q4_1", {"d": 2, "m": 2, "qs": 16}, _read_q4_1, _write_q4_1, (2, 16)),
-    BlockType("Q5_0", _Q5_0, _read_q5_0, _write_q5_0, (2, 16), laid=(_INTERLEAVED[0], _in_words)),
-    BlockType("Q5_1", _Q5_1, _read_q5_1, _write_q5_1, (2, 16), laid=(_INTERLEAVED[1], _in_words)),
+    BlockType("Q4_0", {"d": 2, "qs": 16}, _read_q4_0, _write_q4_0, (2, 16), weighs=True),
+    BlockType("Q4_1", {"d": 2, "m": 2, "qs": 16}, _read_q4_1, _write_q4_1, (2, 16), weighs=True),
+    BlockType("Q5_0", _Q5_0, _read_q5_0, _write_q5_0, (2, 16), laid=(_INTERLEAVED[0], _in_words), weighs=True),
+    BlockType("Q5_1", _Q5_1, _read_q5_1, _write_q5_1, (2, 16), laid=(_INTERLEAVED[1], _in_words), weighs=True),
     BlockType("Q8_0", {"d": 2, "qs": 32}, _read_q8_0, _write_q8_0),
 )

@@ -18,7 +18,7 @@ from ..methods.elementwise import where
 from ..tensor import Tensor
 from .bits import half, half_bytes, lookup, pack, unpack
 from .block import BlockType, Codes
-from .legacy_types import inverse, largest
+from .fitting import inverse, largest, weighed
 
 __all__ = ["BLOCKS", "STEPS"]
 
@@ -47,9 +47,10 @@ def _read_iq4_xs(d: Tensor, scales_h: Tensor, scales_l: Tensor, qs: Tensor) -> C
     return Codes(_step(unpack(qs, 4, 16)), half(d) * scales)
 
 
-def _fit(x: Tensor) -> Tensor:
-    """The scale with the smallest error, weighted by the square of a value: [.., 32] to [.., 1]."""
-    weights = x.square()
+def _fit(x: Tensor, importance: Tensor | None) -> Tensor:
+    """The scale with the smallest error, weighted by the square of a value, or the importance of its column: [..,
+    groups, 32] to [.., groups, 1]."""
+    weights = x.square() if importance is None else weighed(x, importance)
     reach = inverse(largest(x))
     factors = (STEPS[0] + Tensor.arange(15).float() - 7).reshape(15, 1)
     steps = _step(_nearest(x.unsqueeze(-2) * (factors * reach.unsqueeze(-2)), STEPS)).float()
@@ -58,14 +59,15 @@ def _fit(x: Tensor) -> Tensor:
     return scale.gather(-1, (scale * sum_xl).argmax(-1, keepdim=True))
 
 
-def _write_iq4_nl(x: Tensor) -> dict[str, Tensor]:
-    d = half_bytes(_fit(x).contiguous())
+def _write_iq4_nl(x: Tensor, importance: Tensor | None = None) -> dict[str, Tensor]:
+    weights = None if importance is None else importance.unsqueeze(-2)
+    d = half_bytes(_fit(x.unsqueeze(-2), weights).squeeze(-2).contiguous())
     return {"d": d, "qs": pack(_nearest(x * inverse(half(d)), STEPS), 4, 16)}
 
 
-def _write_iq4_xs(x: Tensor) -> dict[str, Tensor]:
+def _write_iq4_xs(x: Tensor, importance: Tensor | None = None) -> dict[str, Tensor]:
     x = x.unflatten(-1, (8, 32))
-    scale = _fit(x).squeeze(-1).contiguous()
+    scale = _fit(x, None if importance is None else importance.unflatten(-1, (8, 32))).squeeze(-1).contiguous()
     top = largest(scale)
     scales = (scale * (inverse(top) * -32)).round().clamp(-32, 31)
     d = half_bytes(top / -32)
@@ -124,7 +126,7 @@ def _read_nvfp4(d: Tensor, qs: Tensor) -> Codes:
 
 
 BLOCKS = (
-    BlockType("IQ4_NL", {"d": 2, "qs": 16}, _read_iq4_nl, _write_iq4_nl, (2, 16)),
+    BlockType("IQ4_NL", {"d": 2, "qs": 16}, _read_iq4_nl, _write_iq4_nl, (2, 16), weighs=True),
     BlockType(
         "IQ4_XS",
         {"d": 2, "scales_h": 2, "scales_l": 4, "qs": 128},
@@ -132,6 +134,7 @@ BLOCKS = (
         _write_iq4_xs,
         (4, 2, 2, 16),
         ("scales_h", "scales_l"),
+        weighs=True,
     ),
     BlockType("MXFP4", {"e": 1, "qs": 16}, _read_mxfp4, _write_mxfp4, (2, 16)),
     BlockType("NVFP4", {"d": 4, "qs": 32}, _read_nvfp4, axes=(4, 2, 8), single=("d",)),

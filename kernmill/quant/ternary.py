@@ -16,7 +16,8 @@ from ..methods.movement import cat
 from ..tensor import Tensor
 from .bits import half, half_bytes, lookup, pack, unpack
 from .block import BlockType, Codes
-from .legacy_types import inverse, rounded
+from .fitting import inverse
+from .legacy_types import rounded
 
 __all__ = ["BLOCKS"]
 

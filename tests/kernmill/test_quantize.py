@@ -20,6 +20,7 @@ from kernmill.formats import gguf
 from kernmill.formats.gguf_types import ValueType
 from kernmill.formats.gguf_write import Typed
 from kernmill.quant import QuantizedTensor, block_type, load, save
+from kernmill.quant.importance import Columns, Importance
 from tests.kernmill.against import only_on
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -163,7 +164,7 @@ def test_twice(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"tensor 'blk\.0\.attn_q\.weight' is Q8_0 already; .* pass --requantize"):
         quantize.run(tmp_path / "in", tmp_path / "out", "Q4_0", report=quiet)
     assert not (tmp_path / "out").exists()
-    quantize.run(tmp_path / "in", tmp_path / "out", "Q4_0", requantize=True, report=quiet)
+    quantize.run(tmp_path / "in", tmp_path / "out", quantize.Recipe("Q4_0", requantize=True), report=quiet)
     assert types(tmp_path / "out")["blk.0.attn_q"] == "Q4_0"
     want = QuantizedTensor.quantize(x.dequantize(), "Q4_0").data.numpy()
     assert bytes(gguf.read(tmp_path / "out").values("blk.0.attn_q.weight")) == want.tobytes()
@@ -206,7 +207,7 @@ def test_names_that_would_steer_a_terminal(tmp_path: Path) -> None:
 
 def test_damaged_files_are_quantized_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the header says: a file that can be read, or one sentence and nothing written."""
-    monkeypatch.setattr(quantize, "_encoded", lambda piece, old, new: memoryview(bytes(1 << 16)))
+    monkeypatch.setattr(quantize, "_encoded", lambda piece, old, new, importance: memoryview(bytes(1 << 16)))
     model(tmp_path / "good", 32)
     good, rng = (tmp_path / "good").read_bytes(), np.random.default_rng(9)
     head = min(entry.start for entry in gguf.read(tmp_path / "good").entries.values())
@@ -331,3 +332,62 @@ def test_values_that_heads_share_are_known_by_the_metadata(tmp_path: Path) -> No
         save(source, {"blk.0.attn_v.weight": Tensor(weight(3, 256))}, pairs)
         quantize.run(source, target, "IQ4_XS", report=quiet)
         assert types(target) == {"blk.0.attn_v": wanted}
+
+
+def test_errors_are_weighed_by_the_importance_of_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a matrix, and of each of a stack; in pieces as in one."""
+    chance = np.random.default_rng(3)
+    arrays = {"blk.0.attn_q.weight": weight(24, 256), "blk.0.ffn_up_exps.weight": weight(3, 8, 256)}
+    save(tmp_path / "in", {name: Tensor(array) for name, array in arrays.items()}, {})
+    columns = {
+        name: Columns(np.exp(2 * chance.standard_normal((count, 256))), np.ones(count))
+        for name, count in zip(arrays, (1, 3), strict=True)
+    }
+    found = Importance(columns, ["text"], 5, 512, "m.gguf")
+    wanted = quantize.Recipe("Q4_K_S", importance=found)
+    quantize.run(tmp_path / "in", tmp_path / "plain", "Q4_K_S", report=quiet)
+    quantize.run(tmp_path / "in", tmp_path / "out", wanted, report=quiet)
+    for name, array in arrays.items():
+        plain, weighed = (
+            float(
+                (
+                    columns[name].sums[:, None]
+                    * (values(tmp_path / end, name) - array.reshape(-1, array.shape[-2], 256)) ** 2
+                ).sum()
+            )
+            for end in ("plain", "out")
+        )
+        assert weighed < 0.95 * plain
+    metadata = gguf.read(tmp_path / "out").metadata
+    keys = ("file", "dataset", "entries_count", "chunks_count")
+    assert [metadata[f"quantize.imatrix.{key}"] for key in keys] == ["m.gguf", "text", 2, 5]
+    monkeypatch.setattr(quantize, "PIECE", 512)
+    quantize.run(tmp_path / "in", tmp_path / "pieces", wanted, report=quiet)
+    assert (tmp_path / "out").read_bytes() == (tmp_path / "pieces").read_bytes()
+
+
+def values(path: Path, name: str) -> np.ndarray[Any, Any]:
+    read = load(path)[name]
+    assert isinstance(read, QuantizedTensor)
+    found = read.dequantize().numpy()
+    return found if found.ndim == 3 else found[None]
+
+
+def test_an_importance_matrix_of_another_model(tmp_path: Path) -> None:
+    model(tmp_path / "in")
+    for name, count, message in (
+        (
+            "blk.7.attn_q.weight",
+            256,
+            r"m: it has none of the matrices of .*in: the importance matrix is of another model",
+        ),
+        (
+            "blk.0.attn_q.weight",
+            128,
+            r"m: 'blk\.0\.attn_q\.weight' has 128 columns, and the matrix of shape \(3, 256\) needs",
+        ),
+    ):
+        found = Importance({name: Columns(np.ones((1, count)), np.ones(1))}, where="m")
+        with pytest.raises(FormatError, match=message):
+            quantize.run(tmp_path / "in", tmp_path / "out", quantize.Recipe("Q4_0", importance=found), report=quiet)
+    assert not (tmp_path / "out").exists()

@@ -12,13 +12,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import NamedTuple
 
 from kernmill import Tensor, where
 
 from .config import Config, Experts
 
-__all__ = ["Choice", "apart", "chosen_experts", "expert_shapes"]
+__all__ = ["Choice", "apart", "chosen_experts", "expert_shapes", "rows_in_use"]
+
+# In a call of `apart`'s expert, which rows of its tiles are of a token: (tiles, rows); None: all of them.
+rows_in_use: ContextVar[Tensor | None] = ContextVar("rows_in_use", default=None)
 
 _LEAST = 6.103515625e-5  # of a sum of weights: the smallest normal float16, as in llama.cpp
 
@@ -103,7 +107,9 @@ def apart(x: Tensor, choice: Choice, count: int, expert: Callable[[Tensor, Tenso
         made = expert(rows.unsqueeze(1), choice.ids.flatten()).squeeze(1)
     else:
         tiles = _Tiles.of(choice.ids.flatten(), count, tile)
+        before = rows_in_use.set(tiles.are_used())
         made = expert(rows[tiles.pairs].contiguous(), tiles.experts).contiguous().flatten(0, 1)[tiles.positions]
+        rows_in_use.reset(before)
     return (made.reshape(tokens, used, -1) * choice.weights.unsqueeze(-1)).sum(1)
 
 
@@ -118,6 +124,15 @@ class _Tiles(NamedTuple):
     experts: Tensor
     pairs: Tensor
     positions: Tensor
+
+    def are_used(self) -> Tensor:
+        """True for a row that has a pair. Shapes: (tiles, rows)."""
+        ones = self.positions._filled(1)
+        return (
+            Tensor.zeros(self.pairs.numel(), dtype=ones.dtype)
+            .scatter(0, self.positions, ones)
+            .reshape(self.pairs.shape)
+        )
 
     @classmethod
     def of(cls, ids: Tensor, count: int, rows: int) -> _Tiles:

@@ -9,7 +9,7 @@ from kernmill import Tensor
 
 from ...quant import QuantizedTensor, float_linear, joined
 
-__all__ = ["Matrix", "Stack", "Weight", "chosen", "join", "layout", "linear", "nbytes", "parts_of", "rows"]
+__all__ = ["Matrix", "Stack", "Watcher", "Weight", "chosen", "join", "layout", "linear", "nbytes", "parts_of", "rows"]
 
 
 class Matrix(Protocol):
@@ -52,6 +52,14 @@ class Stack(Protocol):
 
 
 Weight = Tensor | Matrix
+
+
+class Watcher(Protocol):
+    """Replaces weights by ones that also report what they are multiplied with."""
+
+    def watched(self, name: str, weight: Weight, /) -> Weight:
+        """Return the weight to use for one of the file."""
+        ...
 
 
 def rows(weight: Weight, ids: Tensor) -> Tensor:

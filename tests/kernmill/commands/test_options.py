@@ -151,7 +151,7 @@ def test_every_harmless_option_is_taken(asked: list[Any]) -> None:
 
 
 QUANTIZE = {
-    "--imatrix": "Importance matrices are not supported. Rounding depends on the values only.",
+    "--include-weights": "An importance matrix is used for all matrices that it has.",
     "--pure": "MIX chooses the type of each tensor. Choose another MIX.",
     "--keep-split": "kernmill quantize writes all layers, to one file.",
     "-ngl": "kernmill quantize --help lists all.",

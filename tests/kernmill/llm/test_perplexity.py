@@ -100,7 +100,7 @@ def test_mistakes(made: Callable[..., Path], tmp_path: Path) -> None:
     with Model.from_gguf(made(), capacity=16) as model:
         with pytest.raises(SettingError, match=r"has \d+ tokens, and a context of 16 needs at least 32\. Give"):
             chunks_of(model, "ab", 16)
-        with pytest.raises(SettingError, match=r"a context of 3 tokens predicts almost nothing"):
+        with pytest.raises(SettingError, match=r"a context of 3 tokens is too small"):
             chunks_of(model, TEXT, 3)
         chunks = chunks_of(model, TEXT, 16, 1)
         predictions(model, chunks, target=target)

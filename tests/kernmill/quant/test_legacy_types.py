@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from kernmill import Tensor
-from kernmill.quant.legacy_types import BLOCKS, inverse, largest, rounded
+from kernmill.quant.fitting import inverse, largest
+from kernmill.quant.legacy_types import BLOCKS, rounded
 
 from . import against
 
