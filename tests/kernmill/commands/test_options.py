@@ -12,6 +12,7 @@ import pytest
 from kernmill.commands import options
 from kernmill.commands.cli import main
 from kernmill.llm import Sampler
+from kernmill.quantize import Recipe
 
 
 @pytest.fixture(autouse=True)
@@ -171,7 +172,7 @@ def test_options_of_quantize_that_are_taken(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("kernmill.quantize.run", lambda *words, **named: given.append((*words, named)))
     assert main(["quantize", "--allow-requantize", "in", "out", "Q8_0", "1"]) == 0
     assert main(["quantize", "in", "out", "Q8_0"]) == 0
-    assert given == [("in", "out", "Q8_0", {"requantize": value}) for value in (True, False)]
+    assert given == [("in", "out", Recipe("Q8_0", requantize=value), {}) for value in (True, False)]
 
 
 def test_bench_ignores_what_llama_bench_has(
