@@ -52,6 +52,7 @@ from .opening import (
 )
 
 __all__ = [
+    "SLICE_NS",
     "Batch",
     "BufferCopy",
     "Call",
@@ -76,6 +77,8 @@ __all__ = [
     "room",
     "write_buffer",
 ]  # fmt: skip
+
+SLICE_NS = 10_000_000.0  # of one thread's work, after which it may be interrupted: a person notices 100 ms
 
 
 class Properties(NamedTuple):

@@ -29,7 +29,7 @@ from kernmill.renderers import MMA_ITEMS, MMA_UNITS, OPENCL_OPS, OpenCLRenderer,
 
 from .cpu.cpu_target import host_target
 from .cpu.host import this_host
-from .device import Batch, Call, Device, GroupTooLarge, Program, Properties
+from .device import SLICE_NS, Batch, Call, Device, GroupTooLarge, Program, Properties
 from .memory.allocator import SMALLER, Block, HostAllocator
 from .memory.buffer import Buffer
 from .opencl.cl_driver import ClFacts, facts_of, found_devices, open_binding, refuse_after_fork, refuse_unusable
@@ -319,7 +319,7 @@ class ClDevice(Device):
     def run(self, calls: Sequence[Call], *, is_timed: bool = False) -> list[int]:
         """Enqueue in order."""
         with self.enqueuing() as events:
-            events += map(self.launch, calls)
+            events += [self.launch(call, is_timed) for call in calls]
         return self.finish(events, is_timed=is_timed)
 
     @contextmanager
@@ -334,17 +334,17 @@ class ClDevice(Device):
             finally:  # later work also waits for what was enqueued before an error
                 self.memory.joined(events)
 
-    def launch(self, call: Call) -> Any:
+    def launch(self, call: Call, is_timed: bool = False) -> Any:
         """Enqueue one kernel, in smaller groups where the driver finds that it has no registers for these."""
         program = call.program
         try:
-            return program.handle.shared.bound(call).enqueue()
+            return program.handle.shared.bound(call).enqueue(is_timed)
         except self.cl.Error as error:
             other = program.smaller() if error.code in _GROUP_REFUSED and program.handle.is_grouped else None
             if other is None:
                 raise
         program.handle, program.threads, program.smaller = other.handle, other.threads, other.smaller
-        return self.launch(call._replace(threads=program.threads))
+        return self.launch(call._replace(threads=program.threads), is_timed)
 
     def finish(self, events: list[Any], *, is_timed: bool) -> list[int]:
         """Wait where the memory is the host's or times are wanted; the nanoseconds of each kernel."""
@@ -386,6 +386,7 @@ class _Launch:
         self.kernel = kernel.device.cl.Kernel(kernel.program, kernel.name)
         self.values: dict[int, Any] = {}
         self.size: tuple[int] = (1,)
+        self.slice = 0  # work-items that may be enqueued at once; 0: all
         self.group: tuple[int] = kernel.group
 
     def bound(self, call: Call) -> _Launch:
@@ -396,10 +397,14 @@ class _Launch:
         for number, value in enumerate(call.variables):
             self.set_number(first + number, value)
         has_threads = self.device.target.has_threads
-        chunk = call.chunk(_CHUNK_NS, 2 * _CHUNK_NS, _MOST_ITEMS) if has_threads else 1  # iterations of a work-item
+        most = max(_MOST_ITEMS, int(call.program.work_ns / SLICE_NS))
+        chunk = call.chunk(_CHUNK_NS, 2 * _CHUNK_NS, most) if has_threads else 1  # iterations of a work-item
         self.set_number(first + len(call.variables), chunk)
         items, group = -(-call.threads // chunk), self.group[0]
         self.size = (-(-items // group) * group,)
+        if has_threads and self.device.facts.is_host_memory:
+            together = self.device.facts.units * call.slice(chunk, SLICE_NS)
+            self.slice = together if together < items else 0
         return self
 
     def bind(self, slot: int, buffer: Buffer) -> None:
@@ -418,9 +423,16 @@ class _Launch:
             self.kernel.set_arg(place, value.to_bytes(8, "little", signed=True))
             self.values[place] = value
 
-    def enqueue(self) -> Any:
-        """Into the queue; the event."""
-        return self.device.cl.enqueue_nd_range_kernel(self.device.queue, self.kernel, self.size, self.group)
+    def enqueue(self, is_timed: bool = False) -> Any:
+        """Into the queue; the event. Long work goes in slices that are waited for: Python raises Ctrl-C between two."""
+        enqueue, queue = self.device.cl.enqueue_nd_range_kernel, self.device.queue
+        if is_timed or not self.slice:
+            return enqueue(queue, self.kernel, self.size, self.group)
+        event, end = None, self.size[0]
+        for start in range(0, end, self.slice):
+            event = enqueue(queue, self.kernel, (min(self.slice, end - start),), self.group, (start,))
+            event.wait()
+        return event
 
 
 class _Kernel:
@@ -457,7 +469,6 @@ class _Prepared(Batch):
         super().__init__(device, calls)
         self.cl_device = device
         self.launches = [_Launch(call.program.handle).bound(call) for call in calls]
-        self.entries = [(launch.kernel, launch.size, launch.group) for launch in self.launches]
 
     def binder(self, entry: int, slot: int) -> Callable[[Buffer], object]:
         return partial(self.launches[entry].bind, slot)
@@ -471,10 +482,9 @@ class _Prepared(Batch):
 
     def run(self, *, is_timed: bool = False) -> list[int]:
         device = self.cl_device
-        enqueue, queue = device.cl.enqueue_nd_range_kernel, device.queue
         with device.enqueuing() as events:
-            for kernel, size, group in self.entries:
-                event = enqueue(queue, kernel, size, group)
+            for launch in self.launches:
+                event = launch.enqueue(is_timed)
                 if is_timed or not events:
                     events.append(event)
                 else:

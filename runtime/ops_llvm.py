@@ -19,7 +19,7 @@ from .cpu.llvm_codegen import assembly, assembly_later, compile_ir, compile_ir_l
 from .cpu.loader import load_object
 from .cpu.pool import ENTRY_WORDS, Launch, LaunchTable, copy_function, default_pool, expect_pool
 from .cpu.probe import measured_machine
-from .device import Batch, BufferCopy, Call, Device, Program, Properties
+from .device import SLICE_NS, Batch, BufferCopy, Call, Device, Program, Properties
 from .memory.allocator import available_memory, total_memory
 from .memory.buffer import Buffer
 
@@ -27,7 +27,6 @@ __all__ = ["LlvmDevice"]
 
 _SHARED = 3  # times `Machine.fork_ns`: less work is not worth handing to another thread
 _MOST_CHUNKS = 256
-_SLICE_NS = 10_000_000.0  # of one thread's work, after which it may be interrupted: a person notices 100 ms
 _lock = process_lock()
 
 
@@ -110,14 +109,14 @@ class _LaunchBatch(Batch):
         self.ends: Sequence[int] = range(1, len(calls) + 1)  # of the shorter table's entries
         self.table = self.short = LaunchTable([
             Launch(c.program.handle.symbols[c.program.name], [*[b.address for b in c.buffers], *c.variables], c.threads,
-                   chunk := c.chunk(*limits), c.slice(chunk, _SLICE_NS))
+                   chunk := c.chunk(*limits), c.slice(chunk, SLICE_NS))
             for c in calls
         ])  # fmt: skip
         host = device.host
         if len(calls) > 1 and (chains := find_chains(calls, (host.l1, host.l2 // 2), host.threads())):
             self.short = LaunchTable([
                 self.table.linked(c.first, c.end, c.parts, c.together,
-                                  chunk := c.chunk(*limits), c.slice(chunk, _SLICE_NS))
+                                  chunk := c.chunk(*limits), c.slice(chunk, SLICE_NS))
                 for c in chains
             ])  # fmt: skip
             self.ends = [c.end for c in chains]
