@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from kernmill.ir import DType, Op, Ops, UOp, current_origin, dtypes
 
+from .autocasting import autocast_state
 from .lazy import KNOWN, Lazy, grad_state
 
 __all__ = ["RECORDED", "record_calls"]
@@ -24,12 +25,13 @@ __all__ = ["RECORDED", "record_calls"]
 _NAMES = (
     "__matmul__ matmul linear outer add sub mul div __add__ __sub__ __mul__ __truediv__ neg __neg__ abs square sqrt "
     "rsqrt exp log tanh sigmoid relu gelu silu maximum minimum sum mean max min var std softmax log_softmax "
-    "cross_entropy nll_loss mse_loss conv2d max_pool2d avg_pool2d"
+    "cross_entropy nll_loss mse_loss conv2d max_pool2d avg_pool2d argmax argmin layer_norm _attention _rows"
 )
 RECORDED = frozenset(_NAMES.split())
 """Names of methods that depend on nothing but their arguments: no random numbers, no device, no setting."""
 
 _LOOKED_THROUGH = frozenset({Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.CONST})
+_WITH_FLOATS = frozenset({"layer_norm"})  # whose floats are settings of a layer, not values of a user's loop
 _MOST = 2048  # tables: a program has fewer different calls, and some hundred bytes a node do not matter then
 _STATIC = frozenset({int, bool, str, type(None), DType})
 
@@ -73,12 +75,14 @@ def record_calls(cls: Class) -> Class:
 def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a method of Lazy so that it makes its nodes from a table where one is known."""
 
+    static = _STATIC | {float} if method.__name__ in _WITH_FLOATS else _STATIC
+
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
         if current_origin.given or not args:
             return method(*args, **kwargs)
         nodes: list[UOp] = []
-        key: list[Any] = [method, grad_state(), dtypes.default_float, dtypes.default_int]
+        key: list[Any] = [method, grad_state(), autocast_state(), dtypes.default_float, dtypes.default_int]
         for value in (*args, *kwargs, *kwargs.values()) if kwargs else args:
             if isinstance(value, Lazy):
                 node = value.uop
@@ -94,7 +98,7 @@ def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
                         nodes.append(memory)
                 nodes.append(node)
                 key += (node.op, node.own, node.dtype, node.shape, value._requires_grad, value._device)
-            elif type(value) in _STATIC or (type(value) is tuple and {int}.issuperset(map(type, value))):
+            elif type(value) in static or (type(value) is tuple and {int}.issuperset(map(type, value))):
                 key += (type(value), value)
             else:
                 return method(*args, **kwargs)

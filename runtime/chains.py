@@ -17,22 +17,17 @@ from typing import Any
 from .device import Call, Program
 from .memory.buffer import Buffer
 
-__all__ = ["Chain", "can_chain", "find_chains"]
+__all__ = ["Chain", "find_chains"]
 
 _WORTH_NS = 100_000.0  # estimated time of all launches above which the search for chains pays
 _LEAST_NS = 2_000.0  # of a launch on one tile: the overhead of a call must be small in comparison
 _PARTS = 4  # that each thread finds
 
 
-def can_chain(calls: Sequence[Call]) -> bool:
-    """True if chains of these launches could save more than it costs to find them."""
-    return len(calls) > 1 and sum(call.program.work_ns for call in calls) >= _WORTH_NS
-
-
 def find_chains(calls: Sequence[Call], caches: Sequence[int], threads: int) -> list[Chain]:
     """The launches as chains in order, some of one launch; nothing where all are. `caches`: bytes that a launch may
     leave to the next one, smallest first; where launches would have too little to do at a time, the next is taken."""
-    if not can_chain(calls):
+    if sum(call.program.work_ns for call in calls) < _WORTH_NS:
         return []
     found: list[Chain] = []
     for position, call in enumerate(calls):

@@ -146,7 +146,12 @@ class BufferCopy(NamedTuple):
 
 
 class Batch:
-    """Calls that are run again and again, some of them on other buffers. The default runs them as new ones."""
+    """Calls that are run again and again, some of them on other buffers. The default runs them as new ones.
+
+    `is_chained`: some run tile by tile, which is right for these addresses only.
+    """
+
+    is_chained = False
 
     def __init__(self, device: Device, calls: Sequence[Call]) -> None:
         self.device = device

@@ -119,7 +119,7 @@ class _LaunchBatch(Batch):
                                   chunk := c.chunk(*limits), c.slice(chunk, SLICE_NS))
                 for c in chains
             ])  # fmt: skip
-            self.ends = [c.end for c in chains]
+            self.ends, self.is_chained = [c.end for c in chains], True
 
     def place(self, entry: int, slot: int) -> tuple[Any, int]:
         return self.table.argument(entry, slot)

@@ -1,11 +1,12 @@
-"""Tensor methods: attention and dropout."""
+"""Tensor methods: attention, dropout and layer norm."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Self
 
-from kernmill.ir import DType, Ops, SettingError, ShapeError, show_shape
+from kernmill.ir import DType, Ops, SettingError, ShapeError, promote, show_shape
 
 from ..lazy import accumulator, is_training
 from .elementwise import choose
@@ -17,7 +18,7 @@ _LEAST, _TINY = -3e38, 1e-30  # below every finite score, and below every sum of
 
 
 class Attention(Images):
-    """Attention and dropout."""
+    """Attention, dropout and layer norm."""
 
     def dropout(self, p: float = 0.5, training: bool | None = None) -> Self:
         """In training: each element 0 with probability p, the others divided by 1 - p. Otherwise self.
@@ -62,6 +63,17 @@ class Attention(Images):
                 "scaled_dot_product_attention: attn_mask with is_causal=True: give one of them. For a bool mask, "
                 "attn_mask.tril() is causal too."
             )
+        if attn_mask is None and not dropout_p and scale is None:
+            return self._attention(key, value, is_causal)
+        return self._any_attention(key, value, attn_mask, dropout_p, is_causal, scale)
+
+    def _attention(self, key: Self, value: Self, is_causal: bool) -> Self:
+        """The usual form, whose nodes are recorded (kernmill/recorded.py)."""
+        return self._any_attention(key, value, None, 0.0, is_causal, None)
+
+    def _any_attention(
+        self, key: Self, value: Self, attn_mask: Self | None, dropout_p: float, is_causal: bool, scale: float | None
+    ) -> Self:
         query, key, value = (t._floating() for t in (self, key, value))
         if min(t.ndim for t in (query, key, value)) < 2:
             shapes = ", ".join(show_shape(t.uop.shape) for t in (query, key, value))
@@ -85,6 +97,34 @@ class Attention(Images):
                 seen = attn_mask if seen is None else attn_mask.logical_and(seen)
         hides_rows = attn_mask is not None
         return scores._attended(seen, value.cast(wide), query.dtype, dropout_p, hides_rows=hides_rows).cast(query.dtype)
+
+    def layer_norm(
+        self, normalized_shape: int | Sequence[int], weight: Self | None = None, bias: Self | None = None,
+        eps: float = 1e-5,
+    ) -> Self:  # fmt: skip
+        """The last axes, of sizes `normalized_shape`, to mean 0 and variance 1; then times weight, plus bias.
+
+        Half types are computed in float32, and ints are floats.
+
+        Raises:
+            ShapeError: other sizes.
+        """
+        shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        if not shape or self.node_shape[-len(shape) :] != shape:
+            raise ShapeError(
+                f"layer_norm: a tensor of shape {show_shape(self.uop.shape)} does not end in {shape}. Reshape it, or "
+                "give the sizes of its last axes."
+            )
+        axes = tuple(range(-len(shape), 0))
+        x = self._floating()
+        dtype = x.dtype
+        for state in (weight, bias):
+            dtype = dtype if state is None else promote(dtype, state.dtype)
+        x = x.cast(accumulator(x.dtype))
+        centred = x.sub(x.mean(axes, keepdim=True))
+        result = centred.mul(centred.square().mean(axes, keepdim=True).add(eps).rsqrt())
+        result = result if weight is None else result.mul(weight)
+        return (result if bias is None else result.add(bias)).cast(dtype)
 
     def _attended(self, seen: Self | None, value: Self, kind: DType, dropout_p: float, *, hides_rows: bool) -> Self:
         """Return softmax(self) @ value without masked scores, divided once per result; 0 for a fully masked row, if

@@ -64,6 +64,8 @@ class Indexing(Sortable):
 
         As in NumPy ints and slices give a view: a write to it changes this tensor. Lists, tensors and masks copy.
         """
+        if isinstance(index, Lazy) and index.dtype.is_int:
+            return self._rows(index, index.uop.bounds)  # type: ignore[arg-type]
         source, known = self._unmasked(index)
         items, region, kept = source._parse(known)
         if kept:
@@ -77,6 +79,12 @@ class Indexing(Sortable):
             ]
             changes.append((reshape, shape))
         return source._view(*changes)
+
+    def _rows(self, index: Self, bounds: tuple[int, int]) -> Self:
+        """The parts of axis 0 that an int tensor selects. Bounds of its values decide whether they must be checked:
+        they are an argument because the nodes are recorded (kernmill/recorded.py)."""
+        items, region, _ = self._parse(index)
+        return self._region(region)._arranged(items)
 
     def _unmasked(self, index: Index) -> tuple[Self, Index]:
         """Convert masks known on the host to int arrays of indices; True and False index a new axis."""

@@ -130,7 +130,7 @@ class Reduce(Activations, Joining):
     def _index_of_first(self, op: Op, axis: int | None, keepdim: bool, call: str) -> Self:
         if axis is None:
             flat = self.flatten()._index_of_first(op, 0, True, call)
-            return flat.reshape((1,) * self.ndim if keepdim else ())
+            return flat._result(reshape(flat.uop, (1,) * self.ndim if keepdim else ()))
         self._nonempty(axis, call)
         axis = self._axis(axis, call)
         x = self.detach() if self.ndim else self.detach().reshape(1)
@@ -140,8 +140,9 @@ class Reduce(Activations, Joining):
             first = x._first_by_key(op, call)
         else:
             first = x._first_by_value(op, axis, call)
-        kept = first if keepdim else first.squeeze(axis)
-        return kept if self.ndim else kept.reshape(())
+        sizes = first.node_shape
+        shape = sizes if keepdim else (*sizes[:axis], *sizes[axis + 1 :])
+        return first._result(reshape(first.uop, shape if self.ndim else ()))
 
     def _first_by_key(self, op: Op, call: str) -> Self:
         """Reduce along the last axis in one pass: the smallest key of value and index."""

@@ -248,12 +248,8 @@ class LayerNorm(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Shapes: (..., *normalized_shape) -> the same."""
-        axes = _fitting("LayerNorm", x, self.shape)
-        x, dtype = _widened(x, self.weight, self.bias)
-        centred = x - x.mean(axes, keepdim=True)
-        result = centred * (centred.square().mean(axes, keepdim=True) + self.eps).rsqrt()
-        result = result if self.weight is None else result * self.weight
-        return (result if self.bias is None else result + self.bias).cast(dtype)
+        _fitting("LayerNorm", x, self.shape)
+        return x.layer_norm(self.shape, self.weight, self.bias, self.eps)
 
 
 class LayerNorm2d(LayerNorm):

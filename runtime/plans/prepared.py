@@ -1,6 +1,6 @@
 """A plan's launches with their arguments in the device's own table: a run sets addresses, then makes one native call.
 
-Only plans of one device with a table of plain addresses have one, and only those too short for chains
+Only plans of one device with a table of plain addresses have one, and only those without chains
 (runtime/chains.py), which depend on the addresses. All other plans are launched step by step (runtime/execute.py).
 Tests: tests/runtime/plans/test_prepared.py.
 """
@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 from kernmill.ir import Copy, DType, Kernel
 
 from .. import recorder
-from ..chains import can_chain
 from ..device import Batch, Call, batch_of, get_device
 from ..memory.allocator import Lease
 from ..memory.buffer import Buffer
@@ -35,14 +34,14 @@ def prepare(plan: Plan) -> Prepared | None:
         return None
     if any(wanted.numel * wanted.dtype.size_bytes > device.limits.max_alloc_bytes for wanted in graph.buffers):
         return None  # allocation refuses it; such sizes may not fit the words of a table
-    unbound = [Buffer(name, wanted.dtype, 0, None, 0) for wanted in graph.buffers]  # each run gives addresses
+    unbound = [Buffer(name, wanted.dtype, wanted.numel, None, 0) for wanted in graph.buffers]  # runs give addresses
     calls = [
         Call(program, tuple([unbound[n] for n in kernel.buffers]), (0,) * len(kernel.variables), program.threads)
         for kernel, program in kernels
     ]
-    if can_chain(calls):
-        return None
     batch = batch_of(device, calls)
+    if batch.is_chained:
+        return None
     addresses: list[_Addresses] = [[] for _ in graph.buffers]
     variables: dict[str, list[tuple[int, int]]] = {}
     for entry, (kernel, _) in enumerate(kernels):
