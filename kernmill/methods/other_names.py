@@ -44,9 +44,9 @@ _INSTEAD: dict[str, str] = {  # their name: the replacement here
     "values": "x, and x.argmax(axis) for the indices", "indices": "x.argmax(axis)", "block_until_ready": "x.realize()",
     "new_full": "Tensor.full(shape, value)", "new_empty": "Tensor.zeros(*shape)", "new_zeros": "Tensor.zeros(*shape)",
     "new_ones": "Tensor.ones(*shape)", "new_tensor": "Tensor(values)", "diag_embed": "x.unsqueeze(-1) * Tensor.eye(n)",
-    "layer_norm": "nn.LayerNorm(sizes)", "batch_norm": "nn.BatchNorm(channels)", "embedding": "weight[index]",
+    "batch_norm": "nn.BatchNorm(channels)", "embedding": "weight[index]",
     "group_norm": "nn.GroupNorm(groups, channels)", "batchnorm": "nn.BatchNorm(channels)",
-    "layernorm": "nn.LayerNorm(sizes)", "sequential": "nn.Sequential(*layers)(x)", "usum": "x + y",
+    "layernorm": "x.layer_norm(sizes)", "sequential": "nn.Sequential(*layers)(x)", "usum": "x + y",
 
 }  # fmt: skip
 _RESHAPING = frozenset(

@@ -36,6 +36,18 @@ def test_a_plan_of_short_kernels_is_prepared() -> None:
     assert found.prepared[0] is not None
 
 
+def test_a_plan_of_long_kernels_is_prepared_if_it_has_no_chains() -> None:
+    """Plans above 100 us of work were not: each run made its table anew."""
+    a = Tensor(np.random.default_rng(0).standard_normal((200, 200)).astype(np.float32)).realize()
+    for _ in range(2):
+        plan.plans.clear()
+        got = (a @ a @ a.T).numpy()
+    (found,) = plan.plans.values()
+    assert sum(program.work_ns for _, program in found.steps[0]) > 100_000
+    assert found.prepared[0] is not None
+    np.testing.assert_allclose(got, a.numpy() @ a.numpy() @ a.numpy().T, rtol=1e-3, atol=1e-2)
+
+
 def test_sizes_beyond_64_bits_are_refused_with_a_sentence() -> None:
     """The table of launches was made first: OverflowError, int too big to convert."""
     with pytest.raises(OutOfMemoryError, match=r"host memory: a buffer of .* exceeds the largest allocation"):
