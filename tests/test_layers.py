@@ -28,8 +28,8 @@ USES: dict[str, tuple[str, ...]] = {  # inside kernmill/, from the bottom up; wh
     "lazy": ("arguments", "size", "synonyms", "views"),
     "methods": ("arguments", "lazy", "size", "views"),
     "autograd": ("lazy", "methods"),
-    "recorded": ("lazy",),
     "autocasting": ("lazy",),
+    "recorded": ("autocasting", "lazy"),
     "tensor_html": (),
     "tensor": (
         "autocasting",

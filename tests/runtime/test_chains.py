@@ -156,5 +156,5 @@ def test_times_are_those_of_each_kernel(eager_chains: list[chains.Chain]) -> Non
                 sort(x)
         finally:
             del device.prepare
-        batch = seen[-1]  # of the captured call; plans of eager calls are prepared, too, to see whether they have chains
+        batch = seen[-1]  # of the captured call; eager plans are prepared too, to see whether they have chains
         assert len(batch.run(is_timed=True)) == len(batch.calls) > 4
