@@ -25,7 +25,7 @@ __all__ = ["RECORDED", "record_calls"]
 _NAMES = (
     "__matmul__ matmul linear outer add sub mul div __add__ __sub__ __mul__ __truediv__ neg __neg__ abs square sqrt "
     "rsqrt exp log tanh sigmoid relu gelu silu maximum minimum sum mean max min var std softmax log_softmax "
-    "cross_entropy nll_loss mse_loss conv2d max_pool2d avg_pool2d argmax argmin layer_norm _attention _picked"
+    "cross_entropy nll_loss mse_loss conv2d max_pool2d avg_pool2d argmax argmin layer_norm _attention _rows_at"
 )
 RECORDED = frozenset(_NAMES.split())
 """Names of methods that depend on nothing but their arguments: no random numbers, no device, no setting."""

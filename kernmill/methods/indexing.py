@@ -65,7 +65,7 @@ class Indexing(Sortable):
         As in NumPy ints and slices give a view: a write to it changes this tensor. Lists, tensors and masks copy.
         """
         if isinstance(index, Lazy) and index.dtype.is_int:
-            return self._picked(index, index.uop.bounds)  # type: ignore[arg-type]
+            return self._rows_at(index, index.uop.bounds)  # type: ignore[arg-type]
         source, known = self._unmasked(index)
         items, region, kept = source._parse(known)
         if kept:
@@ -80,7 +80,7 @@ class Indexing(Sortable):
             changes.append((reshape, shape))
         return source._view(*changes)
 
-    def _picked(self, index: Self, bounds: tuple[int, int]) -> Self:
+    def _rows_at(self, index: Self, bounds: tuple[int, int]) -> Self:
         """The parts of axis 0 that an int tensor selects. Bounds of its values decide whether they must be checked:
         they are an argument because the nodes are recorded (kernmill/recorded.py)."""
         items, region, _ = self._parse(index)

@@ -46,7 +46,7 @@ def operands(name: str, make: Callable[..., Tensor]) -> tuple[Any, ...]:
         return make(3, 4), (4,), make(4), make(4), 1e-5
     if name == "_attention":
         return make(2, 3, 4), make(2, 3, 4), make(2, 3, 4), True
-    if name == "_picked":
+    if name == "_rows_at":
         return make(3, 4), classes(2), (-5, 5)
     if name == "outer":
         return make(3), make(4)
