@@ -53,6 +53,14 @@ def test_a_reader_that_leaves_early_is_no_fault(command: list[str]) -> None:
     assert process.returncode in (141, -signal.SIGPIPE)
 
 
+def test_the_profile_of_a_first_call_knows_the_phases() -> None:
+    """Its table of functions still had the name of one that had been renamed, and the tool ended in a traceback."""
+    command = [sys.executable, "tools/profile_compile.py", "--child", "matmul"]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = json.loads(run.stdout.splitlines()[-1])
+    assert {"walk the graph", "find the plan", "lower", "LLVM", "render"} <= set(found["phases"])
+
+
 # --- figures ---------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 10])
 def test_spread_is_numpys_quantile(count: int) -> None:

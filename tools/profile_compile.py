@@ -87,7 +87,9 @@ class Phases:
 
 def watch(phases: Phases) -> None:
     """Put the phases into the compiler."""
-    phases.wrap("kernmill.runtime.execute", {"plan_of": "look up the plan", "run_batch": "run"})
+    phases.wrap("kernmill.runtime.execute", {
+        "GraphWalk": "walk the graph", "find_plan": "find the plan", "run_batch": "run",
+    })  # fmt: skip
     phases.wrap("kernmill.runtime.plans.plan", {
         "closed": "close the graph", "build_all": "look up", "_read": "read plan", "_written": "write plan",
     })  # fmt: skip

@@ -26,6 +26,8 @@ def place_barriers(uops: list[UOp]) -> list[UOp]:
     """
     out: list[UOp] = []
     group = max((int(u.src[0].arg) for u in uops if u.op is Ops.RANGE and is_local(u)), default=0)
+    if not group:  # no work-items share anything
+        return uops
     _walk(uops, group, set(), out)
     return out
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import log2, prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from kernmill.ir import LINE_BYTES, DType, Ops, Target, UOp, linear, memory_of
 
@@ -159,7 +160,7 @@ class _Reader:
             self.steps[u] = 0.0
         elif op is Ops.SET:
             self.body.chain = max(self.body.chain, self.steps.get(u.src[1], 0.0))
-            self.body.sums += self.registers(u.src[1].dtype)
+            self.body.sums += _registers(u.src[1].dtype, self.wide)
         elif op is Ops.LOAD or op is Ops.STORE:
             self.access(u)
         elif op is Ops.PREFETCH:
@@ -170,64 +171,21 @@ class _Reader:
             if before:
                 self.steps[u] = taken + max(before)
 
-    def registers(self, dtype: DType) -> int:
-        """Full registers of a value, at least one."""
-        return max(1, -(-dtype.lanes * dtype.scalar.size_bytes // self.wide))
-
     def operation(self, u: UOp) -> float:
         """Add an operation; return its steps in a chain."""
-        op, dtype, body = u.op, u.dtype, self.body
-        lanes = max(dtype.lanes, *(s.dtype.lanes for s in u.src)) if u.src else dtype.lanes
-        count = max(map(self.registers, (dtype, *(s.dtype for s in u.src[:2])))) if lanes > 1 else 1
-        is_float = dtype.is_float or bool(u.src and u.src[0].dtype.is_float)
-        if op in _MOVES or op in (Ops.BROADCAST, Ops.LANES, Ops.FOLD, Ops.DOT, Ops.MMA):
-            return self.moved(u, count)
-        if op in _DIVIDES:
-            body.divide += count if lanes > 1 else 0.5
-            return 4.0
-        if dtype.lanes == 1 and not is_float:
-            body.scalar += 1
-            return 0.3
-        if is_float and op not in _TESTS:
-            body.fma += count * max(1, op.cost)
-            return 1.0
-        if op is Ops.MUL:
-            body.fma += count * (3 if dtype.scalar.size_bytes == 8 else 1)
-            return 1.0
-        body.alu += count * max(1, op.cost)
-        return 0.5
-
-    def moved(self, u: UOp, count: int) -> float:
-        """Add an operation that moves lanes, combines them, or is of a special unit."""
-        op, body = u.op, self.body
-        if op is Ops.FOLD:
-            halves = log2(max(2, u.src[0].dtype.lanes))
-            body.shuffle += halves
-            body.fma += halves
-            return 2 * halves
-        if op is Ops.DOT:
-            body.fma += count * (1 if self.has_dots else 3)
-            return 1.5
-        if op is Ops.MMA:
-            body.matrix += prod(u.arg[:3])
-            return 4.0
-        if op is Ops.BROADCAST:
-            body.shuffle += u.src[0].op is not Ops.LOAD  # a load does both
-            return 0.5
-        if op is Ops.LANES:
-            body.shuffle += len(u.src)
-        elif op is Ops.CAST and u.dtype.lanes == 1:
-            body.alu += 1
-        else:
-            body.shuffle += count
-        return 1.0
+        about = u.arg if u.op is Ops.MMA else u.op is Ops.BROADCAST and u.src[0].op is Ops.LOAD
+        added, steps = _instructions(u.op, u.dtype, tuple([s.dtype for s in u.src]), about, self.wide, self.has_dots)
+        body = self.body
+        for name, count in added:
+            setattr(body, name, getattr(body, name) + count)
+        return steps
 
     def access(self, u: UOp) -> None:
         """Add a load or store."""
         address, body = u.src[0], self.body
         value = u if u.op is Ops.LOAD else u.src[1]
         index, gate, lanes, size = address.src[1], address.gate, value.dtype.lanes, value.dtype.scalar.size_bytes
-        count, is_store, is_single = self.registers(value.dtype), u.op is Ops.STORE, index.dtype.lanes > 1
+        count, is_store, is_single = _registers(value.dtype, self.wide), u.op is Ops.STORE, index.dtype.lanes > 1
         if is_single:
             body.lanes += lanes
         elif is_store:
@@ -246,6 +204,55 @@ class _Reader:
             self.coverages[key] = coverage
         each = size if is_single else lanes * size
         coverage.accesses += [(at * size, each) for at in offsets]
+
+
+def _registers(dtype: DType, wide: int) -> int:
+    """Full registers of a value, at least one."""
+    return max(1, -(-dtype.lanes * dtype.scalar.size_bytes // wide))
+
+
+@lru_cache(maxsize=4096)  # an unrolled body has few kinds of operations
+def _instructions(
+    op: Ops, dtype: DType, sources: tuple[DType, ...], about: Any, wide: int, has_dots: bool
+) -> tuple[tuple[tuple[str, float], ...], float]:
+    """Return what an operation adds to a body, by field, and its steps in a chain.
+
+    `about` is the argument of an MMA; of a BROADCAST: True if a load does it.
+    """
+    lanes = max(dtype.lanes, *(s.lanes for s in sources)) if sources else dtype.lanes
+    count = max(_registers(one, wide) for one in (dtype, *sources[:2])) if lanes > 1 else 1
+    is_float = dtype.is_float or bool(sources and sources[0].is_float)
+    if op in _MOVES or op in (Ops.BROADCAST, Ops.LANES, Ops.FOLD, Ops.DOT, Ops.MMA):
+        return _moved(op, dtype, sources, about, count, has_dots)
+    if op in _DIVIDES:
+        return (("divide", count if lanes > 1 else 0.5),), 4.0
+    if dtype.lanes == 1 and not is_float:
+        return (("scalar", 1),), 0.3
+    if is_float and op not in _TESTS:
+        return (("fma", count * max(1, op.cost)),), 1.0
+    if op is Ops.MUL:
+        return (("fma", count * (3 if dtype.scalar.size_bytes == 8 else 1)),), 1.0
+    return (("alu", count * max(1, op.cost)),), 0.5
+
+
+def _moved(
+    op: Ops, dtype: DType, sources: tuple[DType, ...], about: Any, count: int, has_dots: bool
+) -> tuple[tuple[tuple[str, float], ...], float]:
+    """Return the same for an operation that moves lanes, combines them, or is of a special unit."""
+    if op is Ops.FOLD:
+        halves = log2(max(2, sources[0].lanes))
+        return (("shuffle", halves), ("fma", halves)), 2 * halves
+    if op is Ops.DOT:
+        return (("fma", count * (1 if has_dots else 3)),), 1.5
+    if op is Ops.MMA:
+        return (("matrix", prod(about[:3])),), 4.0
+    if op is Ops.BROADCAST:
+        return (("shuffle", not about),), 0.5
+    if op is Ops.LANES:
+        return (("shuffle", len(sources)),), 1.0
+    if op is Ops.CAST and dtype.lanes == 1:
+        return (("alu", 1),), 1.0
+    return (("shuffle", count),), 1.0
 
 
 def _terms(index: UOp) -> Terms:

@@ -295,7 +295,7 @@ def _read_file(path: str) -> tuple[bytes | None, float]:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode) or not _is_ours(status) or status.st_size > _MOST_BYTES:
             return None, 0.0
-        return file.read(_MOST_BYTES + 1), time.time() - status.st_mtime
+        return file.read(status.st_size), time.time() - status.st_mtime
 
 
 def _is_ours(status: os.stat_result) -> bool:
