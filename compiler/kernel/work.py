@@ -223,7 +223,7 @@ def _instructions(
     count = max(_registers(one, wide) for one in (dtype, *sources[:2])) if lanes > 1 else 1
     is_float = dtype.is_float or bool(sources and sources[0].is_float)
     if op in _MOVES or op in (Ops.BROADCAST, Ops.LANES, Ops.FOLD, Ops.DOT, Ops.MMA):
-        return _moved(op, dtype, sources, about, count, has_dots)
+        return _lane_moves(op, dtype, sources, about, count, has_dots)
     if op in _DIVIDES:
         return (("divide", count if lanes > 1 else 0.5),), 4.0
     if dtype.lanes == 1 and not is_float:
@@ -235,7 +235,7 @@ def _instructions(
     return (("alu", count * max(1, op.cost)),), 0.5
 
 
-def _moved(
+def _lane_moves(
     op: Ops, dtype: DType, sources: tuple[DType, ...], about: Any, count: int, has_dots: bool
 ) -> tuple[tuple[tuple[str, float], ...], float]:
     """Return the same for an operation that moves lanes, combines them, or is of a special unit."""
