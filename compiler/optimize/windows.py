@@ -236,7 +236,7 @@ def _tiled(schedule: Schedule, window: _Window, blocks: Sequence[str], shared: S
     schedule.order(order if fits_panel else [lanes, *blocks, *others, *inside_tile])
     schedule.cut("unroll", window.taps, tile.taps)
     if not blocks:
-        _prefetch(schedule, window, rows)
+        _prefetch_rows(schedule, window, rows)
     return True
 
 
@@ -336,7 +336,7 @@ def _stage_panel(schedule: Schedule, window: _Window, *, is_whole: bool) -> None
         schedule.cut("unroll", copies[last], transposed)
 
 
-def _prefetch(schedule: Schedule, window: _Window, rows: int) -> None:
+def _prefetch_rows(schedule: Schedule, window: _Window, rows: int) -> None:
     """Prefetch the rows of the next copy while this one is made."""
     step = abs(window.moving.step(window.down) or 0) if window.down is not None else 0
     if step and window.moving.memory_bytes > window.facts.target.l2_bytes:
