@@ -81,7 +81,7 @@ def memory_child(name: str, model: str, is_step: bool, batch: int) -> None:
 def planned(step: Any) -> dict[str, int]:
     """Bytes kept for intermediates, and the least that would do: of the capture, else of the largest graph."""
     if hasattr(step.func, "memory"):
-        kept, least = step.func.memory()
+        kept, least, _ = step.func.memory()
         return {"kept": kept, "least": least}
     runtime = importlib.import_module("kernmill.runtime")
     memories = [plan.memory for plan in runtime.plan.plans.values()]

@@ -241,13 +241,13 @@ class _Evaluator:
                 return x[tuple(slice(None, None, step) for step, _ in u.arg)]
         axis, size, stride, dilation, *_ = u.arg
         if u.op is Ops.WINDOW:
-            places = (x.shape[axis] - dilation * (size - 1) - 1) // stride + 1
-            index = np.arange(places)[:, None] * stride + np.arange(size) * dilation
+            count = (x.shape[axis] - dilation * (size - 1) - 1) // stride + 1
+            index = np.arange(count)[:, None] * stride + np.arange(size) * dilation
             return np.moveaxis(np.take(x, index, axis), axis + 1, -1)
         out = np.zeros((*x.shape[:axis], size, *x.shape[axis + 1 :]), x.dtype)
         for k in range(x.shape[-1]):
-            places = np.arange(x.shape[axis]) * stride + k * dilation
-            np.moveaxis(out[..., k], axis, 0)[places] = np.moveaxis(x[..., k], axis, 0)
+            positions = np.arange(x.shape[axis]) * stride + k * dilation
+            np.moveaxis(out[..., k], axis, 0)[positions] = np.moveaxis(x[..., k], axis, 0)
         return out
 
     def _convert(self, u: UOp, src: list[Array]) -> Any:

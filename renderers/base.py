@@ -68,10 +68,10 @@ def multiple_of(u: UOp) -> int:
     return 1
 
 
-def is_aligned(place: UOp, dtype: DType) -> bool:
+def is_aligned(index: UOp, dtype: DType) -> bool:
     """True if a vector of 16, 32 or 64 bytes is at a multiple of its size: buffers start on 64 bytes."""
     size = dtype.size_bytes
-    return size in (16, 32, 64) and multiple_of(place.src[1]) * dtype.scalar.size_bytes % size == 0
+    return size in (16, 32, 64) and multiple_of(index.src[1]) * dtype.scalar.size_bytes % size == 0
 
 
 class Renderer(ABC):

@@ -206,6 +206,6 @@ class _Launches(Batch):
         return times
 
 
-def _give(places: Sequence[tuple[Any, int]], value: int) -> None:
-    for values, place in places:
-        values[place] = value
+def _give(slots: Sequence[tuple[Any, int]], value: int) -> None:
+    for values, index in slots:
+        values[index] = value

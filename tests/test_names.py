@@ -1,4 +1,5 @@
-"""A name means one thing: no class name twice, and no private function name in more than three files.
+"""A name means one thing: no class name twice, no public constant with two values, and no private function name in more
+than three files.
 
 `SHARED` are private names that are still in more files. The list only shrinks: each count is exact.
 """
@@ -62,3 +63,20 @@ def test_no_private_function_name_is_in_more_than_three_files() -> None:
     found = {name: len(files) for name, files in functions.items() if len(files) > MOST_FILES}
     assert {name: count for name, count in found.items() if count > SHARED.get(name, MOST_FILES)} == {}
     assert {name: count for name, count in SHARED.items() if count > found.get(name, MOST_FILES)} == {}
+
+
+def constants(path: Path) -> Iterator[tuple[str, str]]:
+    """Return the public constants of a module that are numbers or strings, each with its value as it is written."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        names = [target.id for target in targets if isinstance(target, ast.Name)]
+        if isinstance(value := getattr(node, "value", None), (ast.Constant, ast.BinOp, ast.UnaryOp)):
+            yield from ((name, ast.unparse(value)) for name in names if name.isupper() and name[0] != "_")
+
+
+def test_no_public_constant_has_two_values() -> None:
+    values: dict[str, set[str]] = defaultdict(set)
+    for path in (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")):
+        for name, value in constants(path):
+            values[name].add(value)
+    assert {name: found for name, found in values.items() if len(found) > 1} == {}

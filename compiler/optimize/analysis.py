@@ -17,7 +17,7 @@ from ..kernel.facts import iterations, loops_of, names_of, order_of
 
 __all__ = ["Access", "Facts", "Product", "ReductionGroup", "analyze", "divisors", "even_part", "exceeds_caches"]
 
-_DEAR = 8  # additions that an expensive op counts as
+_EXPENSIVE = 8  # additions that an expensive op counts as
 
 
 @dataclass(slots=True)
@@ -174,7 +174,7 @@ def analyze(ast: UOp, target: Target) -> Facts:
         if node.op is Ops.REDUCE and filling.isdisjoint(closed_ranges(node)):
             _add_group(facts, node, loads)
         elif node.op.is_elementwise and not node.dtype.is_index:
-            facts.work += _DEAR if node.op.cost > _DEAR else 1
+            facts.work += _EXPENSIVE if node.op.cost > _EXPENSIVE else 1
     kinds = {a.dtype for a in (*facts.loads, *facts.stores) if a.steps} or {facts.stores[0].dtype}
     widest = max((max(4, d.size_bytes) for d in kinds if d.bits < 64 or d.is_float), default=8)
     is_scalar = not target.vector_bytes or not target.scalar_dtypes.isdisjoint(kinds)
@@ -195,8 +195,8 @@ def _access(index: UOp, node: UOp, sizes: dict[str, int]) -> Access:
     is_affine = index.gate is None and all(atom.op is Ops.RANGE for atom in terms)
     dtype, count = index.dtype.scalar, int(memory_of(index).arg[1])
     if None not in steps.values():
-        walked = {name: abs(step) for name, step in steps.items() if step}
-        count = min(count, min(walked.values(), default=1) * prod(sizes[name] for name in walked))
+        moving = {name: abs(step) for name, step in steps.items() if step}
+        count = min(count, min(moving.values(), default=1) * prod(sizes[name] for name in moving))
     is_blockwise_affine = index.gate is None and all(map(_is_digit, terms))
     return Access(node, steps, dtype.size_bytes, count * dtype.size_bytes, is_affine, is_blockwise_affine, dtype)
 

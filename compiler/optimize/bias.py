@@ -35,12 +35,12 @@ def biased(total: UOp, slot: int, rows: Sequence[UOp], mark: str) -> tuple[UOp, 
     others, own = product.src[product.src[0] is mine[0]], mine[0].src[0]
     if not others.ranges.issuperset(rows):
         raise ValueError("the other factor does not depend on all of these loops")
-    apart = {loop: make_range(f"{loop.arg[0]}{mark}", loop.src[0], AxisKind.REDUCE) for loop in loops}
-    sums = UOp(Ops.REDUCE, total.dtype, (substitute(others, apart), *apart.values()), total.arg)
-    kept, made = staged(sums << 7, rows, f"bias{slot}", mark)
+    copies = {loop: make_range(f"{loop.arg[0]}{mark}", loop.src[0], AxisKind.REDUCE) for loop in loops}
+    sums = UOp(Ops.REDUCE, total.dtype, (substitute(others, copies), *copies.values()), total.arg)
+    buffer, made = staged(sums << 7, rows, f"bias{slot}", mark)
     new = total.replace(src=(others * moved(own).cast(total.dtype), *loops))
-    made |= {str(loop.arg[0]): str(alone.arg[0]) for loop, alone in apart.items()}
-    return new - kept if own.dtype is dtypes.int8 else new + kept, made
+    made |= {str(loop.arg[0]): str(alone.arg[0]) for loop, alone in copies.items()}
+    return new - buffer if own.dtype is dtypes.int8 else new + buffer, made
 
 
 def _slot(factor: UOp) -> int | None:

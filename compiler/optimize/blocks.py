@@ -66,19 +66,19 @@ def _sums(ast: UOp) -> tuple[list[UOp], list[UOp]]:
 def _tiled(schedule: Schedule, facts: Facts, matrices: list[UOp], columns: tuple[str, str]) -> None:
     sizes, (nested, short), (column, lanes) = facts.sizes, _sums(schedule.ast), columns
     left = [name for name in schedule.loops if sizes[name] > 1 and name != lanes]
-    beside = [name for name in left if any(name in names_of(m.ranges) for m in matrices)]
-    rows = [name for name in left if name not in beside]
+    columns_left = [name for name in left if any(name in names_of(m.ranges) for m in matrices)]
+    rows = [name for name in left if name not in columns_left]
     copied = dict.fromkeys(name for total in short for name in names_of(closed_ranges(total)))
     if (
         len(matrices) == 1
-        and beside
+        and columns_left
         and rows
         and sizes[rows[-1]] > _TILE
         and facts.target.accumulators >= MANY_ACCUMULATORS
     ):
-        _many_rows(schedule, facts, matrices[0], (beside, rows, [*copied]), lanes)
+        _many_rows(schedule, facts, matrices[0], (columns_left, rows, [*copied]), lanes)
         return
-    body = max(facts.iterations(names_of(closed_ranges(total))) for total in short) // _WORD
+    unrolled = max(facts.iterations(names_of(closed_ranges(total))) for total in short) // _WORD
     indices = [n.src[0] for m in matrices for n in m.toposort() if n.op is Ops.LOAD]
     around = dict.fromkeys(name for total in nested for name in names_of(closed_ranges(total)[1:]))
     words = _words(facts, matrices, lanes)
@@ -86,32 +86,32 @@ def _tiled(schedule: Schedule, facts: Facts, matrices: list[UOp], columns: tuple
     shared = {name: sum(name in names_of(index.ranges) for index in indices) for name in around}
     # loops shared by most loads first, then adjacent data
     for name in sorted(around, key=lambda n: (shared[n], steps[n])):
-        if body * sizes[name] <= _DOTS:
+        if unrolled * sizes[name] <= _DOTS:
             copied[name] = None
-            body *= sizes[name]
+            unrolled *= sizes[name]
     for name in copied:
         schedule.add("unroll", name, sizes[name])
     vectors = 1 if rows else gcd(sizes.get(column, 1), max(1, LINE_BYTES // facts.target.vector_bytes))
     schedule.cut("unroll", column, vectors)  # else half of each cache line is read in a separate pass
     if rows:
         schedule.cut("unroll", rows[-1], even_part(sizes[rows[-1]], _TILE))
-        schedule.order((*beside, *rows))
+        schedule.order((*columns_left, *rows))
     has_room = not rows or facts.target.accumulators >= MANY_ACCUMULATORS  # values loaded early occupy a register
-    walked = [name for name in around if name not in copied]
-    if walked and not rows and body * 2 <= _DOTS and facts.target.accumulators >= MANY_ACCUMULATORS:
-        schedule.cut("rfactor", walked[-1], gcd(sizes[walked[-1]], _PARTS))
-    _walk_by_turns(schedule, nested, words)
-    if facts.target.has_hardware_prefetch and has_room and _are_runs(words, walked):
+    remaining = [name for name in around if name not in copied]
+    if remaining and not rows and unrolled * 2 <= _DOTS and facts.target.accumulators >= MANY_ACCUMULATORS:
+        schedule.cut("rfactor", remaining[-1], gcd(sizes[remaining[-1]], _PARTS))
+    _accumulate_blocks(schedule, nested, words)
+    if facts.target.has_hardware_prefetch and has_room and _are_sequential(words, remaining):
         schedule.add("inorder")  # it ignores small buffers, like prefetches
     elif not rows:
         most = facts.target.read_streams // len(matrices) // vectors
-        for name in sorted(beside, key=lambda n: sizes[n])[-1:] if most else ():
+        for name in sorted(columns_left, key=lambda n: sizes[n])[-1:] if most else ():
             count = sizes[name] // (vectors if name == column else 1)
             schedule.cut("interleave", name, gcd(count, most if count != most else most // 2))  # for 2 threads
         schedule.add("prefetch", _PREFETCH_BYTES)
 
 
-def _walk_by_turns(schedule: Schedule, nested: list[UOp], words: list[Access]) -> None:
+def _accumulate_blocks(schedule: Schedule, nested: list[UOp], words: list[Access]) -> None:
     """If blocks of several outputs alternate in memory, keep partial sums in the output buffer, provided a loop is
     left for threads."""
     for name in dict.fromkeys(names_of(total.src[1:2])[0] for total in nested):
@@ -129,9 +129,9 @@ def _words(facts: Facts, matrices: list[UOp], lanes: str) -> list[Access]:
     return [a for a in facts.loads if a.node in order and not _looks_up(a) and a.step(lanes) == _WORD]
 
 
-def _are_runs(words: list[Access], walked: list[str]) -> bool:
+def _are_sequential(words: list[Access], loops: list[str]) -> bool:
     """True if these loops read the words of each matrix sequentially, not as interleaved slices."""
-    return len({(a.memory, *(a.step(name) for name in walked)) for a in words}) == len({a.memory for a in words})
+    return len({(a.memory, *(a.step(name) for name in loops)) for a in words}) == len({a.memory for a in words})
 
 
 def _many_rows(
@@ -139,25 +139,25 @@ def _many_rows(
 ) -> None:
     """Compute the short sums of one block for a tile of rows at a time. If enough tiles reuse them, unpack the
     quants and scales of all blocks once: values that depend on the matrix alone are staged."""
-    (beside, rows, words), sizes = loops, facts.sizes
+    (columns, rows, words), sizes = loops, facts.sizes
     blocks = names_of(closed_ranges(_sums(schedule.ast)[0][0]))
     order = set(matrix.toposort())
     reads = [a for a in facts.loads if a.node in order and not _looks_up(a)]
     slot, indices = reads[0].memory.arg[0], [a.node.src[0] for a in reads]
     panel = facts.iterations([*blocks, *words]) * (facts.target.vector_bytes // _WORD)
     room = facts.target.l2_bytes // 2 // panel
-    wide = even_part(sizes[beside[-1]], max(1, min(_WIDE, room)))
+    wide = even_part(sizes[columns[-1]], max(1, min(_WIDE, room)))
     tile = even_part(sizes[rows[-1]], _HIGH)
     inner = [copy for name in words for copy in schedule.cut("unroll", name, sizes[name])]
-    side = schedule.cut("unroll", beside[-1], wide)
+    side = schedule.cut("unroll", columns[-1], wide)
     schedule.cut("unroll", rows[-1], tile)
-    schedule.order((*beside, *rows))
+    schedule.order((*columns, *rows))
     if facts.iterations(rows) < _LEAST_TILES * tile or not room:
         return
     codes = [name for name in blocks if name in names_of(matrix.ranges)]
     copies = schedule.add("stage", slot, *codes, *side, *inner[:-1], lanes, inner[-1])
-    walked = [name for name in codes if all(name in names_of(index.ranges) for index in indices)]
-    for name in [n for n in codes if n not in walked]:  # a byte is read once for all its quants
+    code_loops = [name for name in codes if all(name in names_of(index.ranges) for index in indices)]
+    for name in [n for n in codes if n not in code_loops]:  # a byte is read once for all its quants
         schedule.cut("unroll", copies[name], sizes[name])
     loads = [n for n in schedule.ast.toposort() if n.op is Ops.LOAD and n.src[0].src[0].op is Ops.PARAM]
     scales = [names_of(u.ranges) for u in unpacked(schedule.ast, [n for n in loads if n.src[0].src[0].arg[0] == slot])]
@@ -165,8 +165,8 @@ def _many_rows(
     for found in own:
         if found:
             schedule.add("stage", slot, *found, *side, lanes)
-    for name in walked[:1]:
-        schedule.add("prefetch", wide * (reads[0].step(beside[-1]) or 0), copies[name])  # the next packed panel
+    for name in code_loops[:1]:
+        schedule.add("prefetch", wide * (reads[0].step(columns[-1]) or 0), copies[name])  # the next packed panel
 
 
 def _matrix(total: UOp, facts: Facts, lanes: str) -> UOp | None:

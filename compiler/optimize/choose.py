@@ -30,7 +30,7 @@ class Strategy:
     """A strategy: one way to transform the loops of a kernel, and the kernels and targets it applies to."""
 
     schedule: Callable[[Facts], Schedule | None]
-    is_asked: Callable[[Facts], bool]
+    applies: Callable[[Facts], bool]
     why: str
     by_rows: bool = False  # a thread has whole rows: values per row are computed once
 
@@ -39,7 +39,7 @@ def _has_lanes(facts: Facts) -> bool:
     return bool(facts.target.vector_bytes) and facts.lanes > 1 and bool(facts.sizes)
 
 
-def _keeps_rows(facts: Facts) -> bool:
+def _has_row_buffers(facts: Facts) -> bool:
     return _has_lanes(facts) and bool(facts.row_loops)
 
 
@@ -54,9 +54,9 @@ STRATEGIES: tuple[Strategy, ...] = (
     Strategy(unit_schedule, lambda facts: bool(facts.target.units),
              "a product for a matrix unit, several times faster than vectors"),
     Strategy(scatter_schedule, lambda facts: True, "reductions at computed indices: scatter the terms"),
-    Strategy(unit_rows_schedule, _keeps_rows,
+    Strategy(unit_rows_schedule, _has_row_buffers,
         "attention: matrix-unit products between passes over row buffers", by_rows=True),
-    Strategy(rows_schedule, _keeps_rows,
+    Strategy(rows_schedule, _has_row_buffers,
         "attention without a matrix unit: rows are lanes, so no horizontal reduction", by_rows=True),
     Strategy(dot_schedule, _has_lanes, "a product of bytes, four terms per instruction"),
     Strategy(block_schedule, _has_lanes, "such products over weight blocks with scales: quantized weights"),
@@ -73,8 +73,8 @@ STRATEGIES: tuple[Strategy, ...] = (
 def choose(ast: UOp, target: Target) -> Schedule:
     """A schedule for the kernel; without actions for a target without vectors, threads and work-items."""
     facts = analyze(ast, target)
-    asked = ((one, one.schedule(facts)) for one in STRATEGIES if one.is_asked(facts))
-    strategy, schedule = next((one, made) for one, made in asked if made is not None)
+    tried = ((one, one.schedule(facts)) for one in STRATEGIES if one.applies(facts))
+    strategy, schedule = next((one, made) for one, made in tried if made is not None)
     shared = facts.row_loops if strategy.by_rows else facts.outputs
     if target.has_threads and schedule.loops and schedule.loops[0] in shared:
         schedule.add("thread", schedule.loops[0])

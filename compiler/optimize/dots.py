@@ -21,13 +21,13 @@ __all__ = ["dot_schedule"]
 
 _BLOCK = (4, 6)  # vectors and rows of a register tile; with fewer registers:
 _SMALL_BLOCK = (2, 4)
-_TURNED_ROWS = 4  # of a tile where rows are packed: lanes of the copy
+_TRANSPOSED_ROWS = 4  # of a tile where rows are packed: lanes of the copy
 _LEAST_BLOCKS = 4  # of panels, which threads share
 _PACKED_ROWS = 4  # tiles that read a panel again, from which on packing pays
 _FEW_ROWS = 8  # most rows that read a matrix in its current layout; their sums are one tile
 _ALONG = 4  # rows and columns, each, whose reduction elements are lanes
 _LONG = 4  # vectors of reduction elements from which on their horizontal reduction is cheap in comparison
-_TURNED = (1, 2, 4, 8, 16)  # words of a column that are transposed in registers
+_TRANSPOSED_WORDS = (1, 2, 4, 8, 16)  # words of a column that are transposed in registers
 _DOT_PREFETCH_BYTES = 4096  # prefetch distance in bytes
 
 
@@ -64,7 +64,7 @@ def _of_floats(facts: Facts, product: Product) -> Schedule | None:
         return None  # outside the reduction a factor may be nan
     is_left_along, is_right_along = (a.step(inner) == 1 for a in (product.left, product.right))
     is_streamed = facts.target.is_streamed(product.right.memory_bytes)
-    tile = _register_tile(facts, product) if is_left_along else (_BLOCK[0], _TURNED_ROWS)
+    tile = _register_tile(facts, product) if is_left_along else (_BLOCK[0], _TRANSPOSED_ROWS)
     is_in_order = is_streamed and is_left_along and not is_right_along
     is_packed = _is_read_again(facts, product, tile) or (is_in_order and count > _FEW_ROWS)
     if product.rows and (is_packed or (is_left_along and not is_right_along and not is_streamed)):
@@ -124,8 +124,8 @@ def _tiled(schedule: Schedule, facts: Facts, product: Product, block: tuple[int,
         schedule.cut("vectorize", alone, lanes)
     if is_packed and panels > 1:
         (panel,) = schedule.cut("split", columns, wide)
-        beside = _beside(panels, sizes[inner] * wide * right.size_bytes, facts.target)
-        side, panels = schedule.cut("split", columns, beside), panels // beside
+        together = _panels_in_l2(panels, sizes[inner] * wide * right.size_bytes, facts.target)
+        side, panels = schedule.cut("split", columns, together), panels // together
     schedule.cut("unroll", inner, terms)
     if is_packed:
         _pack_panel(schedule, product, [*side, inner, panel], sizes[inner], (wide, lanes))
@@ -147,32 +147,32 @@ def _pack_panel(schedule: Schedule, product: Product, loops: list[str], size: in
     the accumulator."""
     right, terms, (wide, lanes) = product.right, terms_of_a_dot(product.left.dtype), width
     inner, panel = loops[-2:]
-    (near,) = schedule.unrolled_loops(inner)
-    copies = schedule.add("stage", right.slot, *loops, near)
+    (word,) = schedule.unrolled_loops(inner)
+    copies = schedule.add("stage", right.slot, *loops, word)
     is_row = right.step(product.columns) == 1 and wide & (wide - 1) == 0
     if right.dtype.is_float:
-        schedule.try_add("unroll", copies[near], terms)
+        schedule.try_add("unroll", copies[word], terms)
         if right.step(inner) == 1:
-            schedule.cut("unroll", copies[inner], max(n for n in _TURNED if size // terms % n == 0))
+            schedule.cut("unroll", copies[inner], max(n for n in _TRANSPOSED_WORDS if size // terms % n == 0))
     schedule.cut("vectorize", copies[panel], min(wide, lanes * terms) if is_row else lanes)
 
 
-def _pack_rows(schedule: Schedule, facts: Facts, product: Product, walked: tuple[list[str], int]) -> None:
-    """Pack rows whose reduction elements are not adjacent, tile by tile, for all panels of a block. `walked`: the
+def _pack_rows(schedule: Schedule, facts: Facts, product: Product, around: tuple[list[str], int]) -> None:
+    """Pack rows whose reduction elements are not adjacent, tile by tile, for all panels of a block. `around`: the
     loop over panels of a block, and its number of iterations."""
     rows, columns, inner, left = product.rows, product.columns, product.inner, product.left
-    (side, panels), tiles = walked, -(-facts.sizes[rows] // _TURNED_ROWS)
+    (side, panels), tiles = around, -(-facts.sizes[rows] // _TRANSPOSED_ROWS)
     wide, high = blocks(facts.sizes[columns], panels, facts.sizes[rows], left.memory_bytes, facts.target)
     outer, inside = in_blocks(schedule, facts, {columns: (panels, wide), rows: (tiles, high)})
     schedule.order((*outer, *inside[columns], *inside[rows], *side))
-    (near,), (own,) = schedule.unrolled_loops(inner), schedule.unrolled_loops(rows)
-    copies = schedule.add("stage", left.slot, *inside[rows], inner, own, near)
+    (word,), (own,) = schedule.unrolled_loops(inner), schedule.unrolled_loops(rows)
+    copies = schedule.add("stage", left.slot, *inside[rows], inner, own, word)
     if left.step(rows) == 1:
-        schedule.try_add("unroll", copies[near], terms_of_a_dot(left.dtype))
-        schedule.cut("vectorize", copies[own], _TURNED_ROWS)
+        schedule.try_add("unroll", copies[word], terms_of_a_dot(left.dtype))
+        schedule.cut("vectorize", copies[own], _TRANSPOSED_ROWS)
 
 
-def _beside(count: int, size_bytes: int, target: Target) -> int:
+def _panels_in_l2(count: int, size_bytes: int, target: Target) -> int:
     """Return how many panels a tile of rows is multiplied with consecutively. Rows come from L3 less often then;
     data in L1 stay there."""
     most = 1 if size_bytes <= target.l1_bytes else min(target.l2_bytes // 2 // size_bytes, count // _LEAST_BLOCKS)

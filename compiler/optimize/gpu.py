@@ -31,7 +31,7 @@ _TILES: Final = ((16, 8), (16, 4), (8, 4), (8, 2))  # items along each side of a
 _STEPS: Final = ((4, 2, 2, 8), (2, 2, 2, 4), (2, 1, 2, 1))
 _GROUPS: Final = 128  # that keep a device busy; a smaller tile is taken rather than fewer
 _TERMS: Final = (16, 8, 32, 4)  # of a block that a group shares
-_TURNED: Final = (32, 8)  # a transposed block: its side, and the work-items along one side
+_TRANSPOSED: Final = (32, 8)  # a transposed block: its side, and the work-items along one side
 _MANY: Final = 1 << 15  # results from which on every work-item has its own
 _SHORT: Final = 32  # reduction elements of one work-item
 _SIDE: Final = 32  # adjacent columns, as many as work-items that run in lockstep
@@ -66,7 +66,7 @@ def _schedule_elementwise(schedule: Schedule, facts: Facts) -> None:
     nearest = next((n for n in reversed(facts.outputs) if facts.stores[0].step(n) == 1), None)
     if nearest is None:
         return
-    side, items = _TURNED
+    side, items = _TRANSPOSED
     across = next((n for n in facts.outputs if n != nearest and any(a.step(n) == 1 for a in facts.loads)), None)
     crossed = [a for a in facts.loads if across and a.step(across) == 1 and a.step(nearest) not in (0, 1, None)]
     large = across is not None and min(facts.sizes[nearest], facts.sizes[across]) >= side
@@ -100,7 +100,7 @@ def _unit_product(schedule: Schedule, facts: Facts) -> bool:
     down, tall, across, broad = fits[chosen]
     cuts = ((row, unit.m), (column, unit.n), (product.inner, unit.k))
     i, j, deep = (schedule.add("split", name, amount)[name] for name, amount in cuts)
-    near = schedule.add("split", deep, unit.group)[deep]
+    group = schedule.add("split", deep, unit.group)[deep]
     block, panel = (
         [*schedule.cut("unroll", name, results), *schedule.cut("local", name, items)][::-1]
         for name, results, items in ((row, tall, down), (column, broad, across))
@@ -111,8 +111,8 @@ def _unit_product(schedule: Schedule, facts: Facts) -> bool:
     own = [*schedule.cut("local", i, rows), *schedule.cut("local", j, columns)]
     schedule.cut("unroll", i, unit.m // rows)
     schedule.order((*(name for name in schedule.loops if name not in own), *own))
-    schedule.add("stage", product.right.slot, *panel, deep, copied[j], near)
-    schedule.add("stage", product.left.slot, *block, copied[i], deep, near)
+    schedule.add("stage", product.right.slot, *panel, deep, copied[j], group)
+    schedule.add("stage", product.left.slot, *block, copied[i], deep, group)
     return True
 
 
@@ -194,8 +194,8 @@ def _together(schedule: Schedule, facts: Facts, spread: list[str]) -> None:
     """Use a work-group per row: its work-items share the reductions over it, fill its row buffers, and write its
     results."""
     items = facts.target.group_items
-    kept = sum(n.arg[1] * n.dtype.size_bytes for n in schedule.ast.toposort() if n.op is Ops.LOCAL)
-    if kept > facts.target.local_bytes // 2:
+    local_bytes = sum(n.arg[1] * n.dtype.size_bytes for n in schedule.ast.toposort() if n.op is Ops.LOCAL)
+    if local_bytes > facts.target.local_bytes // 2:
         return  # each work-item has its own row buffers, in private memory
     longest = max([facts.iterations(g.loops) for g in facts.groups], default=1)
     while items > _SHORT and items * facts.lanes > longest:

@@ -16,8 +16,8 @@ from kernmill.ir import Ops
 from ..kernel.facts import names_of
 from .actions import Action, fits
 from .analysis import Access, Facts, ReductionGroup, exceeds_caches
-from .packing import SMALL_REDUCE, ask_by_tiles, pack
-from .rows import ask_for_next_row, passes_along_rows
+from .packing import SMALL_REDUCE, pack, prefetch_by_tiles
+from .rows import passes_along_rows, prefetch_next_row
 from .schedule import Schedule
 from .staging import CACHE_ALIAS_BYTES
 from .tiles import MANY_ACCUMULATORS, accumulators, best_block, tile_of
@@ -27,11 +27,11 @@ __all__ = ["few_rows_schedule", "loops_schedule", "running_schedule", "scatter_s
 
 _STREAM_TILE = 4  # vectors per iteration of a cheap elementwise loop
 _SHORT_ROWS = 16  # that are less than a vector each, in an iteration
-_LIGHT = 24  # elementwise ops; above, an iteration has enough to do
+_CHEAP = 24  # elementwise ops; above, an iteration has enough to do
 _MAX_BODY = 96  # values of a tile times its unrolled reduce iterations
 _BLOCKS_ACROSS = 4  # adjacent blocks of a transpose
 _MOST_ACROSS = 24  # most rows that are transposed together
-_WOVEN = 4  # elements: vectors with at most this stride are loaded whole and their lanes selected
+_MAX_STRIDE = 4  # elements: vectors with at most this stride are loaded whole and their lanes selected
 _PREFETCH_BYTES = 2048  # prefetch distance in bytes
 _WASTE = 1.5  # of a product's vector of which no lane is used, in units of a fourth of a gather
 _FOLD_COST = 40.0  # of folding a vector, in units of a fourth of a gather
@@ -41,13 +41,13 @@ _EACH_BLOCK = 8  # elementwise ops; with accumulation in the output, the epilogu
 _SHORT_BLOCK = 32  # rows; fewer rows return to their accumulators soon, so blocks of the reduction can be shorter
 _PAGE = 4096  # bytes of each row of a matrix that are read before the next rows are
 _PACKING_COST = 2.5  # of gathering a value into a panel, in uses of it from there
-_TURNING_COST = 1.5  # and if their blocks are transposed in registers
+_TRANSPOSING_COST = 1.5  # and if their blocks are transposed in registers
 _CONVERTING_COST = 0.25  # of a narrower operand of a product value by value, in fourths of a gather
-_BRIEF = 16  # reduction elements per result, below which results are like an access stream
-_PLACED = 2  # vectors of indices compared in the time of one indexed addition
+_SHORT_REDUCTION = 16  # reduction elements per result, below which results are like an access stream
+_INDEX_VECTORS = 2  # vectors of indices compared in the time of one indexed addition
 _LEAST_EVEN = 4  # minimum lanes without masks on targets with slow masks
 # vectors of a term; more take too long to initialize, as output elements are filled one after another
-_SIDE_BY_SIDE = 4
+_MOST_VECTORS = 4
 
 
 def loops_schedule(facts: Facts) -> Schedule:
@@ -62,7 +62,7 @@ def loops_schedule(facts: Facts) -> Schedule:
         _stream(schedule, facts, lane_loop)
     else:
         _reduction(schedule, facts, main, lane_loop)
-    ask_for_next_row(schedule, facts)
+    prefetch_next_row(schedule, facts)
     return schedule
 
 
@@ -75,11 +75,11 @@ def scatter_schedule(facts: Facts) -> Schedule | None:
     for terms, output in ((group.loops[0], name) for group in facts.groups for name in facts.outputs):
         contiguous = next((name for name in facts.outputs if store.step(name) == 1), output)
         numbers = facts.sizes[output] * (store.step(output) or 0)
-        if numbers > _PLACED * facts.lanes and schedule.try_add("scatter", terms, output):
+        if numbers > _INDEX_VECTORS * facts.lanes and schedule.try_add("scatter", terms, output):
             width = _width(facts, contiguous)
             schedule.cut("vectorize", f"{output}'" if contiguous == output else contiguous, width)
             if contiguous != output:
-                schedule.cut("unroll", contiguous, min(_SIDE_BY_SIDE, -(-facts.sizes[contiguous] // width)))
+                schedule.cut("unroll", contiguous, min(_MOST_VECTORS, -(-facts.sizes[contiguous] // width)))
             return schedule
     return None
 
@@ -88,18 +88,18 @@ def scatter_schedule(facts: Facts) -> Schedule | None:
 def _cost(accesses: list[Access], loop: str) -> float:
     """Return how many accesses would be gathers if the loop became lanes; stride 2 counts as two loads and a
     shuffle."""
-    near = {0: 0.0, 1: 0.0} | {step: 0.125 * step for step in range(2, _WOVEN + 1)}
-    return sum(near.get(-1 if (step := a.step(loop)) is None else step, 1.0) for a in accesses)
+    cost_of = {0: 0.0, 1: 0.0} | {step: 0.125 * step for step in range(2, _MAX_STRIDE + 1)}
+    return sum(cost_of.get(-1 if (step := a.step(loop)) is None else step, 1.0) for a in accesses)
 
 
 def _packed_cost(facts: Facts, main: ReductionGroup, loop: str) -> float:
     """Return the same cost for a reduction, where a gather into a panel that many rows reuse is cheap."""
     total, is_alone = 0.0, sum(a.depends_on(loop) for a in main.loads) == 1
-    turned = _copies_across(facts, main.terms)[0] if _rows_turn(facts, main, loop) else 1.0
+    transposed = _copies_across(facts, main.terms)[0] if _are_rows_transposed(facts, main, loop) else 1.0
     for a in main.loads:
         is_panel = is_alone and bool(main.terms) and loop in facts.outputs and not a.is_gated
-        each = _TURNING_COST if _panel_turns(facts, main, a, loop) else _PACKING_COST
-        total += _cost([a], loop) * min(turned, each / _uses(facts, a, loop) if is_panel else 1.0)
+        each = _TRANSPOSING_COST if _is_panel_transposed(facts, main, a, loop) else _PACKING_COST
+        total += _cost([a], loop) * min(transposed, each / _uses(facts, a, loop) if is_panel else 1.0)
     return total
 
 
@@ -108,7 +108,7 @@ def _uses(facts: Facts, a: Access, loop: str) -> int:
     return facts.iterations([name for name in facts.outputs if name != loop and name not in a.steps])
 
 
-def _panel_turns(facts: Facts, main: ReductionGroup, a: Access, loop: str) -> bool:
+def _is_panel_transposed(facts: Facts, main: ReductionGroup, a: Access, loop: str) -> bool:
     """True if the kernel is one reduction whose panel is transposed in registers and reused often: its elements are
     adjacent, in rows at a large stride."""
     is_one = len(facts.groups) == 1 and main.around.issuperset(facts.outputs) and a.step(main.terms) == 1
@@ -131,10 +131,12 @@ def _lane_loop(facts: Facts, main: ReductionGroup | None) -> str | None:
         if is_output and main is not None and name not in main.around:
             continue  # the reduction is outside this loop: its lanes would be idle
         touched = main.loads if main else [*facts.loads, *facts.stores]
-        is_near = any(a.step(name) in range(1, _WOVEN + 1) for a in (*touched, *facts.stores))
-        is_near = is_near or (main is not None and any(_panel_turns(facts, main, a, name) for a in main.loads))
+        has_small_stride = any(a.step(name) in range(1, _MAX_STRIDE + 1) for a in (*touched, *facts.stores))
+        has_small_stride = has_small_stride or (
+            main is not None and any(_is_panel_transposed(facts, main, a, name) for a in main.loads)
+        )
         is_loaded = main is not None and any(a.depends_on(loop) for a in main.loads for loop in main.loops)
-        if not is_near and main is not None and (is_output or is_loaded):
+        if not has_small_stride and main is not None and (is_output or is_loaded):
             continue  # computed values allow any loop as lanes, and gathers happen anyway
         waste = -(-size // facts.lanes) * facts.lanes / size
         score = 4.0 * (_packed_cost(facts, main, name) if main else waste * _cost(touched, name))
@@ -148,7 +150,7 @@ def _lane_loop(facts: Facts, main: ReductionGroup | None) -> str | None:
     return min(scores, key=lambda name: scores[name], default=None)
 
 
-def _rows_turn(facts: Facts, main: ReductionGroup, rows: str) -> bool:
+def _are_rows_transposed(facts: Facts, main: ReductionGroup, rows: str) -> bool:
     """True if short rows are unrolled completely and transposed in registers into lanes: otherwise each row needs a
     horizontal reduction, and a mask unless it fills vectors."""
     terms, loads = main.terms, [a for a in main.loads if a.steps.keys() - {main.terms}]
@@ -168,7 +170,7 @@ def _width(facts: Facts, name: str) -> int:
 
 def _stream(schedule: Schedule, facts: Facts, lane_loop: str | None) -> None:
     """Elementwise work: lanes, and a few vectors per iteration."""
-    if _weaves_words(schedule, facts):
+    if _unroll_lookups(schedule, facts):
         return
     pairs = [name for name in facts.outputs if name != lane_loop and _is_crossed(facts, name)]
     for name in pairs:
@@ -183,16 +185,16 @@ def _stream(schedule: Schedule, facts: Facts, lane_loop: str | None) -> None:
     if pairs:
         return
     if across is not None:
-        _turn(schedule, facts, lane_loop, across, width)
-    elif width == size < facts.lanes and facts.work <= _LIGHT and [lane_loop] == facts.outputs[-1:] != facts.outputs:
+        _transpose(schedule, facts, lane_loop, across, width)
+    elif width == size < facts.lanes and facts.work <= _CHEAP and [lane_loop] == facts.outputs[-1:] != facts.outputs:
         rows = facts.outputs[-2]  # short ones, of which some make a body
         schedule.cut("unroll", rows, 1 if rows in facts.symbolic else gcd(facts.sizes[rows], _SHORT_ROWS))
     else:
-        schedule.cut("unroll", lane_loop, min(_STREAM_TILE if facts.work <= _LIGHT else 2, -(-size // width)))
-    _around_caches(schedule, facts, lane_loop)
+        schedule.cut("unroll", lane_loop, min(_STREAM_TILE if facts.work <= _CHEAP else 2, -(-size // width)))
+    _store_past_caches(schedule, facts, lane_loop)
 
 
-def _weaves_words(schedule: Schedule, facts: Facts) -> bool:
+def _unroll_lookups(schedule: Schedule, facts: Facts) -> bool:
     """Unroll table lookups of bytes so that lanes are words; return True if this applies. The bytes of a word, and
     words from the same bytes, are unrolled: one lookup serves them all. The tables must fit the caches."""
     if len(facts.outputs) < 3:
@@ -200,11 +202,11 @@ def _weaves_words(schedule: Schedule, facts: Facts) -> bool:
     (words, lanes, parts), store = facts.outputs[-3:], facts.stores[0]
     tables = [a for a in facts.loads if a.step(lanes) is None]
     serves = bool(tables) and not any(a.depends_on(parts) or facts.target.is_streamed(a.memory_bytes) for a in tables)
-    is_word = facts.sizes[parts] == store.step(lanes) == _WOVEN and store.step(parts) == store.size_bytes == 1
+    is_word = facts.sizes[parts] == store.step(lanes) == _MAX_STRIDE and store.step(parts) == store.size_bytes == 1
     if not serves or not is_word or facts.sizes[lanes] % facts.lanes or words in facts.symbolic:
         return False
     schedule.cut("vectorize", lanes, facts.lanes)
-    schedule.cut("unroll", parts, _WOVEN)
+    schedule.cut("unroll", parts, _MAX_STRIDE)
     schedule.cut("unroll", words, gcd(facts.sizes[words], SMALL_REDUCE))
     return True
 
@@ -232,10 +234,12 @@ def _copies_across(facts: Facts, name: str) -> tuple[float, int]:
     instances to unroll."""
     size, lanes = facts.sizes[name], facts.lanes
     count = size if size <= _MOST_ACROSS and name not in facts.symbolic else lanes
-    return (0.0 if count <= _WOVEN else (count // lanes + (count % lanes >> 2).bit_count() + count % 4) / count), count
+    return (
+        0.0 if count <= _MAX_STRIDE else (count // lanes + (count % lanes >> 2).bit_count() + count % 4) / count
+    ), count
 
 
-def _turn(schedule: Schedule, facts: Facts, lane_loop: str, across: str, width: int) -> None:
+def _transpose(schedule: Schedule, facts: Facts, lane_loop: str, across: str, width: int) -> None:
     """Transpose square blocks in registers; a few adjacent ones fill whole cache lines on both sides."""
     schedule.cut("unroll", across, _copies_across(facts, across)[1])
     if facts.sizes[lane_loop] >= 2 * _BLOCKS_ACROSS * width:
@@ -244,12 +248,12 @@ def _turn(schedule: Schedule, facts: Facts, lane_loop: str, across: str, width: 
         schedule.order((*outer, lane_loop, across, *inside))
 
 
-def _around_caches(schedule: Schedule, facts: Facts, lane_loop: str) -> None:
+def _store_past_caches(schedule: Schedule, facts: Facts, lane_loop: str) -> None:
     """Write results far larger than the caches with non-temporal stores. If these are slow, not in kernels of
     several passes: their last pass would wait for the writes, while normal stores overlap with the next passes.
     Results of long reductions are prefetched, or accumulated block by block (packing.py)."""
     terms = sum(facts.iterations(group.loops) for group in facts.groups)
-    is_one_pass = not facts.row_writers and terms <= _BRIEF
+    is_one_pass = not facts.row_writers and terms <= _SHORT_REDUCTION
     is_last_pass = not any(lane_loop in group.around for group in facts.groups)
     if facts.stores[0].step(lane_loop) != 1 or not exceeds_caches(facts.stores[0].memory_bytes, facts.target):
         return
@@ -264,12 +268,12 @@ def _reduction(schedule: Schedule, facts: Facts, main: ReductionGroup, lane_loop
     lanes = lane_loop if width > 1 else None
     if lanes is not None:
         if any(windows(schedule, facts, main, lanes, width) for windows in (along_windows, overlapping)):
-            _around_caches(schedule, facts, lanes)
+            _store_past_caches(schedule, facts, lanes)
             return
         schedule.cut("vectorize", lanes, width)
-    pieces = _pieces(facts, main, lanes)
-    streams = {} if pieces else _streams(facts, main, lane_loop)
-    tiles = pieces or streams or _register_tile(facts, main, lanes, width)
+    slices = _interleaved_slices(facts, main, lanes)
+    streams = {} if slices else _streams(facts, main, lane_loop)
+    tiles = slices or streams or _register_tile(facts, main, lanes, width)
     for name, amount in tiles.items():
         schedule.cut("interleave" if streams else "unroll", name, amount)
     _reduce_loops(schedule, facts, main, lane_loop, width, prod(tiles.values()))
@@ -285,11 +289,11 @@ def _reduction(schedule: Schedule, facts: Facts, main: ReductionGroup, lane_loop
         return
     if lanes is not None:
         pack(schedule, facts, main, lanes, width)
-        ask_by_tiles(schedule, facts, main, lanes)
-        _around_caches(schedule, facts, lanes)
+        prefetch_by_tiles(schedule, facts, main, lanes)
+        _store_past_caches(schedule, facts, lanes)
     if lane_loop in main.loops and len(facts.groups) == 1:
         _large_outside(schedule, facts, main, tiles, width)
-        if not pieces and not facts.target.has_hardware_prefetch and _is_read_once(facts, main, tiles):
+        if not slices and not facts.target.has_hardware_prefetch and _is_read_once(facts, main, tiles):
             schedule.add("prefetch", _PREFETCH_BYTES if streams else 2 * _PREFETCH_BYTES)
 
 
@@ -307,14 +311,17 @@ def running_schedule(facts: Facts) -> Schedule | None:
     steps = {(a.step(scanned), a.step(terms), a.step(rows)) for a in main.loads if terms in a.steps}
     if not rows or scanned not in main.around or steps != {(0, store.step(scanned), store.step(rows))}:
         return None
-    is_short = size <= (min(_BRIEF, 2 * facts.lanes) if is_transposed else _BRIEF) and rows not in facts.symbolic
+    is_short = (
+        size <= (min(_SHORT_REDUCTION, 2 * facts.lanes) if is_transposed else _SHORT_REDUCTION)
+        and rows not in facts.symbolic
+    )
     schedule = Schedule(facts.ast)
     fills = facts.sizes[rows] % facts.lanes == 0 if is_transposed else facts.sizes[rows] > 1
     if not is_short or not fills or not schedule.try_add("vectorize", rows, _width(facts, rows)):
         return None
     schedule.cut("unroll", scanned, size)
     schedule.cut("unroll", terms, size)
-    _around_caches(schedule, facts, scanned if is_transposed else rows)
+    _store_past_caches(schedule, facts, scanned if is_transposed else rows)
     return schedule
 
 
@@ -348,7 +355,7 @@ def _streams(facts: Facts, main: ReductionGroup, lane_loop: str | None) -> dict[
     reused = {n for n in facts.outputs if facts.sizes[n] > 1 and any(n not in a.steps for a in main.loads)}
     names = [n for n in facts.outputs if n not in facts.symbolic]
     name = max(names, key=lambda n: (n in reused, facts.sizes[n]), default="")
-    is_alone = lane_loop in main.loops and len(facts.groups) == 1 and (facts.work <= _LIGHT or name in reused)
+    is_alone = lane_loop in main.loops and len(facts.groups) == 1 and (facts.work <= _CHEAP or name in reused)
     if not name or not is_alone or not _is_read_once(facts, main, {}):
         return {}
     read = {a.memory for a in main.loads if name in a.steps}
@@ -358,20 +365,22 @@ def _streams(facts: Facts, main: ReductionGroup, lane_loop: str | None) -> dict[
     return {name: tile_of(facts.sizes[name], count) if count > 1 else 1}
 
 
-def _pieces(facts: Facts, main: ReductionGroup, lane_loop: str | None) -> dict[str, int]:
+def _interleaved_slices(facts: Facts, main: ReductionGroup, lane_loop: str | None) -> dict[str, int]:
     """Find rows without reuse that are in pieces between those of other rows (reductions over images per channel):
     adjacent rows are read together, in memory order. A piece larger than L1 counts as a row."""
     loads = [a for a in main.loads if a.depends_on(lane_loop or "")]
     is_plain = (
-        len(facts.groups) == 1 and facts.work <= _LIGHT and all(a.depends_on(n) for a in loads for n in facts.outputs)
+        len(facts.groups) == 1 and facts.work <= _CHEAP and all(a.depends_on(n) for a in loads for n in facts.outputs)
     )
     if lane_loop is None or lane_loop not in main.loops[1:] or not is_plain or not loads:
         return {}
-    piece, far = facts.sizes[lane_loop], min(abs(a.step(n) or 0) for a in loads for n in main.loops if n != lane_loop)
-    near = [n for n in facts.outputs if all(piece <= (a.step(n) or 0) < far for a in loads) and n not in facts.symbolic]
-    if not near or piece * max(a.size_bytes for a in loads) > facts.target.l1_bytes:
+    size, stride = facts.sizes[lane_loop], min(abs(a.step(n) or 0) for a in loads for n in main.loops if n != lane_loop)
+    adjacent = [
+        n for n in facts.outputs if all(size <= (a.step(n) or 0) < stride for a in loads) and n not in facts.symbolic
+    ]
+    if not adjacent or size * max(a.size_bytes for a in loads) > facts.target.l1_bytes:
         return {}
-    name = min(near, key=lambda n: loads[0].step(n) or 0)
+    name = min(adjacent, key=lambda n: loads[0].step(n) or 0)
     most = max(3, min(facts.target.vector_registers // 4, -(-facts.sizes[name] // 2)))  # three are one tile
     return {name: tile_of(facts.sizes[name], most)}
 
@@ -411,24 +420,24 @@ def few_rows_schedule(facts: Facts) -> Schedule | None:
     if rows:
         schedule.cut("unroll", rows[-1], tile_of(facts.sizes[rows[-1]], _IN_REGISTERS if is_one else 4))
     schedule.cut("unroll", terms, together)
-    walked = schedule.add("accumulate", terms, block)[terms]
+    outer = schedule.add("accumulate", terms, block)[terms]
     pages = schedule.cut("split", lane_loop, inside)
     schedule.order((lane_loop, terms, *pages, *rows))
-    _stage_few(schedule, main, lane_loop, rows, walked)
+    _stage_few(schedule, main, lane_loop, rows, outer)
     # one row leaves no computation to overlap with, and its eight streams are prefetched by hardware
     if rows and not (is_one and facts.target.has_hardware_prefetch):
         schedule.add("prefetch", block * together * step * matrix.size_bytes)
     return schedule
 
 
-def _stage_few(schedule: Schedule, main: ReductionGroup, lane_loop: str, rows: list[str], walked: str) -> None:
+def _stage_few(schedule: Schedule, main: ReductionGroup, lane_loop: str, rows: list[str], outer: str) -> None:
     """Pack both operands of a block of the reduction: their rows may be pages apart, in the same cache sets."""
     loads = [a for a in main.loads if a.node.op is Ops.LOAD and not a.is_gated]
     left = [a for a in loads if lane_loop not in a.steps and all(a.step(name) for name in rows)]
     if not rows or len(main.loads) != 2 or len(left) != 1:
         return
     (right,) = (a for a in loads if a is not left[0])
-    around, block = [name for name in rows if name in schedule.loops], (walked, *schedule.unrolled_loops(main.terms))
+    around, block = [name for name in rows if name in schedule.loops], (outer, *schedule.unrolled_loops(main.terms))
     schedule.add("stage", left[0].slot, *around, *schedule.unrolled_loops(rows[-1]), *block)
     if around:  # the next tile of rows reads the matrix again
         schedule.add("stage", right.slot, *block, *schedule.unrolled_loops(lane_loop))
@@ -447,7 +456,7 @@ def _register_tile(facts: Facts, main: ReductionGroup, lane_loop: str | None, wi
         return {name: tile_of(facts.sizes[name], 4 if many else 2) for name in reusing[:2]}
     blocks = -(-facts.sizes[lane_loop] // width)
     if not reusing:
-        most = min(8, _MAX_BODY // facts.sizes[main.terms]) if _rows_turn(facts, main, lane_loop) else 8
+        most = min(8, _MAX_BODY // facts.sizes[main.terms]) if _are_rows_transposed(facts, main, lane_loop) else 8
         whole = next((t for t in (8, 4, 2) if most >= t <= blocks and blocks % t == 0), 1)
         return {lane_loop: tile_of(blocks, most) if whole == 1 and many else whole}
     columns, rows = best_block(blocks, facts.sizes[reusing[0]], many)
@@ -480,19 +489,19 @@ def _reduce_loops(
     schedule: Schedule, facts: Facts, main: ReductionGroup, lane_loop: str | None, width: int, sums: int
 ) -> None:
     """Unroll short reduce loops; give long ones a longer body, and more accumulators if there are few."""
-    body = sums
+    unrolled = sums
     for name in reversed(main.loops):
         size = facts.sizes[name]
         blocks = -(-size // width) if name == lane_loop else size
-        most = _MOST_ACROSS if _rows_turn(facts, main, lane_loop or "") else SMALL_REDUCE
-        if name != lane_loop and 1 < blocks <= most and body * blocks <= _MAX_BODY:
+        most = _MOST_ACROSS if _are_rows_transposed(facts, main, lane_loop or "") else SMALL_REDUCE
+        if name != lane_loop and 1 < blocks <= most and unrolled * blocks <= _MAX_BODY:
             schedule.cut("unroll", name, blocks)
-            body *= blocks
+            unrolled *= blocks
             continue
         groups = accumulators(blocks, sums)
         if groups > 1:
             schedule.cut("rfactor", name, groups)
-        elif sums >= 8 and blocks % 2 == 0 and blocks > 2 and body * 2 <= _MAX_BODY and name != lane_loop:
+        elif sums >= 8 and blocks % 2 == 0 and blocks > 2 and unrolled * 2 <= _MAX_BODY and name != lane_loop:
             schedule.cut("unroll", name, 2)
         break
 

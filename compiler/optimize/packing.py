@@ -20,7 +20,7 @@ from .analysis import Access, Facts, ReductionGroup
 from .schedule import Schedule
 from .staging import CACHE_ALIAS_BYTES, share_axis
 
-__all__ = ["SMALL_REDUCE", "ask_by_tiles", "blocks", "in_blocks", "pack"]
+__all__ = ["SMALL_REDUCE", "blocks", "in_blocks", "pack", "prefetch_by_tiles"]
 
 SMALL_REDUCE = 8  # a reduce loop up to this size is unrolled completely
 _BLOCK_ROWS = 16  # of a transposed operand that are packed together, and transposed in registers
@@ -29,7 +29,9 @@ _WIDE = 512  # lanes of a block of panels; the rows are packed again for each
 _HIGH = 256  # rows of a block; panels are packed again for each
 _MOST_BLOCKS = 16
 _MOST_ROWS = 16  # times L2: a block of packed rows; it is read sequentially
-_FAR = 8  # times L2: data that exceed the caches; a panel takes this fraction of L2, to leave room for the next one
+_BEYOND_CACHES = (
+    8  # times L2: data that exceed the caches; a panel takes this fraction of L2, to leave room for the next one
+)
 # reduction elements that hide a prefetch; elements of a reduction that is long compared to its stores
 _SHORT, _LONG = 64, 512
 _ENOUGH_ROWS = 6  # of a tile: two multiplications a cycle then want a third of a line from L2
@@ -53,16 +55,16 @@ def pack(schedule: Schedule, facts: Facts, main: ReductionGroup, lanes: str, wid
     if any(panels != main.operand(name, rows) for name in parts):
         return
     packing = _Packing(schedule, facts, lanes, rows, main.terms, width, panels[0], parts)
-    if not is_short and len(lefts) == 1 and not parts and packing.is_dear_by_rows(lefts[0]):
+    if not is_short and len(lefts) == 1 and not parts and packing.is_slow_by_rows(lefts[0]):
         packing.left = lefts[0]
     is_small = panels[0].memory_bytes <= facts.target.l1_bytes and facts.sizes[lanes] % width == 0  # stays in L1
     if not is_small and not is_short and packing.reads_from_l2():
         return
-    is_dear = not (is_small and packing.is_side_by_side)
-    packs_panel = is_dear and packing.tiles(rows) >= packing.least_readers()
-    if is_dear and not packs_panel and packing.left is None:
+    is_slow = not (is_small and packing.is_contiguous)
+    packs_panel = is_slow and packing.tiles(rows) >= packing.least_readers()
+    if is_slow and not packs_panel and packing.left is None:
         schedule.order([*(name for name in facts.outputs if name not in (rows, lanes)), lanes, rows])
-    elif is_dear or packing.left is not None:
+    elif is_slow or packing.left is not None:
         packing.in_blocks(packs_panel=packs_panel)
 
 
@@ -91,12 +93,12 @@ class _Packing:
         return prod(map(self.schedule.unrolled_size, (*self.parts, self.lanes)))
 
     @property
-    def walked(self) -> list[str]:
+    def reduce_loops(self) -> list[str]:
         """The loops over reduction elements, unless all are unrolled."""
         return [self.terms] if self.schedule.unrolled_size(self.terms) < self.facts.sizes[self.terms] else []
 
     @property
-    def is_side_by_side(self) -> bool:
+    def is_contiguous(self) -> bool:
         """True if a vector of the panel is one load."""
         return self.panel.step(self.lanes) == 1 and not _is_converted(self.panel)
 
@@ -110,15 +112,15 @@ class _Packing:
         most = _LEAST_TILES if _is_converted(self.panel) else 2 * _LEAST_TILES
         return min(most, max(2.0, 2 / (size_bytes / self.facts.target.l2_bytes)))
 
-    def is_dear_by_rows(self, left: Access) -> bool:
+    def is_slow_by_rows(self, left: Access) -> bool:
         """True if reading the operand of the rows in place is slow, and enough panels reuse it."""
         pitch, step = left.step(self.rows), left.step(self.terms)
         if left.is_gated or left.memory.op is not Ops.PARAM or pitch is None or step is None:
             return False
-        is_far = self.is_for_all(left) and pitch * left.size_bytes % CACHE_ALIAS_BYTES == 0
-        is_dear = step != 1 or _is_converted(left) or is_far
+        has_conflicts = self.is_for_all(left) and pitch * left.size_bytes % CACHE_ALIAS_BYTES == 0
+        is_slow = step != 1 or _is_converted(left) or has_conflicts
         is_read_again = min(self.tiles(name) for name in (self.rows, self.lanes)) >= _LEAST_TILES
-        return is_dear and is_read_again and not share_axis(left.node, (self.rows, self.terms))
+        return is_slow and is_read_again and not share_axis(left.node, (self.rows, self.terms))
 
     def is_for_all(self, left: Access) -> bool:
         """True if other output loops reuse the same rows: packed once, they serve all products of a batch."""
@@ -131,7 +133,7 @@ class _Packing:
         has whole cache lines, and the rows of a tile are enough work for each line. It is then prefetched some rows
         ahead, the larger operand is read once, and slow rows are packed tile by tile."""
         facts, lanes, rows, left = self.facts, self.lanes, self.rows, self.left
-        pitch = (self.panel.step(self.terms) or 0) * self.panel.size_bytes if self.is_side_by_side else 0
+        pitch = (self.panel.step(self.terms) or 0) * self.panel.size_bytes if self.is_contiguous else 0
         is_in_l2 = 2 * _VALUE_BYTES * facts.sizes[lanes] * facts.sizes[self.terms] <= facts.target.l2_bytes
         if not pitch or pitch % LINE_BYTES or not is_in_l2 or self.schedule.unrolled_size(rows) < _ENOUGH_ROWS:
             return False
@@ -140,7 +142,7 @@ class _Packing:
         inner = (rows, lanes) if left is not None or facts.sizes[rows] > facts.sizes[lanes] else (lanes, rows)
         self.schedule.order((*(name for name in facts.outputs if name not in inner), *inner))
         self.schedule.try_add("prefetch", _ROWS_AHEAD * pitch, lanes)
-        self.stage_rows(self.walked, [])
+        self.stage_rows(self.reduce_loops, [])
         return True
 
     def in_blocks(self, *, packs_panel: bool) -> None:
@@ -153,15 +155,17 @@ class _Packing:
             size_bytes = facts.sizes[rows] * deep * _VALUE_BYTES
             wide, high = blocks(facts.sizes[lanes], panels, facts.sizes[rows], size_bytes, facts.target)
         outer, inside = in_blocks(schedule, facts, {lanes: (panels, wide), rows: (self.tiles(rows), high)})
-        inner, walked = [*inside[lanes], *inside[rows]], self.walked
+        inner, reduce_loops = [*inside[lanes], *inside[rows]], self.reduce_loops
         if count:
-            walked = [schedule.add("accumulate", self.terms, count // schedule.unrolled_size(self.terms))[self.terms]]
+            reduce_loops = [
+                schedule.add("accumulate", self.terms, count // schedule.unrolled_size(self.terms))[self.terms]
+            ]
             # the outermost loop is parallelized over threads
             inner.insert(0 if lanes in outer or rows in outer else 1, self.terms)
         schedule.order((*outer, *inner))
         if packs_panel:
-            self.stage_panel(walked, deep)
-        self.stage_rows(walked, inside[rows])
+            self.stage_panel(reduce_loops, deep)
+        self.stage_rows(reduce_loops, inside[rows])
 
     def terms_of_a_block(self) -> int:
         """Return the reduction elements of a block; 0 for all of them at once."""
@@ -173,31 +177,35 @@ class _Packing:
         is_possible = each > 1 and fits(self.facts.ast, Action("accumulate", (self.terms, str(each))))
         return each * together if is_possible else 0
 
-    def stage_panel(self, walked: Sequence[str], deep: int) -> None:
+    def stage_panel(self, reduce_loops: Sequence[str], deep: int) -> None:
         """Stage the operand of the lanes; if it is transposed, in blocks that are transposed in registers. From
         memory that exceeds the caches, the next panel is prefetched while this one is used
         (lower/insert_prefetches.py)."""
         schedule, panel, l2_bytes = self.schedule, self.panel, self.facts.target.l2_bytes
         columns = self.columns * panel.size_bytes
         copied = [inner for name in (self.terms, *self.parts, self.lanes) for inner in schedule.unrolled_loops(name)]
-        copies = schedule.add("stage", panel.slot, *walked, *copied)
-        for loop in walked:
+        copies = schedule.add("stage", panel.slot, *reduce_loops, *copied)
+        for loop in reduce_loops:
             if panel.step(self.lanes) != 1 and panel.step(self.terms) == 1:
                 schedule.cut("unroll", copies[loop], max(1, _BLOCK_ROWS // schedule.unrolled_size(self.terms)))
-            elif self.is_side_by_side and panel.memory_bytes > _FAR * l2_bytes and deep * columns <= l2_bytes // _FAR:
+            elif (
+                self.is_contiguous
+                and panel.memory_bytes > _BEYOND_CACHES * l2_bytes
+                and deep * columns <= l2_bytes // _BEYOND_CACHES
+            ):
                 schedule.add("prefetch", columns, copies[loop])
 
-    def stage_rows(self, walked: Sequence[str], rows: Sequence[str]) -> None:
+    def stage_rows(self, reduce_loops: Sequence[str], rows: Sequence[str]) -> None:
         """Stage the operand of the rows by vectors: in the order of use, or in memory order if its reduction
         elements are adjacent."""
         schedule, left = self.schedule, self.left
         inner, copied = schedule.unrolled_loops(self.terms), schedule.unrolled_loops(self.rows)
         if left is not None and left.step(self.terms) == 1:
-            copies = schedule.add("stage", left.slot, *rows, *copied, *walked, *inner)
-            for loop in walked:
+            copies = schedule.add("stage", left.slot, *rows, *copied, *reduce_loops, *inner)
+            for loop in reduce_loops:
                 schedule.cut("vectorize", copies[loop], self.width)
         elif left is not None:
-            copies = schedule.add("stage", left.slot, *rows, *walked, *inner, *copied)
+            copies = schedule.add("stage", left.slot, *rows, *reduce_loops, *inner, *copied)
             count = schedule.unrolled_size(self.rows)
             width = 1 << (count - 1).bit_length()
             if left.step(self.rows) == 1 and (width == count or self.facts.target.has_masks):
@@ -208,7 +216,7 @@ def _is_converted(a: Access) -> bool:
     return a.node.dtype.is_float and a.size_bytes < _VALUE_BYTES
 
 
-def ask_by_tiles(schedule: Schedule, facts: Facts, main: ReductionGroup, lanes: str) -> None:
+def prefetch_by_tiles(schedule: Schedule, facts: Facts, main: ReductionGroup, lanes: str) -> None:
     """Prefetch during a register tile: the cache lines it will store to, and the rows of the next tile. Rows are
     prefetched if they are read once, in place, from memory that exceeds the caches (lower/insert_prefetches.py)."""
     rows = next((name for name in reversed(schedule.loops) if name != lanes and schedule.unrolled_size(name) > 1), None)
@@ -220,21 +228,21 @@ def ask_by_tiles(schedule: Schedule, facts: Facts, main: ReductionGroup, lanes: 
         schedule.try_add("prefetchw")
     is_once = lanes not in schedule.loops and schedule.loops[-1] == rows
     for left in main.operand(rows, lanes) if is_once else ():
-        pitch, is_far = left.step(rows) or 0, left.memory_bytes > _FAR * facts.target.l2_bytes
-        if is_far and not left.is_gated and left.step(terms) == 1 and pitch > 0:
+        pitch, is_beyond_caches = left.step(rows) or 0, left.memory_bytes > _BEYOND_CACHES * facts.target.l2_bytes
+        if is_beyond_caches and not left.is_gated and left.step(terms) == 1 and pitch > 0:
             schedule.try_add("prefetch", schedule.unrolled_size(rows) * pitch * left.size_bytes, terms)
 
 
 def in_blocks(
-    schedule: Schedule, facts: Facts, walked: Mapping[str, tuple[int, int]]
+    schedule: Schedule, facts: Facts, reduce_loops: Mapping[str, tuple[int, int]]
 ) -> tuple[list[str], dict[str, list[str]]]:
     """Iterate over panels and tiles of rows in blocks: return the output loops around a block, and each loop's inner
     part.
 
-    `walked`: for each loop the number of panels or tiles, and the number of blocks of them.
+    `reduce_loops`: for each loop the number of panels or tiles, and the number of blocks of them.
     """
-    outer, inside = [name for name in facts.outputs if name not in walked], dict[str, list[str]]()
-    for name, (count, number) in walked.items():
+    outer, inside = [name for name in facts.outputs if name not in reduce_loops], dict[str, list[str]]()
+    for name, (count, number) in reduce_loops.items():
         each = -(-count // number)
         is_cut = 1 < each < count
         inside[name] = schedule.cut("split", name, each) if is_cut else [name]

@@ -44,8 +44,8 @@ def panels_schedule(facts: Facts) -> Schedule | None:
 
 def _side(facts: Facts, main: ReductionGroup, a: Access) -> int:
     """How many rows a panel has, if this steps through one; 0 where it does not."""
-    terms, *near = main.loops
-    side = (a.step(terms) or 0) // prod(facts.sizes[name] for name in near)
+    terms, *word = main.loops
+    side = (a.step(terms) or 0) // prod(facts.sizes[name] for name in word)
     return side if 0 < side <= _WIDEST * facts.lanes and side % facts.lanes == 0 else 0
 
 
@@ -53,32 +53,32 @@ def _tiled(
     schedule: Schedule, facts: Facts, main: ReductionGroup, loops: tuple[str, str], matrices: list[Access]
 ) -> None:
     """`loops`: over the rows of a panel, and over panels."""
-    (lanes, panels), (terms, *near), sizes = loops, main.loops, facts.sizes
+    (lanes, panels), (terms, *word), sizes = loops, main.loops, facts.sizes
     vectors, has_room = sizes[lanes] // facts.lanes, facts.target.accumulators >= MANY_ACCUMULATORS
     rows = [name for name in facts.outputs if name not in loops and sizes[name] > 1]
     across, high = facts.target.read_streams, 1
     if rows:
         across, high = best_block(sizes[panels] * vectors, sizes[rows[-1]], has_room)
-    beside = tile_of(sizes[panels], max(1, across // (vectors * len(matrices))))
-    for name in near:
+    together = tile_of(sizes[panels], max(1, across // (vectors * len(matrices))))
+    for name in word:
         schedule.cut("unroll", name, sizes[name])
     schedule.cut("vectorize", lanes, facts.lanes)
     schedule.cut("unroll", lanes, vectors)
-    schedule.cut("interleave", panels, beside)
+    schedule.cut("interleave", panels, together)
     if rows:
         schedule.cut("unroll", rows[-1], high)
-    schedule.cut("rfactor", terms, accumulators(sizes[terms], beside * vectors * len(matrices) * high))
-    tiles, walked = -(-facts.iterations(rows) // high), terms
-    panel_bytes = beside * sizes[lanes] * facts.iterations([terms, *near]) * sum(a.size_bytes for a in matrices)
+    schedule.cut("rfactor", terms, accumulators(sizes[terms], together * vectors * len(matrices) * high))
+    tiles, outer = -(-facts.iterations(rows) // high), terms
+    panel_bytes = together * sizes[lanes] * facts.iterations([terms, *word]) * sum(a.size_bytes for a in matrices)
     count = -(-sizes[terms] * 3 * facts.target.l2_bytes // (4 * panel_bytes))
     is_cut = tiles > 1 and count < sizes[terms] and fits(schedule.ast, Action("accumulate", (terms, str(count))))
     if is_cut:
-        walked = schedule.add("accumulate", terms, count)[terms]
+        outer = schedule.add("accumulate", terms, count)[terms]
     schedule.order((panels, *([terms] if is_cut else []), *rows))
-    copied = [copy for name in (*near, panels, lanes) for copy in schedule.unrolled_loops(name)]
+    copied = [copy for name in (*word, panels, lanes) for copy in schedule.unrolled_loops(name)]
     for a in matrices if tiles >= _LEAST_TILES and not has_room else ():
         if a.size_bytes < _SUM_BYTES:
-            schedule.add("stage", a.slot, walked, *copied)
+            schedule.add("stage", a.slot, outer, *copied)
     if tiles == 1 and not facts.target.has_hardware_prefetch:
         schedule.add("prefetch", _PREFETCH_BYTES)  # it ignores data that fit the caches
 
@@ -89,8 +89,8 @@ def _matrices(facts: Facts, main: ReductionGroup, lanes: str, panels: str) -> li
     size = facts.sizes[lanes]
     if size % facts.lanes or size > _WIDEST * facts.lanes or lanes == panels:
         return []
-    terms, *near = main.loops
-    word = facts.iterations(near)
-    steps = {lanes: word, terms: size * word, panels: size * word * facts.sizes[terms]} | dict.fromkeys(near, 1)
+    terms, *word_loops = main.loops
+    word = facts.iterations(word_loops)
+    steps = {lanes: word, terms: size * word, panels: size * word * facts.sizes[terms]} | dict.fromkeys(word_loops, 1)
     found = [a for a in main.loads if lanes in a.steps or panels in a.steps]
     return found if all(a.steps == steps and not a.is_gated for a in found) and len(found) < len(main.loads) else []

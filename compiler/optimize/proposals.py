@@ -187,11 +187,11 @@ def in_order(ast: UOp, target: Target) -> Iterable[Args]:
 # --- after an earlier action was changed or dropped -------------------------------------------------------------------
 def fit_order(ast: UOp, args: Args) -> Args | None:
     """The remaining loops in their old order; new ones at their default positions."""
-    kept = [name for name in args if name in order_of(ast)]
+    names = [name for name in args if name in order_of(ast)]
     for position, name in enumerate(order_of(ast)):
-        if name not in kept:
-            kept.insert(position, name)
-    return tuple(kept) if len(kept) > 1 else None
+        if name not in names:
+            names.insert(position, name)
+    return tuple(names) if len(names) > 1 else None
 
 
 def fit_thread(ast: UOp, args: Args) -> Args | None:
@@ -207,5 +207,5 @@ def fit_grid(ast: UOp, args: Args) -> Args | None:
 def fit_stage(ast: UOp, args: Args) -> Args | None:
     """The remaining loops of the stage."""
     names = loops_of(ast)
-    kept = tuple(name for name in args[1:] if name in names)
-    return (args[0], *kept) if kept else None
+    loops = tuple(name for name in args[1:] if name in names)
+    return (args[0], *loops) if loops else None

@@ -18,7 +18,7 @@ from ..kernel.facts import names_of
 from .analysis import Access, Facts
 from .schedule import Schedule
 
-__all__ = ["ask_for_next_row", "passes_along_rows", "products_across", "rows_schedule"]
+__all__ = ["passes_along_rows", "prefetch_next_row", "products_across", "rows_schedule"]
 
 _ROW_VECTORS = 2  # vectors of rows worked on together
 _TILE = 8  # results of a product for each of them
@@ -59,7 +59,7 @@ def passes_along_rows(schedule: Schedule, facts: Facts) -> None:
             schedule.cut("unroll", name, _SPREAD)
 
 
-def ask_for_next_row(schedule: Schedule, facts: Facts) -> None:
+def prefetch_next_row(schedule: Schedule, facts: Facts) -> None:
     """If several passes read a row, the first waits for memory: let the last one prefetch the next row."""
     order = facts.ast.toposort()
     position = {name: number for number, node in enumerate(order) for name in names_of(closed_ranges(node))}
@@ -67,18 +67,20 @@ def ask_for_next_row(schedule: Schedule, facts: Facts) -> None:
     for a in facts.loads:
         if a.memory.op is Ops.PARAM:
             passes.setdefault(a.memory, {}).update({name: a for name in a.steps if a.step(name) == 1})
-    held = [max(facts.sizes[name] for name in loads) * m.dtype.size_bytes for m, loads in passes.items() if loads]
-    held += [node.arg[1] * node.dtype.size_bytes for node in order if node.op is Ops.LOCAL]
+    row_bytes = [max(facts.sizes[name] for name in loads) * m.dtype.size_bytes for m, loads in passes.items() if loads]
+    row_bytes += [node.arg[1] * node.dtype.size_bytes for node in order if node.op is Ops.LOCAL]
     for memory, loads in passes.items():
         if len(loads) < 2 or memory.arg[1] * memory.dtype.size_bytes <= _CACHED * facts.target.l2_bytes:
             continue
         last = max(loads, key=lambda name: position.get(name, len(order)))
         a = loads[last]
         rows = [name for name in facts.outputs if a.depends_on(name) and name != last]
-        ahead = (a.step(rows[-1]) or 0 if rows else 0) * a.size_bytes
+        distance = (a.step(rows[-1]) or 0 if rows else 0) * a.size_bytes
         length = facts.sizes[last] * a.size_bytes
-        if _LONG_ROW * facts.target.vector_bytes <= length <= ahead <= facts.target.l2_bytes // 4:
-            schedule.add("prefetch", ahead, last, *(("L2",) if length + sum(held) > facts.target.l1_bytes else ()))
+        if _LONG_ROW * facts.target.vector_bytes <= length <= distance <= facts.target.l2_bytes // 4:
+            schedule.add(
+                "prefetch", distance, last, *(("L2",) if length + sum(row_bytes) > facts.target.l1_bytes else ())
+            )
             return
 
 

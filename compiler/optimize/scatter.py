@@ -34,19 +34,21 @@ def scattered(ast: UOp, terms: UOp, output: UOp, name: str) -> UOp:
         raise ValueError(f"the terms of {terms.arg[0]} contain no index into {output.arg[0]}")
     if any(node.op is Ops.LOAD and memory_of(node.src[0]) is to.src[0] for node in ast.toposort()):
         raise ValueError("the kernel reads the old values of its output")
-    asked, number = next(iter(named.items()))
+    compared, number = next(iter(named.items()))
     at, size = number.cast(dtypes.index), output.src[0]
     inside = at.cast(dtypes.uint64) < size.cast(dtypes.uint64)  # a negative one is too large as uint64
     # other conditions may only be evaluated at a valid index
     table, inner = {output: at}, {output: inside.where(at, at.like(0))}
-    for part in (*to.src[2:], *(substitute(part, inner) for part in gate if part is not asked)):
+    for part in (*to.src[2:], *(substitute(part, inner) for part in gate if part is not compared)):
         inside = inside & part
     fill = make_range(name, output.src[0], AxisKind.REDUCE)
     start = UOp(Ops.STORE, dtypes.void, (substitute(to, {output: fill}), neutral_element(op, value)))
     filled = UOp(Ops.AFTER, to.dtype, (to.src[0], start, fill), 1)
-    held = UOp(Ops.CARRY, to.dtype, (filled, terms))
-    there = UOp(Ops.INDEX, to.dtype, (held, substitute(to.src[1], table), inside))
-    old = UOp(Ops.INDEX, to.dtype, (held, substitute(to.src[1], inner), *to.src[2:])) if size.bounds[0] > 0 else there
+    carried = UOp(Ops.CARRY, to.dtype, (filled, terms))
+    there = UOp(Ops.INDEX, to.dtype, (carried, substitute(to.src[1], table), inside))
+    old = (
+        UOp(Ops.INDEX, to.dtype, (carried, substitute(to.src[1], inner), *to.src[2:])) if size.bounds[0] > 0 else there
+    )
     so_far = UOp(Ops.LOAD, to.dtype, (old,)).alu(op, term)  # of a different element if the term is not stored
     loop = terms.replace(arg=(terms.arg[0], AxisKind.LOOP))
     ast = ast.replace(src=(substitute(UOp(Ops.STORE, dtypes.void, (there, so_far)), {terms: loop}),))

@@ -39,8 +39,8 @@ def body_size(ast: UOp, target: Target) -> tuple[int, int]:
             continue
         total += _copies(node.ranges, target.lanes(value.dtype))
         if node.op is Ops.REDUCE:
-            kept = [loop for loop in closed_ranges(node) if loop.arg[1] in (AxisKind.RFACTOR, AxisKind.VECTOR)]
-            accumulators = max(accumulators, _copies(node.ranges.union(kept), target.lanes(value.dtype)))
+            parallel = [loop for loop in closed_ranges(node) if loop.arg[1] in (AxisKind.RFACTOR, AxisKind.VECTOR)]
+            accumulators = max(accumulators, _copies(node.ranges.union(parallel), target.lanes(value.dtype)))
     return total, accumulators
 
 
@@ -66,7 +66,7 @@ def neighbours(
 ) -> Iterator[tuple[list[Action], UOp]]:
     """Yield legal schedules one step from `actions`, each with its kernel, in an order drawn from `rng`.
 
-    Each is tried when it is requested: the first few are cheap.
+    Each is tried when it is requested, so the first few are cheap.
     """
     steps = list(_steps(ast, actions, target))
     rng.shuffle(steps)
@@ -88,11 +88,11 @@ def _steps(ast: UOp, actions: Sequence[Action], target: Target) -> Iterator[list
             if _differs_once(args, action.args):
                 yield [*actions[:at], Action(action.verb, args), *actions[at + 1 :]]
     ranks = [ACTION_KINDS[action.verb].rank for action in actions]
-    for name, verb in ACTION_KINDS.items():
-        end = next((at for at, rank in enumerate(ranks) if rank > verb.rank), len(actions))
-        for at in {0, end} if verb.rank == 0 else {end}:
+    for name, kind in ACTION_KINDS.items():
+        end = next((at for at, rank in enumerate(ranks) if rank > kind.rank), len(actions))
+        for at in {0, end} if kind.rank == 0 else {end}:
             here = optimized(ast, actions[:at])
-            for args in verb.proposals(here, target) if here is not None else ():
+            for args in kind.proposals(here, target) if here is not None else ():
                 yield [*actions[:at], Action(name, args), *actions[at:]]
 
 

@@ -26,7 +26,7 @@ __all__ = ["find_unit", "unit_rows_schedule", "unit_schedule"]
 
 _FEW_ROWS = 48  # rows up to which a product is bound by memory
 _READ = 4  # rows of results that are read together
-_BESIDE = 4  # least panels in half of L2 together: rows come from L3 once for all of them
+_LEAST_PANELS = 4  # least panels in half of L2 together: rows come from L3 once for all of them
 _SIDE = 2  # adjacent blocks of results, in each direction
 _Loops: TypeAlias = tuple[str, ...]
 _Steps: TypeAlias = tuple[str, str, str, Mapping[str, str]]
@@ -112,7 +112,7 @@ def _cut_terms(schedule: Schedule, facts: Facts, product: Product, unit: Unit) -
     """Block a long reduction in whole steps, so that half of L2 holds several panels of a block; return the elements
     of a block. Rows that must be packed are packed for the whole reduction at once."""
     size, panel = facts.sizes[product.inner], _SIDE * unit.n * unit.b.size_bytes
-    panels = min(_BESIDE, -(-facts.sizes[product.columns] // (_SIDE * unit.n)))
+    panels = min(_LEAST_PANELS, -(-facts.sizes[product.columns] // (_SIDE * unit.n)))
     least = -(-2 * size * panel * panels // facts.target.l2_bytes)
     number = next((n for n in range(least, 2 * least) if size % (n * unit.k) == 0), 1)
     if number == 1 or product.left.is_affine or not schedule.try_add("accumulate", product.inner, size // number):

@@ -29,7 +29,7 @@ from .tiles import tile_of
 __all__ = ["along_windows", "overlapping", "window_schedule"]
 
 _GATED = 8.0  # instructions of a load with its own mask
-_TURN = 4.0  # cycles to store a vector of a tile across the lanes
+_TRANSPOSED_STORE = 4.0  # cycles to store a vector of a tile across the lanes
 _SCATTER = 20.0  # and if too few rows are adjacent
 _AROUND = 20.0  # cycles of a tile before and after its reduction
 _ISSUED = 3.6  # instructions a cycle
@@ -37,7 +37,7 @@ _LONGEST = 7  # longest window that is unrolled
 _MOST_ROWS = 16  # of one copy
 _MOST_VECTORS = 4  # of a tile
 _TOGETHER = 8  # vectors that are packed at once for a block of a long reduction
-_TURNED = 16  # reduction elements that are packed together
+_TRANSPOSED = 16  # reduction elements that are packed together
 _PARTS = 4  # that threads share,
 _OUTPUTS = 72  # outputs per lane in one block
 _MOST_TAPS = 16  # of windows that are unrolled completely
@@ -93,11 +93,11 @@ class _Window:
         return self.lines[1][0] if len(self.lines) > 1 else None
 
     @property
-    def nearest(self) -> str | None:
+    def channels(self) -> str | None:
         """The reduce loop next to the window with contiguous elements, as with channels last."""
-        beside = [name for name in self.terms if name not in chain(*self.lines) and self.is_copied]
+        others = [name for name in self.terms if name not in chain(*self.lines) and self.is_copied]
         sizes, lanes = self.facts.sizes, self.facts.lanes
-        return next((n for n in beside if self.moving.step(n) == 1 and 2 * sizes[n] >= lanes), None)
+        return next((n for n in others if self.moving.step(n) == 1 and 2 * sizes[n] >= lanes), None)
 
     @property
     def fills_lanes(self) -> bool:
@@ -146,8 +146,8 @@ class _Window:
         offsets = {step * n + tap * k for n in range(tile.along) for k in range(tile.taps)}  # shared by neighbours
         products, loads = tile.sums * tile.taps, tile.vectors * tile.taps + tile.rows * len(offsets)
         cycles = max(products / 2, 4.0 * tile.taps, loads / 2, (products + loads + 5) / _ISSUED)
-        turned = 0 if store.step(self.along) != 1 else tile.along - tile.along % 4
-        stored = tile.vectors * tile.rows * (turned * _TURN + (tile.along - turned) * _SCATTER)
+        transposed = 0 if store.step(self.along) != 1 else tile.along - tile.along % 4
+        stored = tile.vectors * tile.rows * (transposed * _TRANSPOSED_STORE + (tile.along - transposed) * _SCATTER)
         if store.step(self.lanes) == 1:
             stored = tile.sums
         filling = 0.0 if self.is_copied else 1.0 if self.panel.step(self.lanes) == 1 else facts.lanes
@@ -194,8 +194,10 @@ def window_schedule(facts: Facts) -> Schedule | None:
     if window is None or (len(window.terms) == 1 and not window.is_copied):
         return None
     schedule = Schedule(facts.ast)
-    near = window.nearest
-    is_moved = near is not None and schedule.try_add("move_inner", near)  # contiguous data is read from one line
+    channels = window.channels
+    is_moved = channels is not None and schedule.try_add(
+        "move_inner", channels
+    )  # contiguous data is read from one line
     blocks, shared = _in_blocks(schedule, window)
     if blocks or is_moved:
         window = _find(analyze(schedule.ast, facts.target), window.lanes)
@@ -226,15 +228,15 @@ def _tiled(schedule: Schedule, window: _Window, blocks: Sequence[str], shared: S
     for name in inside:
         schedule.cut("unroll", name, tile.rows)
     _stage_panel(schedule, window, is_whole=fits_panel and vectors > tile.vectors)
-    near = [*inside, window.along]
-    others = [name for name in facts.outputs if name not in (*near, *blocks, lanes)]
-    inner = [lanes, *near] if window.is_copied else [*near, lanes]
-    apart = [name for name in others if name in shared]
-    order = [*apart, *blocks, *(name for name in others if name not in apart), *inner]
-    schedule.order(order if fits_panel else [lanes, *blocks, *others, *near])
+    inside_tile = [*inside, window.along]
+    others = [name for name in facts.outputs if name not in (*inside_tile, *blocks, lanes)]
+    inner = [lanes, *inside_tile] if window.is_copied else [*inside_tile, lanes]
+    outermost = [name for name in others if name in shared]
+    order = [*outermost, *blocks, *(name for name in others if name not in outermost), *inner]
+    schedule.order(order if fits_panel else [lanes, *blocks, *others, *inside_tile])
     schedule.cut("unroll", window.taps, tile.taps)
     if not blocks:
-        _ask_ahead(schedule, window, rows)
+        _prefetch_rows(schedule, window, rows)
     return True
 
 
@@ -260,10 +262,10 @@ def _in_blocks(schedule: Schedule, window: _Window) -> tuple[list[str], list[str
             cuts = {name: each, **cuts}
     if not schedule.try_add("accumulate", *chain(*cuts.items())):
         return [], []
-    rest = [name for name in facts.outputs if name != window.lanes]
-    if together == vectors and rest:
-        widest = max(rest, key=lambda name: facts.sizes[name])
-        enough = facts.iterations(rest) // _OUTPUTS  # each slice packs again
+    outputs = [name for name in facts.outputs if name != window.lanes]
+    if together == vectors and outputs:
+        widest = max(outputs, key=lambda name: facts.sizes[name])
+        enough = facts.iterations(outputs) // _OUTPUTS  # each slice packs again
         parts = max(divisors(facts.sizes[widest], max(1, min(_PARTS, enough))))
         if parts > 1:
             schedule.cut("split", widest, facts.sizes[widest] // parts)
@@ -314,13 +316,13 @@ def _covered_elements(facts: Facts, moving: Access, line: tuple[str, str], count
 
 def _stage_rows(schedule: Schedule, window: _Window, inside: Sequence[str]) -> None:
     """Stage the rows that a block of the output needs, contiguous and without gates."""
-    line, near = dict(window.lines[:2]), window.nearest
-    first = [name for name in window.terms if name in window.moving.steps and name not in (*line.values(), near)]
+    line, channels = dict(window.lines[:2]), window.channels
+    first = [name for name in window.terms if name in window.moving.steps and name not in (*line.values(), channels)]
     down = [] if window.down is None else [*inside, line[window.down]]
-    last = [near] if near is not None else []
+    last = [channels] if channels is not None else []
     copies = schedule.add("stage", window.moving.slot, *first, *down, window.along, window.taps, *last)
-    if near is not None or min(abs(window.moving.step(name) or 0) for name in window.lines[0]) == 1:
-        schedule.cut("vectorize", copies[near or window.along], window.facts.lanes)
+    if channels is not None or min(abs(window.moving.step(name) or 0) for name in window.lines[0]) == 1:
+        schedule.cut("vectorize", copies[channels or window.along], window.facts.lanes)
 
 
 def _stage_panel(schedule: Schedule, window: _Window, *, is_whole: bool) -> None:
@@ -330,11 +332,11 @@ def _stage_panel(schedule: Schedule, window: _Window, *, is_whole: bool) -> None
     whole = [lanes] if is_whole else []
     copies = schedule.add("stage", window.panel.slot, *whole, *window.terms, *schedule.unrolled_loops(lanes))
     if window.panel.step(lanes) != 1 and window.panel.step(last) == 1 and sizes[last] > _LONGEST:
-        turned = max(divisors(sizes[last], _TURNED), key=lambda n: (n & ~3) / n * (n > 1) + n / 100)
-        schedule.cut("unroll", copies[last], turned)
+        transposed = max(divisors(sizes[last], _TRANSPOSED), key=lambda n: (n & ~3) / n * (n > 1) + n / 100)
+        schedule.cut("unroll", copies[last], transposed)
 
 
-def _ask_ahead(schedule: Schedule, window: _Window, rows: int) -> None:
+def _prefetch_rows(schedule: Schedule, window: _Window, rows: int) -> None:
     """Prefetch the rows of the next copy while this one is made."""
     step = abs(window.moving.step(window.down) or 0) if window.down is not None else 0
     if step and window.moving.memory_bytes > window.facts.target.l2_bytes:

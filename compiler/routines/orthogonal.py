@@ -94,7 +94,7 @@ def reflector(k: Routine, at: Callable[[Number], Pair], a: Entries, p: Number, m
 
 
 def _reflect(k: Routine, v: Entries, c: Entries, tau: Number, p: Number, columns: Pair, m: int) -> None:
-    """Apply the reflector in column p of v, from row p on, to some columns of c."""
+    """Apply the reflector in column p of `v`, from row p on, to some columns of `c`."""
     for j in k.spans(*columns):
         (sums,) = k.accumulated(
             k.as_index(m) - p - 1,
@@ -124,7 +124,7 @@ class _Work:
 
 def _apply(k: Routine, work: _Work, a: Entries, c: Entries, panel: Pair, columns: tuple[Number, int], *,
            is_transposed: bool) -> None:  # fmt: skip
-    """Apply the reflectors in columns begin to end of a to some columns of c: all at once."""
+    """Apply the reflectors in columns begin to end of `a` to some columns of `c`, as one product of blocks."""
     begin, end = panel
     first, last = columns
     count, rows = end - begin, k.as_index(work.m) - begin
@@ -133,13 +133,13 @@ def _apply(k: Routine, work: _Work, a: Entries, c: Entries, panel: Pair, columns
         for j in k.between(0, count):
             v[i, j] = (i < j).where(k.constant(0.0), i.same(j).where(k.constant(1.0), a[begin + i, begin + j]))
 
-    def put(into: Entries) -> Callable[[Number, Number, Number], None]:
+    def writer(into: Entries) -> Callable[[Number, Number, Number], None]:
         def write(i: Number, j: Number, value: Number) -> None:
             into[i, j] = value
 
         return write
 
-    multiply(k, (count, count, rows), lambda i, s: v[s, i], lambda s, j: v[s, j], put(gram))
+    multiply(k, (count, count, rows), lambda i, s: v[s, i], lambda s, j: v[s, j], writer(gram))
     for j in k.between(0, count):
         factor = tau[begin + j, 0]
         for i in k.between(0, j):
@@ -153,9 +153,9 @@ def _apply(k: Routine, work: _Work, a: Entries, c: Entries, panel: Pair, columns
         for i in k.between(j + 1, count):
             t[i, j] = 0.0
     wanted = k.as_index(last) - first
-    multiply(k, (count, wanted, rows), lambda i, s: v[s, i], lambda s, j: c[begin + s, j + first], put(w))
-    turned = (lambda i, s: t[s, i]) if is_transposed else (lambda i, s: t[i, s])
-    multiply(k, (count, wanted, count), turned, lambda s, j: w[s, j], put(w2))
+    multiply(k, (count, wanted, rows), lambda i, s: v[s, i], lambda s, j: c[begin + s, j + first], writer(w))
+    t_entry = (lambda i, s: t[s, i]) if is_transposed else (lambda i, s: t[i, s])
+    multiply(k, (count, wanted, count), t_entry, lambda s, j: w[s, j], writer(w2))
 
     def subtract(i: Number, j: Number, value: Number) -> None:
         c[begin + i, j + first] = c[begin + i, j + first] - value

@@ -40,7 +40,7 @@ def read_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Reading | None:
     reading.settings()
     items = [(f"args[{n}]", value) for n, value in enumerate(args)]
     items += [(f"kwargs[{name!r}]", kwargs[name]) for name in sorted(kwargs)]
-    is_known = all(reading.visit(place, value) for place, value in items) and reading.has_own_memory()
+    is_known = all(reading.visit(location, value) for location, value in items) and reading.has_own_memory()
     return reading if is_known else None
 
 

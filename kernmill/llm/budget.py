@@ -27,11 +27,11 @@ from typing import Any
 from kernmill.ir import FormatError
 
 __all__ = [
-    "MAX_CHARACTERS", "MAX_STEPS", "Side", "check_length", "check_number", "compare", "contains", "counted",
+    "MAX_STEPS", "MAX_VALUE_CHARACTERS", "Side", "check_length", "check_number", "compare", "contains", "counted",
     "length_of", "made", "pay", "read", "spend", "steps",
 ]  # fmt: skip
 
-MAX_CHARACTERS = 20_000_000  # of a value, and of the result
+MAX_VALUE_CHARACTERS = 20_000_000  # of a value, and of the result
 MAX_STEPS = 1_000_000  # of one rendering
 MAX_BITS = 64  # of an int: longer ones take time by their length, and many of them share one hash
 MAX_DEPTH = 256  # of lists in lists: Python hashes tuples in tuples until its stack is full
@@ -112,8 +112,8 @@ def made(value: Any, name: str = "") -> Any:
 
 def check_length(length: float, what: str) -> None:
     """Raise an error for a value of this many characters or entries."""
-    if length > MAX_CHARACTERS:
-        raise FormatError(f"chat template: {what} builds a value of more than {MAX_CHARACTERS} characters.")
+    if length > MAX_VALUE_CHARACTERS:
+        raise FormatError(f"chat template: {what} builds a value of more than {MAX_VALUE_CHARACTERS} characters.")
 
 
 def check_number(bits: float, what: str) -> None:

@@ -13,7 +13,7 @@ from kernmill.ir import FormatError, KernmillError, SettingError
 
 from ..arguments import with_sentences
 from ..formats.quoting import escaped, quoted
-from .budget import MAX_CHARACTERS, steps
+from .budget import MAX_VALUE_CHARACTERS, steps
 from .packages import package
 from .sandbox import TemplateRefusal, environment
 from .tokenizer import Tokenizer
@@ -145,6 +145,6 @@ def _joined_text(parts: Iterable[str]) -> str:
     for part in parts:
         kept.append(part)
         length += len(part)
-        if length > MAX_CHARACTERS:
-            raise FormatError(f"chat template: it outputs more than {MAX_CHARACTERS} characters.")
+        if length > MAX_VALUE_CHARACTERS:
+            raise FormatError(f"chat template: it outputs more than {MAX_VALUE_CHARACTERS} characters.")
     return "".join(kept)

@@ -68,12 +68,12 @@ def _generated(
         ids = [*text.ids, *guess]
         logits = _guesses_checked(model, ids, len(guess) + 1, size) if guess else model._next([ids])
         counts.guessed += len(guess)
-        for place, scores in enumerate(logits):
+        for position, scores in enumerate(logits):
             token = sampler.choose(scores[:known], text.ids)
             added = text.add(token, is_end=token in ends)
             if added is not None:
                 yield [added]
-            if text.finish_reason is not None or place == len(guess) or token != guess[place]:
+            if text.finish_reason is not None or position == len(guess) or token != guess[position]:
                 break
             counts.accepted += 1
         fits = len(text.ids) - 1 + size <= model.capacity

@@ -20,7 +20,7 @@ from .model_file import config_of
 __all__ = ["Learner", "llama_metadata", "shapes_of"]
 
 REPORTS = 12  # lines that `fit` gives
-PIECE = 10  # steps with one learning rate
+STEPS_OF_ONE_RATE = 10  # steps with one learning rate
 Report = Callable[[str], None]
 
 
@@ -135,7 +135,7 @@ class Learner:
         start, value = time.perf_counter(), math.nan
         with Progress("training", steps) as bar:
             for n in range(1, steps + 1):
-                if n % PIECE == 0:
+                if n % STEPS_OF_ONE_RATE == 0:
                     optimizer.lr = rate * (0.55 + 0.45 * math.cos(math.pi * n / steps))
                 loss = step(Tensor(data[chance.integers(0, len(data), batch)]))
                 if n == 1 or n % max(1, steps // REPORTS) == 0 or n == steps:

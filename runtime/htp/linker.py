@@ -24,7 +24,7 @@ _HEADER_BYTES: Final = 0x1000  # before the code of a program
 
 
 class Image(NamedTuple):
-    """Linked bytes. `size_bytes` counts zeros behind them."""
+    """Linked bytes. `size_bytes` includes the zeros after them."""
 
     address: int
     data: bytes
@@ -89,7 +89,7 @@ _KINDS: dict[int, tuple[bool, Callable[[int, int], int]]] = {
 _REACH: Final = {1: 1 << 23}  # bytes
 
 
-def link(data: bytes, address: int, known: Mapping[str, int]) -> Image:
+def link(data: bytes, address: int, externals: Mapping[str, int]) -> Image:
     """Lay out an object at an address, and resolve what it calls.
 
     Raises:
@@ -107,13 +107,13 @@ def link(data: bytes, address: int, known: Mapping[str, int]) -> Image:
     symbols: dict[str, int] = {}
     for name, value, _, info, _, where in rows:
         start = names[4] + name
-        text = data[start : data.index(b"\0", start)].decode()
-        found = known.get(text) if where == _UNDEF else offsets[where] + value if where in offsets else None
-        if where == _UNDEF and text and found is None:
-            raise FormatError(f"link: the kernel calls {text!r}, which the resident program does not have.")
+        symbol = data[start : data.index(b"\0", start)].decode()
+        found = externals.get(symbol) if where == _UNDEF else offsets[where] + value if where in offsets else None
+        if where == _UNDEF and symbol and found is None:
+            raise FormatError(f"link: the kernel calls {symbol!r}, which the resident program does not have.")
         addresses.append(found)
         if where in offsets and info >> 4:
-            symbols[text] = offsets[where] + value
+            symbols[symbol] = offsets[where] + value
     image = bytearray(filled - address)
     for index, at in offsets.items():
         if sections[index][1] == _PROGBITS:
@@ -129,7 +129,7 @@ def link(data: bytes, address: int, known: Mapping[str, int]) -> Image:
 
 
 def _lay_out(sections: list[tuple[int, ...]], address: int) -> tuple[dict[int, int], int, int]:
-    """Addresses of sections, those with zeros last; the end, and the end of what is filled."""
+    """Return the address of each section, those of zeros last; the end; and the end of the bytes that are not zeros."""
     offsets: dict[int, int] = {}
     end = filled = address
     for kind in (_PROGBITS, _NOBITS):

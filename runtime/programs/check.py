@@ -1,9 +1,9 @@
 """CHECK=1: every kernel also runs on PYTHON and the results are compared; compiling.py verifies the compiler's stages.
 
 Slow by design: the reference is plain Python. The first difference stops the program and leaves a folder that
-reproduces it (reproduce.py). Two orders of a sum differ by rounding, and what is computed from it may differ by much: a
-sum of terms that cancel, a comparison, an integer. So a difference counts only if it is larger than those between runs
-of the reference in which every result of an operation is rounded up or down at random.
+reproduces it (reproduce.py). Two orders of a sum differ by rounding. A sum of terms that cancel, a comparison or an
+integer may amplify that difference. So a difference counts only if it is larger than those between runs of the
+reference that round each result up or down at random.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["agree", "difference", "run_checked"]
 _TOLERANCE = {"float16": 2e-2, "bfloat16": 1e-1, "float32": 1e-3, "float64": 1e-9}
 _ULPS = {dtypes.float16: 2.0**-10, dtypes.bfloat16: 2.0**-7, dtypes.float32: 2.0**-23, dtypes.float64: 2.0**-52}
 _RUNS, _FACTOR = 8, 8.0  # runs with random rounding; times the largest difference between them
-# each lives as long as the program it is compared with
+# the program of PYTHON for each program that was checked; it is released with it
 _references: WeakKeyDictionary[Program, Program] = WeakKeyDictionary()
 
 
@@ -41,9 +41,9 @@ def run_checked(device: Device, kernel: Kernel, call: Call) -> None:
         device.run([call])  # there is no result to compare
         return
     inputs = [read_buffer(device, b).copy() for b in call.buffers]
-    said = difference(device, kernel, call, inputs)
-    if said:
-        error = InternalError(f"CHECK: {kernel.name} on {device.name} differs from PYTHON {said}. Please report it.")
+    message = difference(device, kernel, call, inputs)
+    if message:
+        error = InternalError(f"CHECK: {kernel.name} on {device.name} differs from PYTHON {message}. Please report it.")
         error.kernels, error.inputs = (kernel,), (inputs, call.variables)
         raise error
 
@@ -100,7 +100,7 @@ def _with_random_rounding(reference: Program, chance: random.Random) -> Program:
 
 
 def agree(got: Any, wanted: Any, dtype: str) -> bool:
-    """Return True if equal up to the order of sums; ints exactly. bfloat16 comes as uint16."""
+    """True if the values are equal up to the order of sums; ints exactly. bfloat16 is given as uint16."""
     if dtype not in _TOLERANCE:
         return bool(np.array_equal(got, wanted))
     got, wanted = (_as_numbers(a, dtype) for a in (got, wanted))

@@ -84,8 +84,8 @@ def lp_norm(x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
 
 @operator("MeanVarianceNormalization")
 def mean_variance_norm(x: Tensor, *, axes: Sequence[int] = (0, 2, 3)) -> Tensor:
-    where_ = tuple(axes)
-    return (x - x.mean(where_, True)) / (x.var(where_, True, correction=0).sqrt() + 1e-9)
+    all_axes = tuple(axes)
+    return (x - x.mean(all_axes, True)) / (x.var(all_axes, True, correction=0).sqrt() + 1e-9)
 
 
 @operator("LRN")
@@ -119,10 +119,10 @@ def nll_loss(
 
 
 def _loss(x: Tensor, target: Tensor, weight: Tensor | None, ignored: int | None, reduction: str) -> Tensor:
-    own = target.cast(dtypes.int64)
-    is_kept = own.eq(own) if ignored is None else own.ne(ignored)
-    safe = where(is_kept, own, own._own(0))
-    hot = safe.unsqueeze(1).eq(Tensor.arange(x.shape[1]).reshape(-1, *[1] * (own.ndim - 1)))
+    classes = target.cast(dtypes.int64)
+    is_kept = classes.eq(classes) if ignored is None else classes.ne(ignored)
+    safe = where(is_kept, classes, classes._own(0))
+    hot = safe.unsqueeze(1).eq(Tensor.arange(x.shape[1]).reshape(-1, *[1] * (classes.ndim - 1)))
     values = where(hot, x, x._own(0)).sum(1)
     scale = is_kept.cast(x.dtype)
     if weight is not None:

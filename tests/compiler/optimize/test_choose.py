@@ -20,7 +20,7 @@ GROUPS = replace(VECTORS, group_items=256, has_threads=False)
 
 def strategy_of(ast: UOp, target: Target) -> str:
     facts = analyze(ast, target)
-    return next(one.schedule.__name__ for one in STRATEGIES if one.is_asked(facts) and one.schedule(facts) is not None)
+    return next(one.schedule.__name__ for one in STRATEGIES if one.applies(facts) and one.schedule(facts) is not None)
 
 
 @pytest.mark.parametrize(
