@@ -15,7 +15,7 @@ from ..llm.sequences import DraftOptions
 from ..llm.sequences.drafts import GUESSES, MOST_GUESSES
 from . import options
 
-__all__ = ["adapters", "draft", "file_text", "grammar", "sampling", "template"]
+__all__ = ["adapters", "draft", "file_text", "grammar", "kept", "sampling", "template"]
 
 _LETTERS = {
     "e": "penalties", "d": "dry", "s": "top_n_sigma", "k": "top_k", "y": "typ_p", "p": "top_p", "m": "min_p",
@@ -100,6 +100,17 @@ def draft(command: str, given: argparse.Namespace) -> DraftOptions | None:
     if not 0 <= values.get("certainty", 0) <= 1:
         raise SettingError(f"{command}: --draft-p-min {values['certainty']}: must be from 0 to 1.")
     return DraftOptions(str(source), **values)
+
+
+def kept(command: str, given: argparse.Namespace) -> int | None:
+    """Return how many tokens stay when a full context is shifted; None: it ends a text.
+
+    Raises:
+        SettingError: tokens are kept, and no context is shifted.
+    """
+    if given.keep is not None and not given.context_shift:
+        raise SettingError(f"{command}: --keep {given.keep} is for --context-shift. Add it.")
+    return int(given.keep or 0) if given.context_shift else None
 
 
 def template(command: str, given: argparse.Namespace) -> str | None:

@@ -188,6 +188,10 @@ _DRAFT = (
     Option("--draft-min --draft-n-min", _TOKENS, None, "with fewer guesses none is checked (default 0)", "N"),
     Option("--draft-p-min", float, None, "a draft model ends its guesses before a token of less probability (default 0.75)", "P"),
 )
+_SHIFT = (
+    Option("--context-shift", None, False, "a full context does not end a text: half of its tokens behind the kept ones are dropped"),
+    Option("--keep", int, None, "tokens that are kept then, in addition to the begin token; -1: the prompt (default 0)", "N"),
+)
 _SAMPLING = (
     Option("--temperature --temp", float, 0.8, "sampling temperature, 0 = greedy", "N"),
     Option("--top-k", int, 40, "sample from the k most likely tokens, 0 or less = off", "N"),
@@ -239,6 +243,7 @@ RUN = (
     Option("-s --seed", int, None, "random seed; -1 = random (default)", "N"),
     *_ADAPTERS,
     *_DRAFT,
+    *_SHIFT,
     Option("--prompt-cache", str, None, "a file that keeps what the model computed of the prompt, and is read by the next run", "FILE"),
     Option("--prompt-cache-all", None, False, "it keeps the generated text as well"),
     Option("--prompt-cache-ro", None, False, "it is read and not written"),
@@ -276,6 +281,7 @@ SERVE = (
     Option("-s --seed", int, None, "random seed of requests without one; -1 = random (default)", "N"),
     *_ADAPTERS,
     *_DRAFT,
+    *_SHIFT,
     Option("--no-warmup", None, False, "begin at once; each kernel is built when first needed, while all texts wait"),
     Option("-v --verbose", None, False, "print a line for each request, without its text"),
     Option("-t --threads", _THREADS, None, "number of threads; 0, -1 = the setting THREADS (default)", "N"),
@@ -315,7 +321,7 @@ _HARMLESS = (  # names of llama.cpp's options, the values that change nothing he
     ("-fa --flash-attn --swa-full -kvu --kv-unified -no-kvu --no-kv-unified --warmup --no-warmup -bs --backend-sampling", None, "the kernels are made for the model"),
     ("-tb --threads-batch -C --cpu-mask -Cr --cpu-range --cpu-strict --prio --poll -Cb --cpu-mask-batch -Crb --cpu-range-batch --cpu-strict-batch --prio-batch --poll-batch --delay", _ANY, "-t N is for prompts and for tokens"),
     ("-no-cnv --no-conversation -e --escape --jinja --display-prompt --no-context-shift -cb --cont-batching -no-cb --no-cont-batching --no-mmproj --offline --no-cache-prompt --verbose-prompt", None, "this is the default"),
-    ("--keep -np --parallel -cram --cache-ram -ctxcp --ctx-checkpoints", _ANY, "one text has the whole context"),
+    ("-np --parallel -cram --cache-ram -ctxcp --ctx-checkpoints", _ANY, "one text has the whole context"),
     ("--log-file -lv --verbosity --log-verbosity", _ANY, "text goes to stdout, everything else to stderr"),
     ("--color -co --colors --log-colors --log-disable --log-prefix --log-timestamps -v --verbose --log-verbose --simple-io --perf --no-perf --show-timings --no-show-timings --progress", None, "text goes to stdout, everything else to stderr"),
     ("-gan --grp-attn-n", _1, "this value disables it"),
@@ -345,7 +351,6 @@ _OTHERS = (  # names of llama.cpp (also with a -suffix) that would change the re
     ("-mm --mmproj --image --audio -ctkd -ctvd", "Only the model of the file runs, on text, without additions."),
     ("--control-vector-layer-range", "All layers are changed that the control vector has. Take the others out of its file."),
     ("--rope --yarn -gan --grp-attn -gaw --override-kv", "The file says how the model computes. Change the file."),
-    ("--context-shift", "A text ends where the context is full, and a conversation continues without its oldest exchanges."),
     ("-pg -d --n-depth -embd --embeddings", "Prompt lengths are -p N,N, generated lengths -n N,N; each test begins with an empty context."),
     ("-oe --output-err", "Write 2> FILE."),
     ("--include-weights --exclude-weights", "An importance matrix is used for all matrices that it has."),

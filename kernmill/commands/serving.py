@@ -36,7 +36,7 @@ def run(given: argparse.Namespace, wanted: Any) -> int:
             queue=given.queue, chunk=given.chunk, context=given.ctx_size, cache_type=options.cache_types(given),
             split=wanted, sampling=generation.sampling("serve", given), template=generation.template("serve", given),
             template_values=given.chat_template_kwargs or {}, adapters=generation.adapters(given),
-            draft=generation.draft("serve", given),
+            draft=generation.draft("serve", given), keep=generation.kept("serve", given),
             warms_up=not given.no_warmup,
             has_page=not given.no_webui,
             shows_slots=not given.no_slots, shows_metrics=not given.no_metrics, models_max=given.models_max,
