@@ -188,6 +188,7 @@ _DRAFT = (
     Option("--draft-min --draft-n-min", _TOKENS, None, "with fewer guesses none is checked (default 0)", "N"),
     Option("--draft-p-min", float, None, "a draft model ends its guesses before a token of less probability (default 0.75)", "P"),
 )
+_KEPT = Option("--keep-weights", _TOKENS, None, "keep interleaved weights in the cache folder, up to this many MiB of all models: a later start maps them; default: the setting KEEP_WEIGHTS_MB", "MIB")
 _SHIFT = (
     Option("--context-shift", None, False, "a full context does not end a text: half of its tokens behind the kept ones are dropped"),
     Option("--keep", int, None, "tokens that are kept then, in addition to the begin token; -1: the prompt (default 0)", "N"),
@@ -244,6 +245,7 @@ RUN = (
     *_ADAPTERS,
     *_DRAFT,
     *_SHIFT,
+    _KEPT,
     Option("--prompt-cache", str, None, "a file that keeps what the model computed of the prompt, and is read by the next run", "FILE"),
     Option("--prompt-cache-all", None, False, "it keeps the generated text as well"),
     Option("--prompt-cache-ro", None, False, "it is read and not written"),
@@ -282,6 +284,7 @@ SERVE = (
     *_ADAPTERS,
     *_DRAFT,
     *_SHIFT,
+    _KEPT,
     Option("--no-warmup", None, False, "begin at once; each kernel is built when first needed, while all texts wait"),
     Option("-v --verbose", None, False, "print a line for each request, without its text"),
     Option("-t --threads", _THREADS, None, "number of threads; 0, -1 = the setting THREADS (default)", "N"),

@@ -48,6 +48,7 @@ from .embedding import WholeTexts, are_several, paired
 from .file_weights import arenas_for, loaded
 from .generation import Completion, Generations, Text, TokenGeneration, stop_strings
 from .kept_states import KeptStates
+from .kept_weights import KeptWeights
 from .layer_templates import LayerTemplates
 from .model_file import check_all_used, check_known, config_of, digest_of, kept_metadata, naming
 from .opening import DEFAULT_CAPACITY, check_memory, divided, opened_file
@@ -220,7 +221,8 @@ class Model:
         with naming(file):
             own, config, split = divided(file, wanted, adapters, options)
         device_of = (lambda _: default_device()) if split is None else split.device_of
-        arenas = arenas_for(own, device_of)
+        kept = KeptWeights(own)
+        arenas = arenas_for(own, device_of, kept)
         if arena is not None:
             arenas[default_device()] = arena
 
@@ -232,7 +234,7 @@ class Model:
                 return Absent(file.entries[name].shape, device_of(name))
             bar.advance(text=name)
             with Context(DEVICE=device_of(name)):
-                found = loaded(own, name, arenas[device_of(name)])
+                found = loaded(own, name, arenas[device_of(name)], kept)
                 for adapter in opened:
                     found = adapter.adapted(name, found)
                 return found if watcher is None else watcher.watched(name, found)
@@ -243,6 +245,7 @@ class Model:
             model = cls.of(file.metadata, weight, split=split, config=config, **options)
             for each in arenas.values():
                 each.close()
+            kept.write()
             check_all_used(file, used | (file.entries.keys() - own.entries.keys()), model.config)
         for adapter in opened:
             adapter.check_all_used()
