@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TextIO
 
 import kernmill
@@ -504,7 +504,7 @@ def _led(wanted: Any, status: int) -> int:
     return status
 
 
-def _settings_of(given: argparse.Namespace) -> Context:
+def _settings_of(given: argparse.Namespace) -> AbstractContextManager[None]:
     """Return the settings that options of `run` and `serve` change."""
     kept = setting("KEEP_WEIGHTS_MB") if given.keep_weights is None else given.keep_weights
     return Context(THREADS=given.threads or setting("THREADS"), KEEP_WEIGHTS_MB=kept)
