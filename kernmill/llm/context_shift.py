@@ -109,7 +109,7 @@ class _Move:
 
     def _moved(self, number: Any, source: Any, target: Any, turns: LayerTurns) -> Tensor:
         self._cache.move_tokens(
-            number, source, target, self._count, lambda n, keys: self._architecture.turned(n, keys, turns)
+            number, source, target, self._count, lambda n, keys: self._architecture._turned(n, keys, turns)
         )
         return Tensor([0])
 

@@ -5,7 +5,7 @@ Tests: tests/kernmill/llm/test_drafted.py.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,8 +48,17 @@ def open_draft(model: Model, draft: DraftSource) -> None:
     draft.open(model, 1, model.capacity)
 
 
-def drafted(model: Model, draft: DraftSource, counts: GuessCounts, text: Text, sampler: Chooser) -> TokenGeneration:
-    """New tokens of `model.text_of(..)` one by one, with an open draft. `counts` grows."""
+def drafted(
+    model: Model,
+    draft: DraftSource,
+    counts: GuessCounts,
+    ids: Sequence[int],
+    sampler: Chooser,
+    max_tokens: int | None,
+    keep: int | None = None,
+) -> TokenGeneration:
+    """New tokens one by one, as of `model.generate`, with an open draft. `counts` grows."""
+    text = model._text_of(ids, max_tokens, keep)
     return TokenGeneration(Generations([text], _generated(model, draft, counts, text, sampler)))
 
 
@@ -64,7 +73,7 @@ def _generated(
     try:
         while text.finish_reason is None:
             if not guess and text.keep is not None and len(text.ids) > model.capacity:
-                model.make_room(0, text)
+                model._make_room(0, text)
                 draft.begin(0)
             ids = [*text.ids, *guess]
             logits = _guesses_checked(model, ids, len(guess) + 1, size) if guess else model._next([ids])
@@ -80,7 +89,7 @@ def _generated(
             fits = len(text.ids) - 1 + size <= model.capacity
             guess = [*guess_of(draft, 0, text.ids, text.left - 1)] if fits else []
     finally:
-        model.forget_shifted([text])
+        model._forget_shifted([text])
 
 
 def _guesses_checked(model: Model, ids: list[int], count: int, size: int) -> Array:

@@ -565,7 +565,7 @@ class Model:
         """
         return TokenGeneration(self.generate_all([ids], sampler, max_tokens, keep=keep))
 
-    def text_of(self, ids: Sequence[int], max_tokens: int | None, keep: int | None = None) -> Text:
+    def _text_of(self, ids: Sequence[int], max_tokens: int | None, keep: int | None = None) -> Text:
         """Return a text that begins with these tokens; see `generate`, which raises the same errors."""
         known = self._checked(ids, "generate")
         if keep is not None:
@@ -573,7 +573,7 @@ class Model:
             keep = kept_tokens(keep, len(known), self.capacity)
         return Text.of(known, max_tokens, self.capacity, keep)
 
-    def make_room(self, number: int, text: Text) -> None:
+    def _make_room(self, number: int, text: Text) -> None:
         """Drop tokens of a text that exceeds the cache, if it has `keep`; what follows them moves to the front."""
         if text.keep is None or len(text.ids) <= self.capacity or text.finish_reason is not None:
             return
@@ -585,7 +585,7 @@ class Model:
                 self._seen[number] = [*seen[: text.keep], *seen[text.keep + drop : end]]
         text.drop(text.keep, drop)
 
-    def forget_shifted(self, texts: Sequence[Text]) -> None:
+    def _forget_shifted(self, texts: Sequence[Text]) -> None:
         """Forget keys and values that depend on dropped tokens: another text must not begin with them."""
         with self._stepping:
             for number, text in enumerate(texts):
@@ -621,7 +621,7 @@ class Model:
             raise SettingError(
                 f"generate: sampler={sampler!r}. Give a Sampler, such as Sampler(temperature=0.8), or None."
             )
-        texts = [self.text_of(ids, max_tokens, keep) for ids in prompts]
+        texts = [self._text_of(ids, max_tokens, keep) for ids in prompts]
         return Generations(texts, self._steps(texts, sampler))
 
     def _steps(self, texts: Sequence[Text], sampler: Chooser) -> Generator[list[int | None]]:
@@ -632,7 +632,7 @@ class Model:
             while any(text.finish_reason is None for text in texts):
                 step: list[int | None] = []
                 for number, text in enumerate(texts):
-                    self.make_room(number, text)
+                    self._make_room(number, text)
                 open_ids = [text.ids if text.finish_reason is None else [] for text in texts]
                 for text, logits in zip(texts, self._next(open_ids), strict=True):
                     token: int | None = None
@@ -643,7 +643,7 @@ class Model:
                 if any(token is not None for token in step):
                     yield step
         finally:
-            self.forget_shifted(texts)
+            self._forget_shifted(texts)
 
     def complete(
         self,

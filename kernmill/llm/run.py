@@ -306,8 +306,7 @@ class _Chat:
         if self.draft is None:
             tokens = model.generate(ids, sampler, self.options.tokens, keep=keep)
         else:
-            text = model.text_of(ids, self.options.tokens, keep)
-            tokens = drafted(model, self.draft, self.guesses, text, sampler)
+            tokens = drafted(model, self.draft, self.guesses, ids, sampler, self.options.tokens, keep)
         while stops.found is None:
             with self.timings.step(model, is_prompt=is_prompt):
                 token = next(tokens, None)

@@ -39,9 +39,9 @@ def test_keys_of_the_first_layer_are_those_of_the_shorter_text(name: str, cache_
     text = [1, *np.random.default_rng(5).integers(3, 270, capacity).tolist()]
     with Model.from_gguf(path, capacity=capacity, cache_type=cache_type) as model:
         model.next_logits(text[:capacity])
-        grown = model.text_of(text[:capacity], None, keep)
+        grown = model._text_of(text[:capacity], None, keep)
         grown.ids.append(text[capacity])
-        model.make_room(0, grown)
+        model._make_room(0, grown)
         shorter = text[:keep] + text[keep + drop :]
         assert (grown.ids, grown.tokens, grown.dropped) == (shorter, 1, drop)
         assert model._seen[0] == shorter[:-1]
@@ -65,7 +65,7 @@ def test_a_text_goes_on_past_its_context(made: Callable[..., Path]) -> None:
 
         draft, counts = NgramDraft(2, 1), GuessCounts()
         open_draft(model, draft)
-        assert [*drafted(model, draft, counts, model.text_of(IDS, 50, 4), END_FREE)] == tokens
+        assert [*drafted(model, draft, counts, IDS, END_FREE, 50, 4)] == tokens
         found = []
         for token in model.generate(IDS, END_FREE, 50, keep=4):  # between steps of which another text is computed
             found.append(token)

@@ -41,7 +41,7 @@ class HalfRight:
 def texts(model: Model, draft: DraftSource, sampler: Sampler = GREEDY) -> tuple[list[int], GuessCounts]:
     counts = GuessCounts()
     open_draft(model, draft)
-    return [*drafted(model, draft, counts, model.text_of(IDS, 24), sampler)], counts
+    return [*drafted(model, draft, counts, IDS, sampler, 24)], counts
 
 
 def test_tokens_are_those_without_a_draft(made: Callable[..., Path]) -> None:
@@ -66,7 +66,7 @@ def test_the_context_ends_as_without_a_draft(made: Callable[..., Path]) -> None:
     with Model.from_gguf(made(), capacity=14) as model:
         expected = [*model.generate(IDS, GREEDY)]
         draft = HalfRight([*IDS, *expected], 9)
-        generation = drafted(model, draft, GuessCounts(), model.text_of(IDS, None), GREEDY)
+        generation = drafted(model, draft, GuessCounts(), IDS, GREEDY, None)
         assert [*generation] == expected
         assert generation.finish_reason == "context"
 
@@ -75,7 +75,7 @@ def test_another_call_between_two_steps_changes_nothing(made: Callable[..., Path
     with Model.from_gguf(made(), capacity=40) as model:
         expected = [*model.generate(IDS, GREEDY, 12)]
         found: list[int] = []
-        for token in drafted(model, HalfRight([*IDS, *expected], 1), GuessCounts(), model.text_of(IDS, 12), GREEDY):
+        for token in drafted(model, HalfRight([*IDS, *expected], 1), GuessCounts(), IDS, GREEDY, 12):
             found.append(token)
             model.next_logits([1, 5, 6, 7])
         assert found == expected
