@@ -100,16 +100,16 @@ class _Move:
         self._variables = [
             Variable(name, 0, most) for name, most in (("row", sequences - 1), ("source", last), ("target", last))
         ]
-        self._captured: Jit[..., Tensor] = Jit(self._moved, runs_first=False)
+        self._captured: Jit[..., Tensor] = Jit(self._move_tokens, runs_first=False)
 
     def __call__(self, number: int, source: int, drop: int, turns: LayerTurns) -> None:
         """Move the tokens from position `source` on by `drop`."""
         places = (number, source, source - drop)
         self._captured(*(one.bind(at) for one, at in zip(self._variables, places, strict=True)), turns)
 
-    def _moved(self, number: Any, source: Any, target: Any, turns: LayerTurns) -> Tensor:
+    def _move_tokens(self, number: Any, source: Any, target: Any, turns: LayerTurns) -> Tensor:
         self._cache.move_tokens(
-            number, source, target, self._count, lambda n, keys: self._architecture._turned(n, keys, turns)
+            number, source, target, self._count, lambda n, keys: self._architecture._turned_keys(n, keys, turns)
         )
         return Tensor([0])
 

@@ -176,7 +176,7 @@ def _digest(first: memoryview, last: memoryview) -> str:
     return blake2b(bytes(first[:_SAMPLED]) + bytes(last[-_SAMPLED:]), digest_size=16).hexdigest()
 
 
-def _rounded(size: int) -> int:
+def _up_to_alignment(size: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
@@ -186,17 +186,17 @@ def _write(output: Output, parts: dict[str, tuple[str, Tensor]], facts: str) -> 
     for name, (layout, data) in parts.items():
         sampled = _digest(bytes_of(data[:1]), bytes_of(data[-1:]))
         entries[name] = _Kept(layout, str(data.dtype), data.shape, start, sampled)
-        start = _rounded(start + entries[name].nbytes)
+        start = _up_to_alignment(start + entries[name].nbytes)
     text = json.dumps({"facts": facts, "size": start, "entries": entries}).encode()
     head = _HEAD.pack(_MAGIC, blake2b(text, digest_size=16).digest(), len(text)) + text
-    output.write(head + bytes(_rounded(len(head)) - len(head)))
+    output.write(head + bytes(_up_to_alignment(len(head)) - len(head)))
     for _, data in parts.values():
         written, rows = 0, max(1, _PIECE * data.shape[0] // (prod(data.shape) * data.dtype.size_bytes))
         for first in range(0, data.shape[0], rows):
             piece = bytes_of(data[first : first + rows])
             output.write(piece)
             written += len(piece)
-        output.write(bytes(_rounded(written) - written))
+        output.write(bytes(_up_to_alignment(written) - written))
 
 
 def _checked_entries(data: memoryview, facts: str) -> dict[str, _Kept]:
@@ -210,7 +210,7 @@ def _checked_entries(data: memoryview, facts: str) -> dict[str, _Kept]:
     if magic != _MAGIC or blake2b(text, digest_size=16).digest() != digest:
         raise FormatError("kept weights: the header is damaged.")
     header: dict[str, Any] = json.loads(text)
-    base = _rounded(_HEAD.size + len(text))
+    base = _up_to_alignment(_HEAD.size + len(text))
     if header["facts"] != facts or base + header["size"] != len(data):
         raise FormatError("kept weights: they are of another file, or truncated.")
     entries: dict[str, _Kept] = {}

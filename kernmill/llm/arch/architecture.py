@@ -324,7 +324,7 @@ class Architecture(LayerTensors):
             q, k = self.normed(n, q, "attn_q_norm"), self.normed(n, k, "attn_k_norm")
         return q, k
 
-    def _turned(self, n: int, keys: Tensor, turns: LayerTurns) -> Tensor:
+    def _turned_keys(self, n: int, keys: Tensor, turns: LayerTurns) -> Tensor:
         """Rotate keys of a layer from the cache to other positions. Shapes: (.., tokens, width) to the same."""
         return rotate(keys, *turns[self.is_local[n]], by_halves=self.by_halves) if self.is_rotated[n] else keys
 

@@ -123,11 +123,11 @@ class DeepSeek2(Architecture):
         mixed = self._by_head(n, shares.matmul(values), "attn_v_b")
         return self.product(n, mixed.transpose(1, 2).reshape(sequences, count, -1).contiguous(), "attn_output")
 
-    def _turned(self, n: int, keys: Tensor, turns: LayerTurns) -> Tensor:
+    def _turned_keys(self, n: int, keys: Tensor, turns: LayerTurns) -> Tensor:
         """Only what follows the latent vector is rotated."""
         assert self.config.latent is not None
         rank = self.config.latent.rank
-        return keys[..., :rank].cat(super()._turned(n, keys[..., rank:], turns), axis=-1)
+        return keys[..., :rank].cat(super()._turned_keys(n, keys[..., rank:], turns), axis=-1)
 
     def _by_head(self, n: int, x: Tensor, name: str) -> Tensor:
         """Each head with its own matrix. Shapes: (sequences, heads, tokens, in) -> (sequences, heads, tokens, out)."""
