@@ -1,8 +1,8 @@
 """Kept weights: the interleaved matrices of a model's file in the cache folder, which a later start maps.
 
 The setting KEEP_WEIGHTS_MB is the most that they take on disk; 0, the default: none are kept. A file is written whole
-or not at all, in a folder of this user alone. It is used if it is of the same model file and layout, its size is right,
-and the digests of its header and of both ends of each matrix are. Else it is written again. The files that were not
+or not at all, in a folder of this user alone. It is used if it is of the same model file and layout. Its size and the
+digests of its header and of both ends of each matrix must be right. Else it is written again. The files that were not
 used for longest go first. Tests: tests/kernmill/llm/test_kept_weights.py.
 """
 
