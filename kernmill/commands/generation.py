@@ -10,6 +10,7 @@ from typing import Any
 from kernmill.ir import SettingError
 
 from ..formats import gguf
+from ..llm.adapters import AdapterScales
 from ..llm.sampling import SamplingOptions
 from ..llm.sequences import DraftOptions
 from ..llm.sequences.drafts import GUESSES, MOST_GUESSES
@@ -68,10 +69,18 @@ def grammar(command: str, given: argparse.Namespace) -> tuple[str, str] | None:
     return None
 
 
-def adapters(given: argparse.Namespace) -> dict[str, float]:
-    """Return the adapters and control vectors of a command line by path, with their scales."""
-    plain = [*(given.lora or ()), *(given.control_vector or ())]
-    return {**dict.fromkeys(plain, 1.0), **dict([*(given.lora_scaled or ()), *(given.control_vector_scaled or ())])}
+def adapters(command: str, given: argparse.Namespace) -> AdapterScales:
+    """Return the adapters and control vectors of a command line by path, with their scales.
+
+    Raises:
+        SettingError: layers of control vectors, and there are none.
+    """
+    vectors = dict.fromkeys(given.control_vector or (), 1.0) | dict(given.control_vector_scaled or ())
+    found = AdapterScales(dict.fromkeys(given.lora or (), 1.0) | dict(given.lora_scaled or ()) | vectors)
+    found.layers = given.control_vector_layer_range
+    if found.layers is not None and not vectors:
+        raise SettingError(f"{command}: --control-vector-layer-range needs a control vector: --control-vector FILE.")
+    return found
 
 
 def draft(command: str, given: argparse.Namespace) -> DraftOptions | None:

@@ -129,6 +129,14 @@ def _scaled(text: str) -> tuple[str, float]:
         raise argparse.ArgumentTypeError(f"{text!r}: must be a path, : and a number, such as lora.gguf:0.5") from None
 
 
+def _range(text: str) -> tuple[int, int]:
+    """Two integers, with a space or a comma between them."""
+    words = text.replace(",", " ").split()
+    if len(words) != 2 or not all(word.isdecimal() for word in words):
+        raise argparse.ArgumentTypeError(f"{text!r} is not two layers, such as 8 20")
+    return int(words[0]), int(words[1])
+
+
 def _values(text: str) -> dict[str, Any]:
     """Parse a JSON object."""
     try:
@@ -180,6 +188,7 @@ _ADAPTERS = (
     Option("--lora-scaled", _scaled, None, "the same with a scale; may be repeated", "FILE:SCALE", repeats=True),
     Option("--control-vector", str, None, "a control vector, a GGUF file; may be repeated", "FILE", repeats=True),
     Option("--control-vector-scaled", _scaled, None, "the same with a scale; may be repeated", "FILE:SCALE", repeats=True),
+    Option("--control-vector-layer-range", _range, None, "the first and the last layer that control vectors change, such as 8 20; default: all of their files", "FIRST LAST"),
 )
 _DRAFT = (
     Option("-md --model-draft", str, None, "a smaller model of the same vocabulary that guesses the next tokens", "FILE"),
@@ -352,7 +361,6 @@ _OTHERS = (  # names of llama.cpp (also with a -suffix) that would change the re
     ("-bf --binary-file", "Give a text with -f FILE."),
     ("-mu --model-url -dr --docker-repo", "Download the GGUF file, and give its path: -m FILE."),
     ("-mm --mmproj --image --audio -ctkd -ctvd", "Only the model of the file runs, on text, without additions."),
-    ("--control-vector-layer-range", "All layers are changed that the control vector has. Take the others out of its file."),
     ("--rope --yarn -gan --grp-attn -gaw --override-kv", "The file says how the model computes. Change the file."),
     ("-pg -d --n-depth -embd --embeddings", "Prompt lengths are -p N,N, generated lengths -n N,N; each test begins with an empty context."),
     ("-oe --output-err", "Write 2> FILE."),
@@ -445,8 +453,9 @@ def _spelled(command: str, words: Iterable[str]) -> list[str]:
         elif row is None or row.reads is None:
             made.append(word)
         else:
-            values = [value] if equals else [left.popleft()] if left else []
-            made.append("=".join((row.long, *values)))
+            count = len(row.value.split()) if row.value else 1
+            values = [value] if equals else [left.popleft() for _ in range(min(count, len(left)))]
+            made.append("=".join((row.long, " ".join(values))) if values else row.long)
     return made
 
 

@@ -35,7 +35,7 @@ def run(given: argparse.Namespace, wanted: Any) -> int:
             stall_s=given.stall_timeout, ping_s=given.sse_ping_interval, drain_s=given.drain, slots=given.parallel,
             queue=given.queue, chunk=given.chunk, context=given.ctx_size, cache_type=options.cache_types(given),
             split=wanted, sampling=generation.sampling("serve", given), template=generation.template("serve", given),
-            template_values=given.chat_template_kwargs or {}, adapters=generation.adapters(given),
+            template_values=given.chat_template_kwargs or {}, adapters=generation.adapters("serve", given),
             draft=generation.draft("serve", given), keep=generation.kept("serve", given),
             warms_up=not given.no_warmup,
             has_page=not given.no_webui,
