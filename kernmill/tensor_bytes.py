@@ -15,7 +15,7 @@ from kernmill.runtime import Buffer, WeightArena, allocate_buffer, buffer_node, 
 from .lazy import device_name
 from .tensor import Tensor, _stored
 
-__all__ = ["bytes_of", "host_memory", "in_new_memory", "joined_in_memory", "tensor_over"]
+__all__ = ["bytes_of", "host_memory", "in_new_memory", "joined_in_memory", "tensor_over", "tensor_within"]
 
 
 def tensor_over(
@@ -33,6 +33,18 @@ def tensor_over(
     array = raw.view(stored.newbyteorder("<")).astype(stored, copy=False)
     name = device_name(device)
     return Tensor._make(reshape(upload(array, dtype, name, borrow=borrow), tuple(shape)), name)
+
+
+def tensor_within(whole: Tensor, start: int, dtype: DType, shape: Sequence[int]) -> Tensor:
+    """Return a tensor over bytes of a realized, borrowed one of uint8, from byte `start` on, row-major.
+
+    Consecutive ones can be joined without a copy, as those of an arena.
+    """
+    node = _stored(whole.uop)
+    assert node is not None
+    memory: Buffer = node.storage
+    part = Buffer(memory.device, dtype, prod(shape), memory, memory.address + start, is_borrowed=True)
+    return Tensor._make(reshape(buffer_node(part), tuple(shape)), memory.device)
 
 
 def host_memory(size_bytes: int, device: str | None = None) -> memoryview:

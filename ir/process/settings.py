@@ -96,6 +96,7 @@ SETTINGS: dict[str, Setting] = {
         Setting("CACHE_DIR", "", "folder of the kernel cache; empty: the user's cache folder", "a folder", str),
         Setting("CACHE_MAX_MB", 1024, "size limit of the kernel cache; least recently used entries are evicted", "1 to 1000000",
                 _between(1, 1_000_000)),
+        Setting("KEEP_WEIGHTS_MB", 0, "size limit of the interleaved weights of models that are kept in the cache folder, so that a later start maps them; 0: none are kept", "0 to 1000000", _between(0, 1_000_000)),
         Setting("PLANS_MAX_MB", 64, "memory for the plans of computed graphs; least recently used plans are evicted", "1 to 1000000", _between(1, 1_000_000)),
         Setting("THREADS", 0, "threads of a CPU device; 0: as many as the process may use", "0 to 1024", _between(0, 1024), is_captured=True),
         Setting("SPIN", 30, "microseconds that a waiting worker spins before it sleeps", "0 to 1000000", _between(0, 1_000_000)),

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TextIO
 
 import kernmill
@@ -351,12 +351,17 @@ def _show_cache() -> dict[str, object]:
 
 def run_cache(given: argparse.Namespace) -> int:
     """Show, check or empty the kernel cache; 1 when entries were damaged."""
+    from ..llm import kept_weights
+
     cache = compile_cache.default_cache()
     if given.action == "info":
         _show_cache()
+        print(f"  {kept_weights.kept_bytes() / 2**20:.1f} MiB of kept weights (KEEP_WEIGHTS_MB)")
         return 0
     if given.action == "clear":
         print(f"{cache.clear()} entries deleted from {cache.folder or 'no folder (CACHE=0)'}")
+        if count := kept_weights.clear():
+            print(f"{count} files of kept weights deleted")
         return 0
     whole, older, damaged = cache.verify()
     if older:
@@ -499,6 +504,12 @@ def _led(wanted: Any, status: int) -> int:
     return status
 
 
+def _settings_of(given: argparse.Namespace) -> AbstractContextManager[None]:
+    """Return the settings that options of `run` and `serve` change."""
+    kept = setting("KEEP_WEIGHTS_MB") if given.keep_weights is None else given.keep_weights
+    return Context(THREADS=given.threads or setting("THREADS"), KEEP_WEIGHTS_MB=kept)
+
+
 def run_model(given: argparse.Namespace) -> int:
     """Text from a language model."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's: nothing here uses them, and they spin as they start
@@ -522,11 +533,11 @@ def run_model(given: argparse.Namespace) -> int:
         prompt, given.chat, options.typed_text(given.system, given), given.n_predict, given.ctx_size,
         options.cache_types(given), not given.no_display_prompt, given.single_turn, given.ignore_eos, given.batch_size,
         tuple(options.typed_text(text, given) for text in given.stop or ()), wanted,
-        generation.grammar("run", given), generation.adapters(given), generation.template("run", given),
+        generation.grammar("run", given), generation.adapters("run", given), generation.template("run", given),
         given.chat_template_kwargs or {}, given.prompt_cache, given.prompt_cache_all, not given.prompt_cache_ro,
-        generation.draft("run", given),
+        generation.draft("run", given), generation.kept("run", given),
     )  # fmt: skip
-    with Context(THREADS=given.threads or setting("THREADS")):
+    with _settings_of(given):
         return _led(wanted, run(given.model, asked, generation.sampling("run", given).sampler()))
 
 
@@ -551,7 +562,7 @@ def run_serve(given: argparse.Namespace) -> int:
         check_package(package, "the server", "serve")
     from .serving import run
 
-    with Context(THREADS=given.threads or setting("THREADS")):
+    with _settings_of(given):
         wanted = _split_options(given, "serve")
         return 0 if _followed(wanted) else _led(wanted, run(given, wanted))
 

@@ -10,12 +10,13 @@ from typing import Any
 from kernmill.ir import SettingError
 
 from ..formats import gguf
+from ..llm.adapters import AdapterScales
 from ..llm.sampling import SamplingOptions
 from ..llm.sequences import DraftOptions
 from ..llm.sequences.drafts import GUESSES, MOST_GUESSES
 from . import options
 
-__all__ = ["adapters", "draft", "file_text", "grammar", "sampling", "template"]
+__all__ = ["adapters", "draft", "file_text", "grammar", "kept", "sampling", "template"]
 
 _LETTERS = {
     "e": "penalties", "d": "dry", "s": "top_n_sigma", "k": "top_k", "y": "typ_p", "p": "top_p", "m": "min_p",
@@ -68,10 +69,18 @@ def grammar(command: str, given: argparse.Namespace) -> tuple[str, str] | None:
     return None
 
 
-def adapters(given: argparse.Namespace) -> dict[str, float]:
-    """Return the adapters and control vectors of a command line by path, with their scales."""
-    plain = [*(given.lora or ()), *(given.control_vector or ())]
-    return {**dict.fromkeys(plain, 1.0), **dict([*(given.lora_scaled or ()), *(given.control_vector_scaled or ())])}
+def adapters(command: str, given: argparse.Namespace) -> AdapterScales:
+    """Return the adapters and control vectors of a command line by path, with their scales.
+
+    Raises:
+        SettingError: layers of control vectors, and there are none.
+    """
+    vectors = dict.fromkeys(given.control_vector or (), 1.0) | dict(given.control_vector_scaled or ())
+    found = AdapterScales(dict.fromkeys(given.lora or (), 1.0) | dict(given.lora_scaled or ()) | vectors)
+    found.layers = given.control_vector_layer_range
+    if found.layers is not None and not vectors:
+        raise SettingError(f"{command}: --control-vector-layer-range needs a control vector: --control-vector FILE.")
+    return found
 
 
 def draft(command: str, given: argparse.Namespace) -> DraftOptions | None:
@@ -100,6 +109,17 @@ def draft(command: str, given: argparse.Namespace) -> DraftOptions | None:
     if not 0 <= values.get("certainty", 0) <= 1:
         raise SettingError(f"{command}: --draft-p-min {values['certainty']}: must be from 0 to 1.")
     return DraftOptions(str(source), **values)
+
+
+def kept(command: str, given: argparse.Namespace) -> int | None:
+    """Return how many tokens stay when a full context is shifted; None: it ends a text.
+
+    Raises:
+        SettingError: tokens are kept, and no context is shifted.
+    """
+    if given.keep is not None and not given.context_shift:
+        raise SettingError(f"{command}: --keep {given.keep} is for --context-shift. Add it.")
+    return int(given.keep or 0) if given.context_shift else None
 
 
 def template(command: str, given: argparse.Namespace) -> str | None:

@@ -129,6 +129,14 @@ def _scaled(text: str) -> tuple[str, float]:
         raise argparse.ArgumentTypeError(f"{text!r}: must be a path, : and a number, such as lora.gguf:0.5") from None
 
 
+def _range(text: str) -> tuple[int, int]:
+    """Two integers, with a space or a comma between them."""
+    words = text.replace(",", " ").split()
+    if len(words) != 2 or not all(word.isdecimal() for word in words):
+        raise argparse.ArgumentTypeError(f"{text!r} is not two layers, such as 8 20")
+    return int(words[0]), int(words[1])
+
+
 def _values(text: str) -> dict[str, Any]:
     """Parse a JSON object."""
     try:
@@ -180,6 +188,7 @@ _ADAPTERS = (
     Option("--lora-scaled", _scaled, None, "the same with a scale; may be repeated", "FILE:SCALE", repeats=True),
     Option("--control-vector", str, None, "a control vector, a GGUF file; may be repeated", "FILE", repeats=True),
     Option("--control-vector-scaled", _scaled, None, "the same with a scale; may be repeated", "FILE:SCALE", repeats=True),
+    Option("--control-vector-layer-range", _range, None, "the first and the last layer that control vectors change, such as 8 20; default: all of their files", "FIRST LAST"),
 )
 _DRAFT = (
     Option("-md --model-draft", str, None, "a smaller model of the same vocabulary that guesses the next tokens", "FILE"),
@@ -187,6 +196,11 @@ _DRAFT = (
     Option("--draft-max --draft --draft-n", _COUNT, None, "most guesses that one step checks, up to 63 (default 7)", "N"),
     Option("--draft-min --draft-n-min", _TOKENS, None, "with fewer guesses none is checked (default 0)", "N"),
     Option("--draft-p-min", float, None, "a draft model ends its guesses before a token of less probability (default 0.75)", "P"),
+)
+_KEPT = Option("--keep-weights", _TOKENS, None, "keep interleaved weights in the cache folder, up to this many MiB of all models: a later start maps them; default: the setting KEEP_WEIGHTS_MB", "MIB")
+_SHIFT = (
+    Option("--context-shift", None, False, "a full context does not end a text: half of its tokens behind the kept ones are dropped"),
+    Option("--keep", int, None, "tokens that are kept then, in addition to the begin token; -1: the prompt (default 0)", "N"),
 )
 _SAMPLING = (
     Option("--temperature --temp", float, 0.8, "sampling temperature, 0 = greedy", "N"),
@@ -239,6 +253,8 @@ RUN = (
     Option("-s --seed", int, None, "random seed; -1 = random (default)", "N"),
     *_ADAPTERS,
     *_DRAFT,
+    *_SHIFT,
+    _KEPT,
     Option("--prompt-cache", str, None, "a file that keeps what the model computed of the prompt, and is read by the next run", "FILE"),
     Option("--prompt-cache-all", None, False, "it keeps the generated text as well"),
     Option("--prompt-cache-ro", None, False, "it is read and not written"),
@@ -276,6 +292,8 @@ SERVE = (
     Option("-s --seed", int, None, "random seed of requests without one; -1 = random (default)", "N"),
     *_ADAPTERS,
     *_DRAFT,
+    *_SHIFT,
+    _KEPT,
     Option("--no-warmup", None, False, "begin at once; each kernel is built when first needed, while all texts wait"),
     Option("-v --verbose", None, False, "print a line for each request, without its text"),
     Option("-t --threads", _THREADS, None, "number of threads; 0, -1 = the setting THREADS (default)", "N"),
@@ -315,7 +333,7 @@ _HARMLESS = (  # names of llama.cpp's options, the values that change nothing he
     ("-fa --flash-attn --swa-full -kvu --kv-unified -no-kvu --no-kv-unified --warmup --no-warmup -bs --backend-sampling", None, "the kernels are made for the model"),
     ("-tb --threads-batch -C --cpu-mask -Cr --cpu-range --cpu-strict --prio --poll -Cb --cpu-mask-batch -Crb --cpu-range-batch --cpu-strict-batch --prio-batch --poll-batch --delay", _ANY, "-t N is for prompts and for tokens"),
     ("-no-cnv --no-conversation -e --escape --jinja --display-prompt --no-context-shift -cb --cont-batching -no-cb --no-cont-batching --no-mmproj --offline --no-cache-prompt --verbose-prompt", None, "this is the default"),
-    ("--keep -np --parallel -cram --cache-ram -ctxcp --ctx-checkpoints", _ANY, "one text has the whole context"),
+    ("-np --parallel -cram --cache-ram -ctxcp --ctx-checkpoints", _ANY, "one text has the whole context"),
     ("--log-file -lv --verbosity --log-verbosity", _ANY, "text goes to stdout, everything else to stderr"),
     ("--color -co --colors --log-colors --log-disable --log-prefix --log-timestamps -v --verbose --log-verbose --simple-io --perf --no-perf --show-timings --no-show-timings --progress", None, "text goes to stdout, everything else to stderr"),
     ("-gan --grp-attn-n", _1, "this value disables it"),
@@ -343,9 +361,7 @@ _OTHERS = (  # names of llama.cpp (also with a -suffix) that would change the re
     ("-bf --binary-file", "Give a text with -f FILE."),
     ("-mu --model-url -dr --docker-repo", "Download the GGUF file, and give its path: -m FILE."),
     ("-mm --mmproj --image --audio -ctkd -ctvd", "Only the model of the file runs, on text, without additions."),
-    ("--control-vector-layer-range", "All layers are changed that the control vector has. Take the others out of its file."),
     ("--rope --yarn -gan --grp-attn -gaw --override-kv", "The file says how the model computes. Change the file."),
-    ("--context-shift", "A text ends where the context is full, and a conversation continues without its oldest exchanges."),
     ("-pg -d --n-depth -embd --embeddings", "Prompt lengths are -p N,N, generated lengths -n N,N; each test begins with an empty context."),
     ("-oe --output-err", "Write 2> FILE."),
     ("--include-weights --exclude-weights", "An importance matrix is used for all matrices that it has."),
@@ -437,8 +453,9 @@ def _spelled(command: str, words: Iterable[str]) -> list[str]:
         elif row is None or row.reads is None:
             made.append(word)
         else:
-            values = [value] if equals else [left.popleft()] if left else []
-            made.append("=".join((row.long, *values)))
+            count = len(row.value.split()) if row.value else 1
+            values = [value] if equals else [left.popleft() for _ in range(min(count, len(left)))]
+            made.append("=".join((row.long, " ".join(values))) if values else row.long)
     return made
 
 

@@ -24,7 +24,7 @@ from .arch import Architecture, Config, Weight
 from .arch.weight import linear, nbytes, rows
 from .model_file import digest_of, naming
 
-__all__ = ["AdaptedMatrix", "Adapter", "ControlVector", "Given", "adapters_of"]
+__all__ = ["AdaptedMatrix", "Adapter", "AdapterScales", "ControlVector", "Given", "adapters_of"]
 
 _FIRST, _SECOND = ".lora_a", ".lora_b"
 _EMBEDDING = "token_embd.weight"
@@ -177,12 +177,16 @@ class Adapter:
 class ControlVector:
     """A control vector of a model, and its scale, which can be changed between two texts.
 
+    `layers`: the first and the last layer that it changes; None: all that the file names.
+
     Raises:
         FormatError: the file cannot be read, or its directions are not for such a model.
-        SettingError: a scale that is not a finite number.
+        SettingError: a scale that is not a finite number, or layers that the model or the file does not have.
     """
 
-    def __init__(self, file: gguf.GGUFFile, scale: float, config: Config) -> None:
+    def __init__(
+        self, file: gguf.GGUFFile, scale: float, config: Config, layers: tuple[int, int] | None = None
+    ) -> None:
         self.path, self.scale = file.paths[0], _checked_scale(scale)
         self.digest = digest_of(file)
         self._directions: dict[int, np.ndarray[Any, Any]] = {}
@@ -210,6 +214,17 @@ class ControlVector:
                 self._directions[layer] = direction.float().numpy()
             if not self._directions:
                 raise FormatError("a control vector without a tensor direction.N changes nothing.")
+        if layers is not None:
+            self._leave_only(*layers, config.layers)
+
+    def _leave_only(self, first: int, last: int, count: int) -> None:
+        known = self._directions
+        self._directions = {layer: one for layer, one in known.items() if first <= layer <= last}
+        if not 1 <= first <= last <= count or not self._directions:
+            raise SettingError(
+                f"control vector: layers {first} to {last}: the model has layers 1 to {count - 1}, and {self.path} "
+                f"changes {min(known)} to {max(known)}. Choose some of these."
+            )
 
     def attach(self, architecture: Architecture) -> None:
         """Have the layers of a model add their directions, each on the device of its layer."""
@@ -236,17 +251,24 @@ class ControlVector:
         return np.asarray(self._directions[layer] * np.float32(self.scale), np.float32)
 
 
+class AdapterScales(dict[str, float]):
+    """Scales of adapters by path. `layers`: the first and the last layer that control vectors change; None: all."""
+
+    layers: tuple[int, int] | None = None
+
+
 Given = Mapping[str, float] | Sequence[str]  # paths, with a scale each or without
 
 
 def adapters_of(given: Given, config: Config) -> list[Adapter | ControlVector]:
     """Open LoRA adapters and control vectors for a model: paths with a scale each, or without (1)."""
     scales = given if isinstance(given, Mapping) else dict.fromkeys(given, 1.0)
+    layers = given.layers if isinstance(given, AdapterScales) else None
     found: list[Adapter | ControlVector] = []
     for path, scale in scales.items():
         file = gguf.read(path)
         is_vector = file.metadata.get("general.architecture") == "controlvector"
-        found.append(ControlVector(file, scale, config) if is_vector else Adapter(file, scale, config.name))
+        found.append(ControlVector(file, scale, config, layers) if is_vector else Adapter(file, scale, config.name))
     return found
 
 

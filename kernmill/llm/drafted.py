@@ -49,10 +49,16 @@ def open_draft(model: Model, draft: DraftSource) -> None:
 
 
 def drafted(
-    model: Model, draft: DraftSource, counts: GuessCounts, ids: Sequence[int], sampler: Chooser, max_tokens: int | None
+    model: Model,
+    draft: DraftSource,
+    counts: GuessCounts,
+    ids: Sequence[int],
+    sampler: Chooser,
+    max_tokens: int | None,
+    keep: int | None = None,
 ) -> TokenGeneration:
     """New tokens one by one, as of `model.generate`, with an open draft. `counts` grows."""
-    text = Text.of(model._checked(ids, "generate"), max_tokens, model.capacity)
+    text = model._text_of(ids, max_tokens, keep)
     return TokenGeneration(Generations([text], _generated(model, draft, counts, text, sampler)))
 
 
@@ -64,20 +70,26 @@ def _generated(
     known = None if model.tokenizer is None else len(model.tokenizer)
     size, guess = checked_size(draft), list[int]()
     draft.begin(0)
-    while text.finish_reason is None:
-        ids = [*text.ids, *guess]
-        logits = _guesses_checked(model, ids, len(guess) + 1, size) if guess else model._next([ids])
-        counts.guessed += len(guess)
-        for position, scores in enumerate(logits):
-            token = sampler.choose(scores[:known], text.ids)
-            added = text.add(token, is_end=token in ends)
-            if added is not None:
-                yield [added]
-            if text.finish_reason is not None or position == len(guess) or token != guess[position]:
-                break
-            counts.accepted += 1
-        fits = len(text.ids) - 1 + size <= model.capacity
-        guess = [*guess_of(draft, 0, text.ids, text.limit - len(text.ids) - 1)] if fits else []
+    try:
+        while text.finish_reason is None:
+            if not guess and text.keep is not None and len(text.ids) > model.capacity:
+                model._make_room(0, text)
+                draft.begin(0)
+            ids = [*text.ids, *guess]
+            logits = _guesses_checked(model, ids, len(guess) + 1, size) if guess else model._next([ids])
+            counts.guessed += len(guess)
+            for position, scores in enumerate(logits):
+                token = sampler.choose(scores[:known], text.ids)
+                added = text.add(token, is_end=token in ends)
+                if added is not None:
+                    yield [added]
+                if text.finish_reason is not None or position == len(guess) or token != guess[position]:
+                    break
+                counts.accepted += 1
+            fits = len(text.ids) - 1 + size <= model.capacity
+            guess = [*guess_of(draft, 0, text.ids, text.left - 1)] if fits else []
+    finally:
+        model._forget_shifted([text])
 
 
 def _guesses_checked(model: Model, ids: list[int], count: int, size: int) -> Array:

@@ -30,6 +30,7 @@ from kernmill.ir import IndexRangeError, KernmillError, SettingError
 
 from ..arguments import is_whole
 from .arch.cache import CacheTypes
+from .context_shift import dropped_tokens, kept_tokens
 from .generate import Model
 from .generation import stop_strings
 from .sampling import SamplingOptions
@@ -174,6 +175,8 @@ class Engine:
         """
         tokens = self._prompt_of(request)
         stop_strings(request.stop, "Engine.submit")
+        if request.keep is not None:
+            self._steps.prepare_shift()
         generation = Generation(Usage(len(tokens)), on_piece, self._wake)
         task = Task(request, generation, self.model.tokenizer, self.context)
         with self._changed:
@@ -199,6 +202,15 @@ class Engine:
         self._steps.warm_up()
         if self._draft is not None and self.context >= self._checked:
             self._steps.check(0, self.context - self._checked, [0], self._checked)
+
+    def check_shift(self, keep: int) -> None:
+        """Check that requests may have this `keep`.
+
+        Raises:
+            SettingError: the keys of the model cannot move, or the context has no room behind the kept tokens.
+        """
+        self._steps.prepare_shift()
+        kept_tokens(keep, 0, self.context)
 
     def slots(self) -> list[SlotState]:
         """Return the state of each slot."""
@@ -297,6 +309,7 @@ class Engine:
                 self._free(slot)
 
     def _free(self, slot: Slot) -> None:
+        slot.seen = [*slot.exact]
         slot.task = None
         self._counts["ended"] += 1
 
@@ -331,10 +344,10 @@ class Engine:
         if self._steps.has_states:
             return same
         current = [one for one in self._slots if one is not slot and one.change == self.model.changes]
-        longest = max(current, key=lambda one: common_length(one.seen, task.ids), default=None)
+        longest = max(current, key=lambda one: common_length(one.exact, task.ids), default=None)
         if longest is None:
             return same
-        most = min(common_length(longest.seen, task.ids), len(task.ids) - 1)
+        most = min(common_length(longest.exact, task.ids), len(task.ids) - 1)
         if most <= same:
             return same
         self._steps.copy_prefix(longest.number, slot.number, same, most)
@@ -349,6 +362,8 @@ class Engine:
 
     def _make_tokens(self) -> None:
         """Compute one token for every slot that is not in the middle of a long prompt."""
+        for slot in self._slots:
+            self._shift_full(slot)
         slots = [
             slot for slot in self._slots if slot.left and self._piece_size(slot) == 1 and not self._check_guess(slot)
         ]
@@ -366,6 +381,19 @@ class Engine:
         for slot, row, scores in zip(slots, rows, logits, strict=True):
             slot.seen.append(row.token)
             self._advance(slot, scores)
+
+    def _shift_full(self, slot: Slot) -> None:
+        """Drop tokens of a text that fills its context, if its request has `keep`."""
+        task = slot.task
+        if task is None or task.keep is None or len(slot.seen) < self.context:
+            return
+        drop = dropped_tokens(self.context, task.keep)
+        self._steps.shift(slot.number, task.keep, drop)
+        for ids in (slot.seen, task.ids):
+            del ids[task.keep : task.keep + drop]
+        task.dropped += drop
+        if self._draft is not None:
+            self._draft.begin(slot.number)
 
     def _check_guess(self, slot: Slot) -> bool:
         """Compute the next token of a slot together with guesses at those after it. False: there is no guess."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -15,7 +14,6 @@ import numpy as np
 
 from kernmill import (
     Context,
-    DTypeError,
     FormatError,
     IndexRangeError,
     SettingError,
@@ -31,13 +29,11 @@ from kernmill.runtime import (
     canonical_devices,
     default_device,
     device_list,
-    get_device,
     launched_ns,
-    room,
 )
 
 from .. import dist
-from ..arguments import is_whole, name_call
+from ..arguments import is_whole
 from ..captures import Jit
 from ..formats import gguf
 from ..formats.quoting import quoted
@@ -47,15 +43,17 @@ from .arch import ARCHITECTURES, Architecture, Cache, Config, Positions, Weight,
 from .arch.cache import CacheTypes
 from .arch.part import Absent
 from .arch.weight import Watcher, nbytes
+from .context_shift import ContextShift, dropped_tokens, kept_tokens
 from .embedding import WholeTexts, are_several, paired
 from .file_weights import arenas_for, loaded
 from .generation import Completion, Generations, Text, TokenGeneration, stop_strings
 from .kept_states import KeptStates
+from .kept_weights import KeptWeights
 from .layer_templates import LayerTemplates
-from .model_file import check_all_used, check_known, config_in, config_of, digest_of, kept_metadata, naming
-from .ranks import over_ranks
+from .model_file import check_all_used, check_known, config_of, digest_of, kept_metadata, naming
+from .opening import DEFAULT_CAPACITY, check_memory, divided, opened_file
 from .sampling import Chooser, Sampler
-from .split import Split, SplitOptions, choose_split
+from .split import Split, SplitOptions
 from .tokenizer import WITHOUT, Tokenizer
 
 __all__ = ["Model", "ModelMemory"]
@@ -67,8 +65,16 @@ Tokens = Tensor | tuple[Any, ...]  # of a block, or a variable for each sequence
 BLOCK, LARGE_BLOCK = 64, 512  # tokens of a prompt that are computed together; ... where a matrix unit does it
 _PADDED = 0.6  # of a large block: with this many tokens it is faster than small ones
 ONE_BY_ONE = 8  # tokens, of a short prompt or left of a long one: the graph for one token is needed in any case
-_MEMORY = ("architecture", "_cache", "_kept", "_last", "_all", "_each", "_texts")  # attributes that `close` releases
-DEFAULT_CAPACITY = 4096  # tokens; less where the model was trained on less
+_MEMORY = (
+    "architecture",
+    "_cache",
+    "_kept",
+    "_last",
+    "_all",
+    "_each",
+    "_texts",
+    "_shift",
+)  # attributes that `close` releases
 
 
 class ModelMemory(NamedTuple):
@@ -125,10 +131,11 @@ class Model:
         self.digest = ""  # of its file
         self.split: Split | None = None
         self.adapters: tuple[Adapter | ControlVector, ...] = ()
+        self._shift: ContextShift | None = None  # made when a text first needs it
         self.changes = 0  # of the scales of adapters: keys and values before one are not those after it
         self.block, self.large_block = (min(size, capacity) for size in sizes)
         if not config.homes:
-            _check_memory(capacity, Cache.nbytes(kept_by(config), capacity, sequences, cache_type))
+            check_memory(capacity, Cache.nbytes(kept_by(config), capacity, sequences, cache_type))
         with no_grad():
             self.architecture: Architecture = ARCHITECTURES[config.name](config, weights, capacity)
             self._cache = Cache.empty(kept_by(config), capacity, sequences, cache_type)
@@ -209,12 +216,13 @@ class Model:
         if device is not None:
             with Context(DEVICE=canonical_devices(device)):
                 return cls.from_gguf(source, arena=arena, wanted=wanted, adapters=adapters, watcher=watcher, **options)
-        file = _opened(source)
+        file = opened_file(source)
         used, opened = set[str](), list[Adapter | ControlVector]()
         with naming(file):
-            own, config, split = _divided(file, wanted, adapters, options)
+            own, config, split = divided(file, wanted, adapters, options)
         device_of = (lambda _: default_device()) if split is None else split.device_of
-        arenas = arenas_for(own, device_of)
+        kept = KeptWeights(own)
+        arenas = arenas_for(own, device_of, kept)
         if arena is not None:
             arenas[default_device()] = arena
 
@@ -226,7 +234,7 @@ class Model:
                 return Absent(file.entries[name].shape, device_of(name))
             bar.advance(text=name)
             with Context(DEVICE=device_of(name)):
-                found = loaded(own, name, arenas[device_of(name)])
+                found = loaded(own, name, arenas[device_of(name)], kept)
                 for adapter in opened:
                     found = adapter.adapted(name, found)
                 return found if watcher is None else watcher.watched(name, found)
@@ -237,6 +245,7 @@ class Model:
             model = cls.of(file.metadata, weight, split=split, config=config, **options)
             for each in arenas.values():
                 each.close()
+            kept.write()
             check_all_used(file, used | (file.entries.keys() - own.entries.keys()), model.config)
         for adapter in opened:
             adapter.check_all_used()
@@ -538,17 +547,58 @@ class Model:
             return [Tensor(one) for one in self._texts.vectors(ids, normalize)]
 
     def generate(
-        self, ids: Sequence[int], sampler: Chooser | None = None, max_tokens: int | None = None
+        self,
+        ids: Sequence[int],
+        sampler: Chooser | None = None,
+        max_tokens: int | None = None,
+        *,
+        keep: int | None = None,
     ) -> TokenGeneration:
         """New tokens one by one, until one ends the text, `max_tokens` are there, or the cache is full.
 
         The token that ends the text is not among them. Greedy without a sampler. `finish_reason`, `prompt_tokens` and
-        `tokens` of the result say why it ended, and how many tokens it took.
+        `tokens` of the result say why it ended, and how many tokens it took. With `keep` a full cache does not end it:
+        half of the tokens behind the first `keep` ones are dropped, -1: behind the prompt.
+
+        Raises:
+            SettingError: a prompt or `keep` that does not fit, or a model whose keys cannot move.
         """
-        return TokenGeneration(self.generate_all([ids], sampler, max_tokens))
+        return TokenGeneration(self.generate_all([ids], sampler, max_tokens, keep=keep))
+
+    def _text_of(self, ids: Sequence[int], max_tokens: int | None, keep: int | None = None) -> Text:
+        """Return a text that begins with these tokens; see `generate`, which raises the same errors."""
+        known = self._checked(ids, "generate")
+        if keep is not None:
+            self._shift = self._shift or ContextShift(self.architecture, self._cache)
+            keep = kept_tokens(keep, len(known), self.capacity)
+        return Text.of(known, max_tokens, self.capacity, keep)
+
+    def _make_room(self, number: int, text: Text) -> None:
+        """Drop tokens of a text that exceeds the cache, if it has `keep`; what follows them moves to the front."""
+        if text.keep is None or len(text.ids) <= self.capacity or text.finish_reason is not None:
+            return
+        drop = dropped_tokens(self.capacity, text.keep)
+        with self.turn():
+            seen, end = self._seen[number], len(text.ids) - 1
+            if seen[:end] == text.ids[:end] and self._shift is not None:  # else the rest is computed again
+                self._shift.shift(number, text.keep, drop, end)
+                self._seen[number] = [*seen[: text.keep], *seen[text.keep + drop : end]]
+        text.drop(text.keep, drop)
+
+    def _forget_shifted(self, texts: Sequence[Text]) -> None:
+        """Forget keys and values that depend on dropped tokens: another text must not begin with them."""
+        with self._stepping:
+            for number, text in enumerate(texts):
+                if text.dropped:
+                    self._seen[number] = self._seen[number][: text.keep]
 
     def generate_all(
-        self, prompts: Sequence[Sequence[int]], sampler: Chooser | None = None, max_tokens: int | None = None
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampler: Chooser | None = None,
+        max_tokens: int | None = None,
+        *,
+        keep: int | None = None,
     ) -> Generations:
         """Generate for several prompts together: at each step a token for each, None for those that have ended.
 
@@ -571,24 +621,29 @@ class Model:
             raise SettingError(
                 f"generate: sampler={sampler!r}. Give a Sampler, such as Sampler(temperature=0.8), or None."
             )
-        texts = [Text.of(self._checked(ids, "generate"), max_tokens, self.capacity) for ids in prompts]
+        texts = [self._text_of(ids, max_tokens, keep) for ids in prompts]
         return Generations(texts, self._steps(texts, sampler))
 
     def _steps(self, texts: Sequence[Text], sampler: Chooser) -> Generator[list[int | None]]:
         """The steps of `generate_all`."""
         ends = frozenset[int]() if self.tokenizer is None else self.tokenizer.end_ids
         known = None if self.tokenizer is None else len(self.tokenizer)  # embeddings may be padded past the vocabulary
-        while any(text.finish_reason is None for text in texts):
-            step: list[int | None] = []
-            open_ids = [text.ids if text.finish_reason is None else [] for text in texts]
-            for text, logits in zip(texts, self._next(open_ids), strict=True):
-                token: int | None = None
-                if text.finish_reason is None:
-                    token = sampler.choose(logits[:known], text.ids)
-                    token = text.add(token, is_end=token in ends)
-                step.append(token)
-            if any(token is not None for token in step):
-                yield step
+        try:
+            while any(text.finish_reason is None for text in texts):
+                step: list[int | None] = []
+                for number, text in enumerate(texts):
+                    self._make_room(number, text)
+                open_ids = [text.ids if text.finish_reason is None else [] for text in texts]
+                for text, logits in zip(texts, self._next(open_ids), strict=True):
+                    token: int | None = None
+                    if text.finish_reason is None:
+                        token = sampler.choose(logits[:known], text.ids)
+                        token = text.add(token, is_end=token in ends)
+                    step.append(token)
+                if any(token is not None for token in step):
+                    yield step
+        finally:
+            self._forget_shifted(texts)
 
     def complete(
         self,
@@ -617,63 +672,3 @@ class Model:
         if not isinstance(text, str):
             raise SettingError(f"{call}: the text is {quoted(text)}: must be a string. generate() takes token ids.")
         return self.tokenizer.encode(text)
-
-
-def _split_of(file: gguf.GGUFFile, wanted: SplitOptions | None, options: Mapping[str, Any]) -> Split | None:
-    """The split of a model over the devices of the setting DEVICE; None: it names one."""
-    if len(device_list()) == 1:
-        return None
-    config = config_in(file)
-    cache = _cache_bytes(config, options)
-    sizes = {name: entry.stop - entry.start for name, entry in file.entries.items()}
-    return choose_split(sizes, config.layers, cache // config.layers, config.width, wanted)
-
-
-def _cache_bytes(config: Config, options: Mapping[str, Any]) -> int:
-    """The bytes of a cache by the options of a model."""
-    capacity = options.get("capacity") or options.get("n_ctx") or min(config.context, DEFAULT_CAPACITY)
-    return Cache.nbytes(kept_by(config), capacity, options.get("sequences", 1), options.get("cache_type", "f32"))
-
-
-def _opened(source: str | os.PathLike[str] | gguf.GGUFFile) -> gguf.GGUFFile:
-    try:
-        return source if isinstance(source, gguf.GGUFFile) else gguf.read(source)
-    except DTypeError as error:
-        name_call(error, "Model.from_gguf")
-        raise
-
-
-def _divided(
-    file: gguf.GGUFFile, wanted: SplitOptions | None, adapters: Given, options: dict[str, Any]
-) -> tuple[gguf.GGUFFile, Config, Split | None]:
-    """Return the part of a file that this rank reads, its sizes, and how its layers are divided over devices."""
-    if wanted is None or not wanted.over_ranks:
-        return file, config_in(file), _split_of(file, wanted, options)
-    if adapters:
-        raise KernmillError(
-            "Model.from_gguf: a model over ranks takes no adapters: the other ranks do not have them. Run it on one "
-            "rank."
-        )
-    return *_ranked(file, wanted, options), None
-
-
-def _ranked(file: gguf.GGUFFile, wanted: SplitOptions, options: dict[str, Any]) -> tuple[gguf.GGUFFile, Config]:
-    """The part of a file and the sizes that this rank of a job has. Rank 0 has the others load theirs."""
-    if dist.rank() == 0:
-        shared = {name: value for name, value in options.items() if name != "tokenizer"}
-        dist.communicator().announce(("load", file.paths[0], shared | {"tokenizer": None, "wanted": wanted}))
-    own, config, text = over_ranks(file, wanted, lambda config: _cache_bytes(config, options))
-    if dist.rank() == 0:
-        print(text, file=sys.stderr)
-    return own, config
-
-
-def _check_memory(capacity: int, size_bytes: int) -> None:
-    """Check before any allocation: a system may promise more memory than it has, and kill processes that use it."""
-    free = room(get_device())
-    if free < size_bytes:
-        raise SettingError(
-            f"Model: a context of {capacity} tokens takes {size_bytes / 2**30:.2f} GiB, and the device has "
-            f"{free / 2**30:.2f} GiB left. Choose a smaller context (capacity; kernmill run: -c; kernmill bench: "
-            "-p and -n), or a cache type of fewer bits (cache_type; kernmill run: --cache-type)."
-        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,8 @@ class Text:
     """A sequence: its tokens, the prompt first, and its maximal length.
 
     `finish_reason` is None while the text grows; then "stop" (the model or a stop string ended it), "length" (it has
-    `max_tokens`) or "context" (the cache is full).
+    `max_tokens`) or "context" (the cache is full). With `keep` tokens are dropped behind that many first ones when the
+    cache is full: `ids` are the others.
     """
 
     ids: list[int]
@@ -26,20 +28,32 @@ class Text:
     limit: int
     is_cut_short: bool  # the cache is full before `max_tokens`
     finish_reason: str | None = None
+    keep: int | None = None
+    dropped: int = 0
 
     @classmethod
-    def of(cls, ids: list[int], max_tokens: int | None, capacity: int) -> Text:
+    def of(cls, ids: list[int], max_tokens: int | None, capacity: int, keep: int | None = None) -> Text:
         """Return a sequence with only a prompt. A cache has room for one token less than a text."""
-        most = capacity + 1
+        most = capacity + 1 if keep is None else sys.maxsize - 1
         wanted = most + 1 if max_tokens is None else len(ids) + max_tokens
-        text = cls(ids, len(ids), min(most, wanted), wanted > most)
+        text = cls(ids, len(ids), min(most, wanted), wanted > most, keep=keep)
         text.end_if_full()
         return text
 
     @property
     def tokens(self) -> int:
         """Number of new tokens."""
-        return len(self.ids) - self.prompt_tokens
+        return len(self.ids) + self.dropped - self.prompt_tokens
+
+    @property
+    def left(self) -> int:
+        """Number of tokens before the limit."""
+        return self.limit - len(self.ids) - self.dropped
+
+    def drop(self, start: int, count: int) -> None:
+        """Drop tokens from a position on."""
+        del self.ids[start : start + count]
+        self.dropped += count
 
     def add(self, token: int, is_end: bool) -> int | None:
         """Append a token, or end the text; returns the token, None for the end."""
@@ -53,7 +67,7 @@ class Text:
 
     def end_if_full(self) -> None:
         """End a text at its maximal length."""
-        if len(self.ids) >= self.limit:
+        if self.left <= 0:
             self.finish_reason = "context" if self.is_cut_short else "length"
 
 

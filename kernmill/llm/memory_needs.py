@@ -13,8 +13,8 @@ from kernmill.ir import KernmillError, OutOfMemoryError
 from ..formats import gguf
 from .arch import Cache, kept_by
 from .arch.cache import CacheTypes
-from .generate import DEFAULT_CAPACITY
 from .model_file import config_of
+from .opening import DEFAULT_CAPACITY
 
 __all__ = ["needing_memory"]
 

@@ -17,15 +17,17 @@ from kernmill.runtime import device_list
 from ..formats import gguf
 from .arch.cache import CacheTypes
 from .chat import ChatTemplate
+from .context_shift import kept_behind
 from .drafted import GuessCounts, drafted, open_draft
 from .file_weights import arena_for
-from .generate import DEFAULT_CAPACITY, Model
+from .generate import Model
 from .generation import stop_strings
 from .grammar import Grammar
 from .masks import MaskedSampler
 from .memory_lines import load_lines, memory_table
 from .memory_needs import needing_memory
 from .model_file import config_in, naming
+from .opening import DEFAULT_CAPACITY
 from .sampling import Chooser, Sampler
 from .saved_state import load_state, save_state
 from .sequences import DraftOptions, DraftSource
@@ -46,7 +48,9 @@ class Options:
     trained context. `block`: prompt tokens per batch. `stop`: strings that end the text. `grammar`: the kind of a
     grammar that the text follows, and its source. `adapters`: scales by path. `template`: Jinja source instead of
     the file's. `template_values`: its variables. `state`: a file with the state of an earlier text, which is read if it
-    exists, and written at the end, with the answer or without. `draft`: how next tokens are guessed."""
+    exists, and written at the end, with the answer or without. `draft`: how next tokens are guessed. `keep`: how
+    many tokens stay when a full context is shifted, in addition to the begin token, -1: the prompt; None: it ends the
+    text."""
 
     prompt: str | None
     chat: bool = False
@@ -68,6 +72,7 @@ class Options:
     keeps_answer: bool = False
     writes_state: bool = True
     draft: DraftOptions | None = None
+    keep: int | None = None
 
 
 class Timings:
@@ -297,10 +302,11 @@ class _Chat:
         sampler: Chooser = self.sampler
         if self.grammar is not None:
             sampler = MaskedSampler(sampler, self.grammar.start(), self.tokenizer.end_ids)
+        keep = kept_behind(self.options.keep, ids, self.tokenizer.bos_id)
         if self.draft is None:
-            tokens = model.generate(ids, sampler, self.options.tokens)
+            tokens = model.generate(ids, sampler, self.options.tokens, keep=keep)
         else:
-            tokens = drafted(model, self.draft, self.guesses, ids, sampler, self.options.tokens)
+            tokens = drafted(model, self.draft, self.guesses, ids, sampler, self.options.tokens, keep)
         while stops.found is None:
             with self.timings.step(model, is_prompt=is_prompt):
                 token = next(tokens, None)

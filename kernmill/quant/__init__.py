@@ -6,7 +6,7 @@ from .floats import FloatMatrix, prefers_interleaved_rows
 from .joining import joined
 from .matrix_unit import MANY_ROWS, float_linear, float_unit
 from .registry import BLOCKS, block_type
-from .tensor import QuantizedTensor, interleaved_bytes, rows_together
+from .tensor import QuantizedTensor, interleaved_bytes, interleaved_layout, rows_together
 
 __all__ = [
     "BLOCKS",
@@ -19,6 +19,7 @@ __all__ = [
     "float_linear",
     "float_unit",
     "interleaved_bytes",
+    "interleaved_layout",
     "joined",
     "load",
     "load_tensor",

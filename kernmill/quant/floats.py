@@ -45,9 +45,9 @@ class FloatMatrix:
         self.data, self.shape = data, tuple(shape)
 
     @classmethod
-    def of(cls, matrix: Tensor, arena: WeightArena | None = None) -> Self:
+    def of(cls, matrix: Tensor, arena: WeightArena | None = None, kept: Tensor | None = None) -> Self:
         """Copy the values of a matrix [m, n], or of a stack of them, interleaved, now: to new memory, or to an arena if
-        one is given.
+        one is given. `kept`: the `data` of an earlier result in the same layout, which is used instead.
 
         Raises:
             ShapeError: it is neither a matrix nor a stack of matrices with whole groups of 16 rows.
@@ -67,7 +67,10 @@ class FloatMatrix:
         shape, matrix = matrix.shape, matrix.flatten(0, -2)
         rows, n = matrix.shape
         word = 2 if n % 2 == 0 and _has_pairs(matrix.dtype, matrix.device) else 1
-        laid = in_new_memory(matrix.dtype, (-(-rows // SIDE), n // word, SIDE, word), matrix.device, arena)
+        full = (-(-rows // SIDE), n // word, SIDE, word)
+        if kept is not None and (kept.dtype, kept.shape) == (matrix.dtype, full):
+            return cls(kept, shape)
+        laid = in_new_memory(matrix.dtype, full, matrix.device, arena)
         lay = partial(_interleaver, matrix.dtype, matrix.device, matrix.shape)
         lay_in_pieces(rows, n, SIDE, lambda groups, first: lay(groups)(matrix, laid, first))
         return cls(laid, shape)

@@ -118,12 +118,13 @@ class QuantizedTensor:
         blocks = x.unflatten(-1, (x.shape[-1] // kind.values, kind.values))
         return cls(kind.encode(blocks), kind, x.shape)
 
-    def interleaved(self, arena: WeightArena | None = None) -> Self:
+    def interleaved(self, arena: WeightArena | None = None, kept: Tensor | None = None) -> Self:
         """Interleave 16 rows: word n of all of them, then word n + 1; long blocks alternate with those of 16 more
         rows if the device needs it. Products read this layout at memory speed. The copy is made now, with the
         same size (more with decoded values, see QUANT_FORM), in an arena if one is given; the last rows are
         padded. A stack of matrices is one matrix of all rows. Returns itself if it is already interleaved or empty.
-        So does a tensor of other axes, and a stack whose matrices do not consist of groups of rows."""
+        So does a tensor of other axes, and a stack whose matrices do not consist of groups of rows. `kept`: the
+        `data` of an earlier result in the same layout, which is used instead of a new copy."""
         together = rows_together(self.type, self.device)
         is_stack = self.ndim == 3 and self.shape[1] % together == 0
         if self.interleave > 1 or not (self.ndim == 2 or is_stack) or not prod(self.shape):
@@ -135,6 +136,8 @@ class QuantizedTensor:
         shape = (groups, blocks, together // SIDE, SIDE * form.size_bytes // _WORD, _WORD)
         for looked_up in {self.type, form}:
             _make_tables(looked_up, self.device)
+        if kept is not None and kept.shape == (groups, blocks, prod(shape[2:])):
+            return type(self)(kept, self.type, self.shape, interleave=together, form=form)
         laid = in_new_memory(dtypes.uint8, shape, self.device, arena)
         lay = partial(_interleaver, self.type, form, arranged, shape)
         lay_in_pieces(rows, self.shape[-1], together, lambda groups, first: lay(groups)(data, laid, first))
@@ -286,6 +289,15 @@ def rows_together(kind: BlockType, device: str | None = None) -> int:
     """How many rows a group of `interleaved` has. Why: docs/topics/quantized-layouts.md."""
     target = get_device(device_name(device)).target
     return SIDE * (_TURNS if target.has_hardware_prefetch and not target.units and kind.values > ACTIVATIONS else 1)
+
+
+def interleaved_layout(type: TensorType, device: str | None = None) -> str:
+    """Return a name of the layout of `interleaved` for tensors of a type on a device."""
+    kind = BLOCKS.get(type.name)
+    if kind is None:
+        return type.name
+    form, _ = _interleaved_layout(kind, device_name(device))
+    return f"{kind.name} as {form.name}, {rows_together(kind, device)} rows"
 
 
 def interleaved_bytes(type: TensorType, shape: Sequence[int], device: str | None = None) -> int:

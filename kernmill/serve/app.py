@@ -74,6 +74,8 @@ def load_model(path: str, options: ServerOptions) -> LLM:
         model, template=options.template, sampling=options.sampling, slots=options.slots, queue=options.queue,
         chunk=options.chunk, draft=options.draft,
     )  # fmt: skip
+    if options.keep is not None and llm.is_causal:
+        llm.engine.check_shift(options.keep)
     if options.warms_up and llm.is_causal:
         llm.engine.warm_up()
     return llm
@@ -254,7 +256,7 @@ class _Server:
                 llm.prompts.conversation, body.messages, tools=body.tools or (), tool_choice=body.tool_choice,
                 response_format=body.form(), template_values=values,
             )  # fmt: skip
-            options = _options(llm, body, body.top())
+            options = _options(llm, body, body.top(), self._options.keep)
             shape = ChatShape(entry.name, llm.tokenizer, wants_usage=body.wants_usage)
             return await self._answer(request, entry, [prompt] * (body.n or 1), options, shape, body)
 
@@ -274,7 +276,8 @@ class _Server:
             echoes = [(llm.tokenizer.decode(one) if not isinstance(one, str) else one) if body.echo else ""
                       for one in given for _ in range(body.n or 1)]  # fmt: skip
             shape = CompletionShape(entry.name, llm.tokenizer, wants_usage=body.wants_usage, echoes=echoes)
-            return await self._answer(request, entry, prompts, _options(llm, body, body.top()), shape, body)
+            options = _options(llm, body, body.top(), self._options.keep)
+            return await self._answer(request, entry, prompts, options, shape, body)
 
     def _check_choices(self, body: SamplingFields) -> None:
         if (body.n or 1) > max(self._options.slots, 1):
@@ -319,7 +322,8 @@ class _Server:
                 },
             )  # fmt: skip
             shape = ResponsesShape(entry.name, body)
-            return await self._answer(request, entry, [prompt], _options(llm, body, None), shape, body)
+            options = _options(llm, body, None, self._options.keep)
+            return await self._answer(request, entry, [prompt], options, shape, body)
 
     # --- vectors and tokens
     async def embeddings(self, request: Request) -> Answer:
@@ -448,7 +452,7 @@ def _of_client(error: KernmillError) -> RequestError:
     return RequestError(400, message, param=param, code=code)
 
 
-def _options(llm: LLM, body: SamplingFields, top: int | None) -> list[TextOptions]:
+def _options(llm: LLM, body: SamplingFields, top: int | None, keep: int | None) -> list[TextOptions]:
     """The options of each choice: with a seed, they have different ones."""
     try:
         samplings = [
@@ -459,7 +463,7 @@ def _options(llm: LLM, body: SamplingFields, top: int | None) -> list[TextOption
         message = str(error).removeprefix("SamplingOptions: ")
         named = re.match(r"[a-z_]+(?=[=:])", message)
         raise RequestError(400, message, param=named and named[0], code="invalid_value") from error
-    return [TextOptions(sampling, body.limit(), body.stops(), top) for sampling in samplings]
+    return [TextOptions(sampling, body.limit(), body.stops(), top, keep) for sampling in samplings]
 
 
 def _submitted(llm: LLM, prompt: Prompt, options: TextOptions) -> Reply:

@@ -30,6 +30,7 @@ class ServerOptions:
     template_values  variables of the chat template, where a request gives none.
     adapters      scales of LoRA adapters by path, of every model.
     draft         how next tokens are guessed; None: they are not.
+    keep          tokens that stay when a full context is shifted, -1: the prompt; None: a full context ends a text.
     warms_up      build all graphs before the first request; else each is built when first needed.
     context       tokens of a text; None: as trained, at most 4096; 0: as trained
     """
@@ -55,6 +56,7 @@ class ServerOptions:
     template_values: Mapping[str, Any] = field(default_factory=dict[str, Any])
     adapters: Mapping[str, float] = field(default_factory=dict[str, float])
     draft: DraftOptions | None = None
+    keep: int | None = None
     warms_up: bool = True
     has_page: bool = True
     shows_slots: bool = True

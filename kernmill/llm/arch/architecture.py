@@ -18,7 +18,7 @@ from functools import partial
 
 from kernmill import Tensor, scope, where
 
-from .cache import Cache, LayerMemory, Positions
+from .cache import Cache, LayerMemory, LayerTurns, Positions
 from .config import Config
 from .experts import Choice, apart, chosen_experts, expert_shapes
 from .pooling import Pooling
@@ -45,6 +45,7 @@ class Architecture(LayerTensors):
     by_halves = True  # which entries of a head are rotated together: see rope.rotate
     has_layer_norm = False  # a norm subtracts the mean, and may have a bias
     is_parallel = False  # attention and feed-forward part read the same x
+    can_shift = True  # keys in the cache can be rotated to other positions
     norms_rotated = False  # heads are normed after they are rotated, not before
     period = 0  # the last of this many layers has no window, the others have one; 0: no layer has one
     weighs_input = False  # the weights of experts multiply their x, not their results
@@ -322,6 +323,10 @@ class Architecture(LayerTensors):
         if self.norms_rotated:
             q, k = self.normed(n, q, "attn_q_norm"), self.normed(n, k, "attn_k_norm")
         return q, k
+
+    def _turned_keys(self, n: int, keys: Tensor, turns: LayerTurns) -> Tensor:
+        """Rotate keys of a layer from the cache to other positions. Shapes: (.., tokens, width) to the same."""
+        return rotate(keys, *turns[self.is_local[n]], by_halves=self.by_halves) if self.is_rotated[n] else keys
 
     def _with_sinks(self, scores: Tensor, sinks: Tensor) -> Tensor:
         """Softmax of scores and one more, of the sink of a head, that has no value.

@@ -6,7 +6,7 @@ class `Positions`: the positions of new tokens.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -16,9 +16,10 @@ from kernmill import DType, SettingError, Tensor, Variable, cat, dtypes, where
 
 from ...quant import BLOCKS
 
-__all__ = ["CACHE_TYPES", "Cache", "CacheTypes", "LayerMemory", "Positions", "pair_of"]
+__all__ = ["CACHE_TYPES", "Cache", "CacheTypes", "LayerMemory", "LayerTurns", "Positions", "pair_of"]
 
 CacheTypes = str | tuple[str, str]  # of both, or of keys and of values
+LayerTurns = Mapping[bool, tuple[Tensor, Tensor]]  # of layers with and without a window: cosine and sine
 
 _FLOATS = {"f32": dtypes.float32, "f16": dtypes.float16, "bf16": dtypes.bfloat16}
 _BLOCK = 32  # values: heads have 64 to 256 of them
@@ -249,6 +250,20 @@ class Cache(NamedTuple):
         for table in (*self.keys.values(), *self.values.values()):
             taken = table[source : source + 1, :, position : position + count].contiguous()
             table[target : target + 1, :, position : position + count] = taken
+
+    def move_tokens(
+        self, number: Any, source: Any, target: Any, count: int, turned: Callable[[int, Tensor], Tensor]
+    ) -> None:
+        """Replace `count` keys and values of a sequence, from position `target` on, by those from `source` on.
+
+        `turned`: rotates the keys of a layer to the other positions. Shapes: (1, kv heads, count, width) to the same.
+        """
+        rows, old, new = (slice(at, at + size) for at, size in ((number, 1), (source, count), (target, count)))
+        for n, table in self.keys.items():
+            keys = turned(n, _read(table[rows, :, old], self.key_type)).contiguous()
+            table[rows, :, new] = _stored(keys, self.key_type)
+        for table in self.values.values():
+            table[rows, :, new] = table[rows, :, old].contiguous()
 
     def copy_states(self, source: Any, target: Any) -> None:
         """Replace the states of a row by those of another: rows are numbers of sequences, kept ones behind."""

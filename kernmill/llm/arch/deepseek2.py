@@ -8,7 +8,7 @@ from dataclasses import replace
 from kernmill import FormatError, Tensor, where
 
 from .architecture import Architecture, Around, Weights
-from .cache import Cache, Positions
+from .cache import Cache, LayerTurns, Positions
 from .config import Config
 from .rope import rotate, tables
 from .weight import chosen
@@ -122,6 +122,12 @@ class DeepSeek2(Architecture):
         shares = where(mask.squeeze(1), scores * self.scale(), -math.inf).softmax(-1)
         mixed = self._by_head(n, shares.matmul(values), "attn_v_b")
         return self.product(n, mixed.transpose(1, 2).reshape(sequences, count, -1).contiguous(), "attn_output")
+
+    def _turned_keys(self, n: int, keys: Tensor, turns: LayerTurns) -> Tensor:
+        """Only what follows the latent vector is rotated."""
+        assert self.config.latent is not None
+        rank = self.config.latent.rank
+        return keys[..., :rank].cat(super()._turned_keys(n, keys[..., rank:], turns), axis=-1)
 
     def _by_head(self, n: int, x: Tensor, name: str) -> Tensor:
         """Each head with its own matrix. Shapes: (sequences, heads, tokens, in) -> (sequences, heads, tokens, out)."""

@@ -16,6 +16,8 @@ __all__ = ["Gpt2"]
 class Gpt2(StarCoder2):
     """Learned positions instead of rope."""
 
+    can_shift = False
+
     def __init__(self, config: Config, weights: Weights, capacity: int) -> None:
         super().__init__(config, weights, capacity)
         table = self.needed("position_embd.weight", None, config.width)

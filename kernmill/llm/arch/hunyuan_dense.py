@@ -11,4 +11,5 @@ class HunyuanDense(Architecture):
     """Heads are normed after they are rotated."""
 
     norms_rotated = True
+    can_shift = False  # norms are not the same in all directions
     needs_besides = ("attn_q_norm.weight", "attn_k_norm.weight")

@@ -31,6 +31,8 @@ class GenerationRequest:
     stop        strings that end the text, and are not part of it.
     logprobs    0: none; n: the log probability of each new token, and of the n most probable ones.
     grammar     the tokens that are allowed.
+    keep        with a number, a full context does not end the text: half of the tokens behind that many first ones are
+                dropped; -1: behind the prompt. See kernmill/llm/context_shift.py.
     watcher     makes for the text a function that gets each token, and returns the stop string that ends the text.
 
     Raises:
@@ -44,6 +46,7 @@ class GenerationRequest:
     logprobs: int = 0
     grammar: MaskSource | None = None
     watcher: Callable[[], Callable[[int], str | None]] | None = None
+    keep: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and not is_whole(self.max_tokens, 0):

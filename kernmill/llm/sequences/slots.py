@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from kernmill.runtime import recorder
 
+from ..context_shift import kept_tokens
 from ..generation import StopStrings
 from ..masks import MaskedSampler
 from ..tokenizer import Tokenizer
@@ -42,7 +44,10 @@ class Task:
         self.request, self.generation = request, generation
         self.ids = [*request.tokens]
         self.prompt_tokens = len(self.ids)
-        room = capacity + 1 - self.prompt_tokens  # the last token of a text is not in the cache
+        self.keep = None if request.keep is None else kept_tokens(request.keep, self.prompt_tokens, capacity)
+        self.dropped = 0
+        # the last token of a text is not in the cache
+        room = capacity + 1 - self.prompt_tokens if self.keep is None else sys.maxsize
         self.limit = room if request.max_tokens is None else min(request.max_tokens, room)
         self.ends = frozenset[int]() if tokenizer is None else tokenizer.end_ids
         sampler = request.sampling.sampler(tokenizer)
@@ -56,7 +61,7 @@ class Task:
     @property
     def made(self) -> int:
         """Number of new tokens."""
-        return len(self.ids) - self.prompt_tokens
+        return len(self.ids) + self.dropped - self.prompt_tokens
 
     def take(self, logits: Array) -> int:
         """Choose the next token from logits, pass on its text, and end the generation where it is to end.
@@ -116,11 +121,16 @@ class Slot:
         """How many tokens of its text are not in the cache."""
         return 0 if self.task is None else len(self.task.ids) - len(self.seen)
 
+    @property
+    def exact(self) -> list[int]:
+        """The first tokens of the cache whose keys depend on no dropped token: other texts may begin with them."""
+        return self.seen[: self.task.keep] if self.task is not None and self.task.dropped else self.seen
+
     def state(self) -> SlotState:
         """The slot as it is now."""
         task = self.task
         usage = Usage(0) if task is None else task.generation.usage
-        waiting = 0 if task is None else max(0, task.prompt_tokens - len(self.seen))
+        waiting = 0 if task is None or task.made else task.prompt_tokens - len(self.seen)
         return SlotState(
             self.number, task is not None, len(self.seen), usage.prompt_tokens, usage.cached_tokens,
             usage.completion_tokens, waiting,

@@ -17,6 +17,7 @@ from kernmill import Tensor, Variable
 from ...captures import Jit
 from ..arch import Cache, Positions, kept_by
 from ..arch.cache import CacheTypes
+from ..context_shift import ContextShift
 from ..generate import Model
 from ..kept_states import KeptStates
 from ..layer_templates import LayerTemplates
@@ -53,6 +54,7 @@ class Steps:
         self._tokens: dict[int, Jit[..., Tensor]] = {}
         self._pieces: dict[int, Jit[..., Tensor]] = {}
         self._checks = Jit(self._after_each, runs_first=False)
+        self._shift: ContextShift | None = None
         self._copied = min(_COPIED, context)
         self._rows = [Variable(name, 0, max(1, slots - 1)) for name in ("source_row", "target_row")]
         self._from = Variable("position", 0, max(1, context - self._copied))
@@ -131,6 +133,20 @@ class Steps:
             rows = [row.bind(number) for row, number in zip(self._rows, (source, target), strict=True)]
             for position in range(have, want, self._copied):
                 self._copies(*rows, self._from.bind(min(position, self.context - self._copied)))
+
+    def prepare_shift(self) -> None:
+        """Check that the keys of the model can move.
+
+        Raises:
+            SettingError: they cannot.
+        """
+        self._shift = self._shift or ContextShift(self.model.architecture, self.cache)
+
+    def shift(self, number: int, keep: int, drop: int) -> None:
+        """Drop tokens of a sequence that fills its context, behind the first `keep` ones; the others move."""
+        assert self._shift is not None
+        with self.model.turn():
+            self._shift.shift(number, keep, drop, self.context)
 
     def rewound(self, number: int, have: int, want: int) -> int:
         """Take a sequence of `have` tokens back to at most `want` of them. Returns how many it has then."""

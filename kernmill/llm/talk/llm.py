@@ -11,6 +11,7 @@ import numpy as np
 
 from kernmill.ir import SettingError
 
+from ..context_shift import kept_behind
 from ..engine import DraftOptions, DraftSource, Engine, GenerationRequest, ModelDraft
 from ..generate import Model
 from ..sampling import SamplingOptions
@@ -68,7 +69,7 @@ class LLM:
     # --- calls
     def __call__(self, prompt: str | Sequence[int], **options: Any) -> Reply:
         """Return the reply to a prompt, whole. Options: `response_format` (see `Prompts.conversation`), `sampling`,
-        `max_tokens`, `stop`, `logprobs`, and fields of `SamplingOptions` such as `temperature`."""
+        `max_tokens`, `stop`, `logprobs`, `keep`, and fields of `SamplingOptions` such as `temperature`."""
         return self.stream(prompt, **options).wait()
 
     def stream(
@@ -141,20 +142,20 @@ class LLM:
         return self._engine is not None
 
     def options(self, given: Mapping[str, Any]) -> TextOptions:
-        """Return options from keywords: `sampling`, fields of `SamplingOptions`, `max_tokens`, `stop`, `logprobs`.
+        """Return options from keywords: those of a call but `response_format`.
 
         Raises:
             SettingError: an unknown option.
         """
         rest = dict(given)
-        own = {name: rest.pop(name) for name in ("max_tokens", "logprobs") if name in rest}
+        own = {name: rest.pop(name) for name in ("max_tokens", "logprobs", "keep") if name in rest}
         stop = rest.pop("stop", None)
         stops = () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)
         sampling = rest.pop("sampling", None) or self.sampling
         names = [one.name for one in fields(SamplingOptions)]
         unknown = [name for name in rest if name not in names]
         if unknown:
-            known = ", ".join(("sampling", "max_tokens", "stop", "logprobs", *names))
+            known = ", ".join(("sampling", "max_tokens", "stop", "logprobs", "keep", *names))
             raise SettingError(f"LLM: there is no option {unknown[0]}. Options are {known}.")
         if rest:
             sampling = SamplingOptions(**{**{name: getattr(sampling, name) for name in names}, **rest})
@@ -171,6 +172,7 @@ class LLM:
             prompt.tokens, options.sampling, options.max_tokens, () if reads else options.stop,
             0 if options.logprobs is None else max(1, options.logprobs), prompt.grammar,
             (lambda: TokenReader(prompt, self.tokenizer, options.stop).watch) if reads else None,
+            kept_behind(options.keep, prompt.tokens, self.tokenizer.bos_id),
         )  # fmt: skip
         feed = Feed()
         return Reply(self.engine.submit(request, feed), feed, prompt, self.tokenizer, options)

@@ -27,12 +27,14 @@ class TextOptions:
     max_tokens  None: until the model ends the text, or the context is full.
     stop        strings that end the text.
     logprobs    the number of alternatives of each token with their log probabilities; None: no log probabilities
+    keep        tokens that stay when a full context is shifted, as of GenerationRequest; None: it ends the text
     """
 
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
+    keep: int | None = None
 
 
 @dataclass(frozen=True)

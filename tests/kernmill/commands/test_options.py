@@ -285,6 +285,11 @@ def test_adapters_of_the_command_line(asked: list[Any], capsys: pytest.CaptureFi
     words = ["--lora", "a", "--lora-scaled", "b:0.5", "--lora-scaled", "c:d:-2"]
     assert main(["run", "x.gguf", "-p", "a", *words]) == 0
     assert asked[0][1].adapters == {"a": 1.0, "b": 0.5, "c:d": -2.0}
+    for words in (["--control-vector-layer-range", "8", "20"], ["--control-vector-layer-range=8,20"]):
+        assert main(["run", "x.gguf", "--control-vector", "v", *words, "-p", "a"]) == 0
+        assert asked[-1][1].adapters.layers == (8, 20)
+    assert main(["run", "x.gguf", *words, "-p", "a"]) == 2
+    assert "--control-vector-layer-range needs a control vector: --control-vector FILE." in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["run", "x.gguf", "-p", "a", "--lora-scaled", "b"])
     assert "'b': must be a path, : and a number, such as lora.gguf:0.5" in capsys.readouterr().err

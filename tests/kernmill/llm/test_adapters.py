@@ -14,6 +14,7 @@ import pytest
 from kernmill import Context, Tensor
 from kernmill.ir import FormatError, SettingError
 from kernmill.llm import Model
+from kernmill.llm.adapters import AdapterScales
 from kernmill.llm.engine import Engine, GenerationRequest
 from kernmill.quant import save
 from tests.tiny_models import CASES, SIZES, metadata_of, weights_of, write
@@ -173,6 +174,29 @@ def test_a_control_vector_is_added_after_its_layer(tmp_path: Path) -> None:
         np.testing.assert_allclose(model.logits(IDS).numpy(), wanted, rtol=1e-4, atol=1e-4)
         model.rescale([0, 0])
         np.testing.assert_allclose(model.logits(IDS).numpy(), plain, rtol=1e-4, atol=1e-4)
+
+
+def test_layers_of_a_control_vector_are_chosen(tmp_path: Path) -> None:
+    model = write(TIED, tmp_path / "model.gguf")
+    directions = {n: np.random.default_rng(n).standard_normal(WIDTH) for n in (1, 2)}
+    both = write_vector(tmp_path / "both.gguf", directions)
+    second = write_vector(tmp_path / "second.gguf", {2: directions[2]})
+    chosen = AdapterScales({both: 1.0})
+    found = []
+    for adapters, layers in (({second: 1.0}, None), (chosen, (2, 2)), ({both: 1.0}, None), (chosen, (1, 3))):
+        chosen.layers = layers
+        with Model.from_gguf(model, tokenizer=None, capacity=64, adapters=adapters) as opened:
+            found.append(opened.logits(IDS).numpy())
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[2], found[3])
+    for layers in ((0, 1), (2, 1), (1, 4)):
+        chosen.layers = layers
+        with pytest.raises(SettingError, match=rf"^control vector: layers {layers[0]} to {layers[1]}: the model has"):
+            Model.from_gguf(model, adapters=chosen)
+    chosen = AdapterScales({second: 1.0})
+    chosen.layers = 1, 1
+    with pytest.raises(SettingError, match=r"layers 1 to 1: .*second.gguf changes 2 to 2\."):
+        Model.from_gguf(model, adapters=chosen)
 
 
 OTHER_MODELS = [

@@ -10,6 +10,7 @@ from kernmill import Tensor
 from kernmill.formats import gguf
 from kernmill.llm.arch.weight import linear
 from kernmill.llm.file_weights import arena_for, loaded
+from kernmill.llm.kept_weights import KeptWeights
 from kernmill.quant import save
 
 
@@ -21,8 +22,8 @@ def test_a_matrix_gives_the_products_of_the_file(tmp_path: Path) -> None:
     file = gguf.read(path)
     with_arena = arena_for(file)
     x = chance.standard_normal((3, 32)).astype(np.float32)
-    found = linear(Tensor(x), loaded(file, "blk.0.ffn_up.weight", with_arena)).numpy()
+    found = linear(Tensor(x), loaded(file, "blk.0.ffn_up.weight", with_arena, KeptWeights(file))).numpy()
     np.testing.assert_allclose(found, x @ matrix.T, rtol=1e-4, atol=1e-4)
-    vector = loaded(file, "output_norm.weight", with_arena)
+    vector = loaded(file, "output_norm.weight", with_arena, KeptWeights(file))
     assert isinstance(vector, Tensor)
     np.testing.assert_array_equal(vector.numpy(), matrix[0])

@@ -355,3 +355,11 @@ def test_paths_and_methods(server: Running) -> None:
     assert "POST" in refused.headers["allow"]
     assert server.ask("/v1/completions").status == 405
     assert json.loads(server.ask("/v1/completions/../x").body)["error"]["type"] == "not_found_error"
+
+
+def test_a_full_context_is_shifted(stories: str) -> None:
+    given = {"prompt": "Once upon a time", **GREEDY, "max_tokens": 60, "ignore_eos": True}
+    for keep, count in ((None, 28), (2, 60)):
+        with running({"stories": stories}, ServerOptions(slots=1, context=32, keep=keep), loaded) as server:
+            answer = server.ask("/v1/completions", given).json
+            assert answer["usage"]["completion_tokens"] == count

@@ -1,0 +1,93 @@
+"""The first steps of `Model.from_gguf`: its file, the part of a rank, the split over devices, and the memory left.
+
+Tests: tests/kernmill/llm/test_generate.py.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from kernmill import DTypeError, SettingError
+from kernmill.ir import KernmillError
+from kernmill.runtime import device_list, get_device, room
+
+from .. import dist
+from ..arguments import name_call
+from ..formats import gguf
+from .adapters import Given
+from .arch import Cache, Config, kept_by
+from .model_file import config_in
+from .ranks import over_ranks
+from .split import Split, SplitOptions, choose_split
+
+__all__ = ["DEFAULT_CAPACITY", "check_memory", "divided", "opened_file"]
+
+DEFAULT_CAPACITY = 4096  # tokens; less where the model was trained on less
+
+
+def _split_of(file: gguf.GGUFFile, wanted: SplitOptions | None, options: Mapping[str, Any]) -> Split | None:
+    """The split of a model over the devices of the setting DEVICE; None: it names one."""
+    if len(device_list()) == 1:
+        return None
+    config = config_in(file)
+    cache = _cache_bytes(config, options)
+    sizes = {name: entry.stop - entry.start for name, entry in file.entries.items()}
+    return choose_split(sizes, config.layers, cache // config.layers, config.width, wanted)
+
+
+def _cache_bytes(config: Config, options: Mapping[str, Any]) -> int:
+    """The bytes of a cache by the options of a model."""
+    capacity = options.get("capacity") or options.get("n_ctx") or min(config.context, DEFAULT_CAPACITY)
+    return Cache.nbytes(kept_by(config), capacity, options.get("sequences", 1), options.get("cache_type", "f32"))
+
+
+def opened_file(source: str | os.PathLike[str] | gguf.GGUFFile) -> gguf.GGUFFile:
+    """Return the file of a path."""
+    try:
+        return source if isinstance(source, gguf.GGUFFile) else gguf.read(source)
+    except DTypeError as error:
+        name_call(error, "Model.from_gguf")
+        raise
+
+
+def divided(
+    file: gguf.GGUFFile, wanted: SplitOptions | None, adapters: Given, options: dict[str, Any]
+) -> tuple[gguf.GGUFFile, Config, Split | None]:
+    """Return the part of a file that this rank reads, its sizes, and how its layers are divided over devices."""
+    if wanted is None or not wanted.over_ranks:
+        return file, config_in(file), _split_of(file, wanted, options)
+    if adapters:
+        raise KernmillError(
+            "Model.from_gguf: a model over ranks takes no adapters: the other ranks do not have them. Run it on one "
+            "rank."
+        )
+    return *_ranked(file, wanted, options), None
+
+
+def _ranked(file: gguf.GGUFFile, wanted: SplitOptions, options: dict[str, Any]) -> tuple[gguf.GGUFFile, Config]:
+    """The part of a file and the sizes that this rank of a job has. Rank 0 has the others load theirs."""
+    if dist.rank() == 0:
+        shared = {name: value for name, value in options.items() if name != "tokenizer"}
+        dist.communicator().announce(("load", file.paths[0], shared | {"tokenizer": None, "wanted": wanted}))
+    own, config, text = over_ranks(file, wanted, lambda config: _cache_bytes(config, options))
+    if dist.rank() == 0:
+        print(text, file=sys.stderr)
+    return own, config
+
+
+def check_memory(capacity: int, size_bytes: int) -> None:
+    """Check before any allocation: a system may promise more memory than it has, and kill processes that use it.
+
+    Raises:
+        SettingError: the cache does not fit in the device's memory.
+    """
+    free = room(get_device())
+    if free < size_bytes:
+        raise SettingError(
+            f"Model: a context of {capacity} tokens takes {size_bytes / 2**30:.2f} GiB, and the device has "
+            f"{free / 2**30:.2f} GiB left. Choose a smaller context (capacity; kernmill run: -c; kernmill bench: "
+            "-p and -n), or a cache type of fewer bits (cache_type; kernmill run: --cache-type)."
+        )
