@@ -293,10 +293,10 @@ def test_what_was_enqueued_before_a_failure_is_waited_for(driver_memory: Any, mo
         done: list[Any] = []
         real = driver_memory.launch
 
-        def launch(call: Any) -> Any:
+        def launch(call: Any, is_timed: bool) -> Any:
             if done:
                 raise driver_memory.cl.LogicError("clEnqueueNDRangeKernel failed: DEVICE_NOT_AVAILABLE")
-            done.append(real(call))
+            done.append(real(call, is_timed))
             return done[0]
 
         monkeypatch.setattr(driver_memory, "launch", launch)
