@@ -319,7 +319,8 @@ class ClDevice(Device):
     def run(self, calls: Sequence[Call], *, is_timed: bool = False) -> list[int]:
         """Enqueue in order."""
         with self.enqueuing() as events:
-            events += [self.launch(call, is_timed) for call in calls]
+            for call in calls:
+                events.append(self.launch(call, is_timed))  # one by one: an error leaves those before it
         return self.finish(events, is_timed=is_timed)
 
     @contextmanager

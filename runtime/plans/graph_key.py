@@ -105,15 +105,19 @@ class GraphWalk:
                 entry: Any = self._leaf(node, node.storage)
             elif not src:
                 entry = node if fixed is None or node.op is not _CONST or node in fixed else self._constant(node)
-            elif node in parts:
+            elif parts and node in parts:
                 slot, _, _, numel = self._leaf(node, parts[node])
                 entry = opened(node, UOp(_PARAM, node.dtype, (), (slot, numel)))
             else:
                 if fixed is not None and node.op in _WITH_CONSTANT:
                     fixed.update(_kept_constants(node))
-                waiting = [s for s in src if s not in order]
-                if waiting:
-                    stack += waiting[::-1]
+                is_ready = True
+                for s in src:  # most are there: a list of those that are not takes longer
+                    if s not in order:
+                        is_ready = False
+                        break
+                if not is_ready:
+                    stack += [s for s in src if s not in order][::-1]
                     continue
                 op = node.op
                 ops.add(op)

@@ -8,7 +8,7 @@ that they are the same memory. Tests: tests/runtime/plans/test_views.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import pairwise
 
 from kernmill.ir import Ops, UOp, numel, reshape
@@ -19,11 +19,13 @@ from ..memory.buffer import Buffer
 __all__ = ["opened", "part_of", "views"]
 
 _MOST_PARTS = 64  # of one leaf: a kernel may read them all, and each is an argument
-_SAME_ORDER = (Ops.RESHAPE, Ops.DETACH)
+_SHRINK, _SAME_ORDER = Ops.SHRINK, (Ops.RESHAPE, Ops.DETACH)
 
 
-def views(order: Iterable[UOp], roots: Iterable[UOp]) -> dict[UOp, Buffer]:
+def views(order: Collection[UOp], roots: Iterable[UOp]) -> dict[UOp, Buffer]:
     """Return the nodes of a graph, given in order, that are such slices, with their memory."""
+    if not any(map(_is_of_memory, [node for node in order if node.op is _SHRINK])):
+        return {}
     places: dict[UOp, tuple[UOp, int, int]] = {}  # the leaf of a node, its first value there, how many
     read = set(roots)
     for node in order:
@@ -66,14 +68,21 @@ def opened(node: UOp, memory: UOp) -> UOp:
     return UOp(Ops.SHRINK, memory.dtype, (reshape(whole, shape),), tuple([(0, length) for _, length in node.arg]))
 
 
+def _is_of_memory(node: UOp) -> bool:
+    """True if a SHRINK takes values that are in memory, in their order."""
+    while node.storage is None and node.op in (*_SAME_ORDER, _SHRINK):
+        node = node.src[0]
+    return node.storage is not None
+
+
 def _slice_of(node: UOp, places: dict[UOp, tuple[UOp, int, int]]) -> tuple[UOp, int, int] | None:
     """Return the leaf of a node with one contiguous source, the first value in it, and how many there are up to its
     last one. None: it is not a slice, is empty, or has no fixed offset."""
     source = node.src[0] if node.src else node
     within = places.get(source)
-    if within is None or node.op not in (*_SAME_ORDER, Ops.SHRINK) or within[2] != numel(source.shape):
+    if within is None or node.op not in (*_SAME_ORDER, _SHRINK) or within[2] != numel(source.shape):
         return None
-    if node.op is not Ops.SHRINK:
+    if node.op is not _SHRINK:
         return within
     leaf, first, _ = within
     count = stride = 1

@@ -196,11 +196,11 @@ def load(self, device, program, name):
     if self.group[0] > 64:
         refused.append(self.group[0])
         raise ops_cl.GroupTooLarge("too many")
-def launch(self):
+def launch(self, *is_timed):
     if self.group[0] > 16:
         refused.append(-self.group[0])
         raise device.cl.RuntimeError("out of resources") from None
-    return enqueued(self)
+    return enqueued(self, *is_timed)
 device.cl.RuntimeError.code = -5
 kernel.__init__, ops_cl._Launch.enqueue = load, launch
 big = rng.standard_normal((3, 2000)).astype(np.float32)
@@ -293,10 +293,10 @@ def test_what_was_enqueued_before_a_failure_is_waited_for(driver_memory: Any, mo
         done: list[Any] = []
         real = driver_memory.launch
 
-        def launch(call: Any) -> Any:
+        def launch(call: Any, is_timed: bool) -> Any:
             if done:
                 raise driver_memory.cl.LogicError("clEnqueueNDRangeKernel failed: DEVICE_NOT_AVAILABLE")
-            done.append(real(call))
+            done.append(real(call, is_timed))
             return done[0]
 
         monkeypatch.setattr(driver_memory, "launch", launch)

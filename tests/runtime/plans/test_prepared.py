@@ -43,7 +43,9 @@ def test_a_plan_of_long_kernels_is_prepared_if_it_has_no_chains() -> None:
         plan.plans.clear()
         got = (a @ a @ a.T).numpy()
     (found,) = plan.plans.values()
-    assert sum(program.work_ns for _, program in found.steps[0]) > 100_000
+    (step,) = found.steps
+    assert isinstance(step, list)
+    assert sum(program.work_ns for _, program in step) > 100_000
     assert found.prepared[0] is not None
     np.testing.assert_allclose(got, a.numpy() @ a.numpy() @ a.numpy().T, rtol=1e-3, atol=1e-2)
 
