@@ -146,6 +146,7 @@ def lower(
         return linear
     arguments = [node for node in arguments_of.toposort() if node.op in (Ops.PARAM, Ops.VARIABLE)]
     if is_checked:
+        verify(arguments_of, Stage.KERNEL, "build_kernels")
         verify(ast, Stage.OPTIMIZED, "optimize")
     program: Any = ast
     for step in PIPELINE[_OPTIMIZED:]:

@@ -18,7 +18,7 @@ Origins: TypeAlias = "tuple[str, ...]"
 
 @dataclass(eq=False, slots=True)
 class Kernel:
-    """One launch: `ast` is a SINK of STOREs over PARAMs; PARAM slot i is the schedule's buffer `buffers[i]`."""
+    """One launch: `ast` is a SINK of STOREs over PARAMs; PARAM slot i is the plan's buffer `buffers[i]`."""
 
     made: Callable[[], tuple[UOp, Origins]]  # returns `ast` and its source lines; called at the first use
     buffers: tuple[int, ...]

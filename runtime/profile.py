@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["report", "report_copy", "report_memory", "work_of"]
 
 
-_dumped: set[str] = set()
+_shown_kernels: set[str] = set()
 
 
 @lru_cache(maxsize=4096)
@@ -50,8 +50,8 @@ def cost_of(ast: UOp) -> Estimate:
 
 
 def work_of(device: Device, kernel: Kernel, values: Mapping[str, int]) -> Estimate:
-    """The work that a launch does, at these values of its variables. A scatter adds each term once,
-    whatever indices it was compared with."""
+    """Return the work of a launch at these values of its variables. A kernel with the action `scatter` counts as one
+    addition a term, not one a pair."""
     names = {name for name, _, _ in kernel.variables}
     has_scatter = {Ops.REDUCE, Ops.EQ} <= {node.op for node in kernel.ast.toposort()}
     scatters = [a for a in schedule_of(device, kernel) if a.verb == "scatter"] if has_scatter else []
@@ -62,16 +62,16 @@ def work_of(device: Device, kernel: Kernel, values: Mapping[str, int]) -> Estima
 def _work(ast: UOp, scatters: tuple[Action, ...], values: tuple[tuple[str, int], ...]) -> Estimate:
     known = dict(values)
     variables = [node for node in ast.toposort() if node.op is Ops.VARIABLE and node.arg[0] in known] if known else []
-    with suppress(CompileError):  # of a schedule in which another action made the loops
+    with suppress(CompileError):  # `scatter` names a loop that another action makes
         ast = apply_actions(ast, scatters)
     return estimate(simplify(substitute(ast, {node: const(node.dtype, known[node.arg[0]]) for node in variables})))
 
 
 def report(device: Device, kernels: Sequence[Kernel], times: Sequence[int]) -> None:
     """Print and dump a batch according to DEBUG and DUMP."""
-    if (now := recorder.active) is not None:
+    if (profile := recorder.active) is not None:
         clock = [*accumulate(times, initial=perf_counter_ns() - sum(times))]
-        now.add(device, (tuple(kernels), tuple(range(1, len(clock))), None), clock)
+        profile.add(device, (tuple(kernels), tuple(range(1, len(clock))), None), clock)
     for kernel, time_ns in zip(kernels, times, strict=True):
         cost = cost_of(kernel.ast)
         if watch.launched is not None:
@@ -114,9 +114,9 @@ def report_memory(plan: MemoryPlan) -> None:
 def show_kernel(device: Device, kernel: Kernel) -> None:
     """DEBUG=3: the schedule; 4: the UOps; 5: the source; 6: the assembly. Once per kernel."""
     key = f"{device.name} {kernel.ast.key.hex()}"
-    if key in _dumped:
+    if key in _shown_kernels:
         return
-    _dumped.add(key)
+    _shown_kernels.add(key)
     print(f"--- schedule of {kernel.name}\n{show_schedule(schedule_of(device, kernel))}", file=sys.stderr)
     cost = launch_cost(device, kernel)
     print(f"--- estimate of {kernel.name} on {device.target.machine.name}, one thread: {cost.why}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""A captured schedule as one call: record the launches of realize, then repeat them on other buffers.
+"""A captured plan as one call: record the launches of realize, then repeat them on other buffers.
 
 A recording is a list of batches (kernels of one device), copies and checks over concrete buffers. A replay knows which
 of those buffers move, that is, differ each time (inputs, state, results); it owns the others (intermediates,

@@ -10,26 +10,26 @@ from collections import deque
 
 __all__ = ["Network"]
 
-_NOTHING = 1e-9  # of a capacity: what rounding leaves
+_NOTHING = 1e-9  # ns: a smaller capacity is a rounding error
 
 
 class Network:
     """Nodes by number; node 0 is the source, node 1 the sink."""
 
     def __init__(self, nodes: int) -> None:
-        self.heads: list[list[int]] = [[] for _ in range(nodes)]  # numbers of the edges that leave a node
+        self.leaving: list[list[int]] = [[] for _ in range(nodes)]  # numbers of the edges that leave a node
         self.targets: list[int] = []
-        self.capacity: list[float] = []  # left; edge n ^ 1 is the reverse of edge n
+        self.capacity: list[float] = []  # remaining; edge n ^ 1 is the reverse of edge n
 
     def add_node(self) -> int:
         """Add a node and return its number."""
-        self.heads.append([])
-        return len(self.heads) - 1
+        self.leaving.append([])
+        return len(self.leaving) - 1
 
     def add_edge(self, start: int, end: int, capacity: float, back: float = 0.0) -> None:
         """Add an edge, with a capacity in each direction."""
         for tail, head, room in ((start, end, capacity), (end, start, back)):
-            self.heads[tail].append(len(self.targets))
+            self.leaving[tail].append(len(self.targets))
             self.targets.append(head)
             self.capacity.append(room)
 
@@ -39,18 +39,18 @@ class Network:
             levels = self._levels()
             if levels[1] < 0:
                 return {node for node, level in enumerate(levels) if level >= 0}
-            positions = [0] * len(self.heads)
+            positions = [0] * len(self.leaving)
             while self._augment(levels, positions):
                 pass
 
     def _levels(self) -> list[int]:
         """Distances from the source over edges with room; -1 where no path leads."""
-        levels = [-1] * len(self.heads)
+        levels = [-1] * len(self.leaving)
         levels[0] = 0
         waiting = deque([0])
         while waiting:
             node = waiting.popleft()
-            for edge in self.heads[node]:
+            for edge in self.leaving[node]:
                 target = self.targets[edge]
                 if levels[target] < 0 and self.capacity[edge] > _NOTHING:
                     levels[target] = levels[node] + 1
@@ -58,11 +58,11 @@ class Network:
         return levels
 
     def _augment(self, levels: list[int], positions: list[int]) -> bool:
-        """Send flow along one shortest path; False if there is none left. `positions`: edges that are used up."""
+        """Send flow along one shortest path; False if there is none left. `positions`: for each node, how many of its edges are used up."""
         path: list[int] = []
         node = 0
         while node != 1:
-            edges = self.heads[node]
+            edges = self.leaving[node]
             while positions[node] < len(edges):
                 edge = edges[positions[node]]
                 if self.capacity[edge] > _NOTHING and levels[self.targets[edge]] == levels[node] + 1:

@@ -50,7 +50,7 @@ class Cost(NamedTuple):
 
     @property
     def why(self) -> str:
-        """A sentence: *bound by reads from L2: 3.1 us of 3.4 us*."""
+        """A sentence: *bound by data from L2: 3.1 us of 3.4 us*."""
         if not self.parts:
             return "bound by nothing"
         return f"bound by {self.bound}: {show_ns(self.parts[0].time_ns)} of {show_ns(self.total_ns)}"

@@ -1,7 +1,7 @@
 """Loops end where their gates are false for all further iterations: nothing is computed outside the triangle of a
 causal mask.
 
-When: first of the list, once loops are split. Why there: a tile ends where its last row does, so its rows must be
+When: first after `optimize`, once loops are split. Why there: a tile ends where its last row does, so its rows must be
 known. A reduction of where(g, value, neutral) needs no iteration in which g is false for all its rows; a row buffer
 needs no element that is never read. Guarantees: the same results; a loop may depend on the loops around it. Tests:
 tests/compiler/kernel/test_trim_loops.py.

@@ -22,11 +22,11 @@ __all__ = ["dot_schedule"]
 _BLOCK = (4, 6)  # vectors and rows of a register tile; with fewer registers:
 _SMALL_BLOCK = (2, 4)
 _TRANSPOSED_ROWS = 4  # of a tile where rows are packed: lanes of the copy
-_LEAST_BLOCKS = 4  # of panels, which threads share
-_PACKED_ROWS = 4  # tiles that read a panel again, from which on packing pays
+_LEAST_BLOCKS = 4  # blocks of panels: one for each of four threads
+_LEAST_TILES = 4  # tiles that read a panel, from which on packing it pays
 _FEW_ROWS = 8  # most rows that read a matrix in its current layout; their sums are one tile
 _ALONG = 4  # rows and columns, each, whose reduction elements are lanes
-_LONG = 4  # vectors of reduction elements from which on their horizontal reduction is cheap in comparison
+_LONG = 4  # vectors of reduction elements, from which on one horizontal reduction for all of them pays
 _TRANSPOSED_WORDS = (1, 2, 4, 8, 16)  # words of a column that are transposed in registers
 _DOT_PREFETCH_BYTES = 4096  # prefetch distance in bytes
 
@@ -105,7 +105,7 @@ def _register_tile(facts: Facts, product: Product) -> tuple[int, int]:
 
 def _is_read_again(facts: Facts, product: Product, tile: tuple[int, int]) -> bool:
     """True if enough tiles of rows reuse a packed panel."""
-    return facts.sizes.get(product.rows, 1) >= _PACKED_ROWS * tile[1]
+    return facts.sizes.get(product.rows, 1) >= _LEAST_TILES * tile[1]
 
 
 def _tiled(schedule: Schedule, facts: Facts, product: Product, block: tuple[int, int], *, is_packed: bool) -> None:
@@ -119,7 +119,9 @@ def _tiled(schedule: Schedule, facts: Facts, product: Product, block: tuple[int,
     panels = -(-sizes[columns] // wide)
     is_direct = (left.dtype, right.dtype) in facts.target.dots
     if is_packed and left.dtype is right.dtype and left.dtype.is_int and not is_direct:
-        alone = schedule.add("bias", right.slot, rows)[inner]  # moved while copied: else it would cost a fifth
+        alone = schedule.add("bias", right.slot, rows)[
+            inner
+        ]  # added while packing; the inner loop would take a fifth longer
         schedule.cut("unroll", alone, terms)
         schedule.cut("vectorize", alone, lanes)
     if is_packed and panels > 1:
@@ -142,9 +144,11 @@ def _tiled(schedule: Schedule, facts: Facts, product: Product, block: tuple[int,
 
 
 def _pack_panel(schedule: Schedule, product: Product, loops: list[str], size: int, width: tuple[int, int]) -> None:
-    """Pack columns over these loops, of which the last two are the reduction and the columns: whole registers,
-    interleaved, or transposed as words if reduction elements are adjacent. `width`: in columns, and in lanes of
-    the accumulator."""
+    """Pack columns over these loops; the last two are the reduction and the columns.
+
+    Adjacent columns are copied as whole registers and interleaved. Adjacent reduction elements are transposed as
+    words. `width`: columns of the panel, and lanes of the accumulator.
+    """
     right, terms, (wide, lanes) = product.right, terms_of_a_dot(product.left.dtype), width
     inner, panel = loops[-2:]
     (word,) = schedule.unrolled_loops(inner)
@@ -173,7 +177,7 @@ def _pack_rows(schedule: Schedule, facts: Facts, product: Product, around: tuple
 
 
 def _panels_in_l2(count: int, size_bytes: int, target: Target) -> int:
-    """Return how many panels a tile of rows is multiplied with consecutively. Rows come from L3 less often then;
-    data in L1 stay there."""
+    """Return how many panels a tile of rows is multiplied with consecutively. Each row that comes
+    from L3 then serves more panels; if a panel fits L1, it is one panel."""
     most = 1 if size_bytes <= target.l1_bytes else min(target.l2_bytes // 2 // size_bytes, count // _LEAST_BLOCKS)
     return max(divisors(count, max(1, most)))

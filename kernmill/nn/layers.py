@@ -48,13 +48,13 @@ __all__ = [
 
 
 def _even(shape: Sequence[int], fan_in: int, dtype: DType) -> Tensor:
-    """A parameter of even numbers within 1 / sqrt(fan_in): PyTorch's start for weights and biases."""
+    """Return a parameter drawn uniformly from +-1 / sqrt(fan_in), as PyTorch initializes weights and biases."""
     bound = 1 / math.sqrt(max(1, fan_in))
     return Tensor.uniform(tuple(shape), low=-bound, high=bound, dtype=dtype, requires_grad=True)
 
 
 def _filled(shape: Sequence[int], value: float, dtype: DType, *, is_parameter: bool = True) -> Tensor:
-    """Return a tensor in a separate buffer."""
+    """Return a tensor filled with the value, in its own buffer: equal constants would be one node."""
     import numpy as np
 
     return Tensor(np.full(tuple(shape), value, np.float32), dtype, requires_grad=is_parameter)
@@ -296,7 +296,7 @@ def _widened(x: Tensor, *states: Tensor | None) -> tuple[Tensor, DType]:
 
 
 def _fitting(layer: str, x: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The last axes, negative; their sizes are to be `shape`."""
+    """Check that x ends in `shape`; return these axes as negative numbers."""
     if tuple(x.uop.shape[-len(shape) :]) != shape:
         raise ShapeError(
             f"{layer}: x of shape {show_shape(x.uop.shape)} does not end in {shape}. Reshape x, or the layer."
@@ -323,7 +323,9 @@ class GroupNorm(Module):
                 f"GroupNorm: x of shape {show_shape(x.uop.shape)}: axis 1 must have {self.num_channels} channels."
             )
         x, dtype = _widened(x, self.weight, self.bias)
-        grouped = x.reshape((x.shape[0], self.num_groups, math.prod(x.shape[1:]) // self.num_groups))  # no -1: of none
+        grouped = x.reshape(
+            (x.shape[0], self.num_groups, math.prod(x.shape[1:]) // self.num_groups)
+        )  # -1 cannot be inferred without elements
         centred = grouped - grouped.mean(-1, keepdim=True)
         result = (centred * (centred.square().mean(-1, keepdim=True) + self.eps).rsqrt()).reshape(x.shape)
         shape = (1, self.num_channels, *(1 for _ in x.shape[2:]))
@@ -466,7 +468,7 @@ class MultiHeadAttention(Module):
         """
         if query.ndim != 3 or query.uop.shape[-1] != self.embed_dim:
             raise ShapeError(
-                f"MultiHeadAttention: query of shape {show_shape(query.uop.shape)}: give (batch, positions, "
+                f"MultiHeadAttention: query of shape {show_shape(query.uop.shape)}: give (batch, length, "
                 f"{self.embed_dim}). Unsqueeze it, or build the layer with a different embed_dim."
             )
         key = query if key is None else key

@@ -14,8 +14,8 @@ __all__ = ["Intrinsics"]
 class Intrinsics:
     """Instructions of one architecture in one kernel. Each method adds lines, and returns the name of the value."""
 
-    aligned_bytes = 1  # of a buffer, which the text may promise; 1: nothing is promised beyond a value's size
-    loads_words = False  # vectors of four bytes or two halves are loaded as an int, which is repeated in one step
+    aligned_bytes = 1  # alignment of buffers that the text may state; 1: only that of one value
+    loads_words = False  # a repeated group of 4 bytes or 2 halves is broadcast as one int32
 
     def __init__(self, target: Target, writer: Writer) -> None:
         self.target = target
@@ -45,7 +45,7 @@ class Intrinsics:
         """Restore what `enter` changed."""
 
     def end_streams(self) -> None:
-        """Order non-temporal stores before later ones, where they are not."""
+        """Add a fence after non-temporal stores, if the architecture may reorder them."""
 
     def definitions(self) -> Sequence[str]:
         """Constants and functions that the kernel uses."""

@@ -1,4 +1,4 @@
-"""Random inputs of a kernel, for a run of it without its program: numbers, bits, and indices that are in range."""
+"""Random inputs of a kernel, for a run without the program of the user: numbers, bits, and indices that are in range."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def random_inputs(kernel: Kernel) -> dict[int, Any]:
     nodes = kernel.ast.toposort()
     read = {n.src[0].src[0] for n in nodes if n.op is Ops.LOAD}
     rng = np.random.default_rng(1)
-    return {p.arg[0]: _values(p, _greatest_index(p, nodes), rng) for p in params_of(kernel) if p in read}
+    return {p.arg[0]: _values(p, _index_bound(p, nodes), rng) for p in params_of(kernel) if p in read}
 
 
 def _values(param: UOp, most: int, rng: Any) -> Any:
@@ -37,8 +37,8 @@ def _values(param: UOp, most: int, rng: Any) -> Any:
     return values.astype(dtype.name)
 
 
-def _greatest_index(param: UOp, nodes: list[UOp]) -> int:
-    """Return the largest integer for a buffer: if its values are indices, they must be in range; others are small."""
+def _index_bound(param: UOp, nodes: list[UOp]) -> int:
+    """Return a bound that a buffer's integers are below: its values may be indices of an axis; others are small."""
     most = _SMALL
     is_position = False
     for node in nodes:

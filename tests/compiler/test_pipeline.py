@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kernmill.compiler import PIPELINE
+from kernmill.compiler import PIPELINE, lower
 from kernmill.ir import InternalError, Ops, Stage, UOp, dtypes
-from tests.compiler.kernels import SCALARS, close, inputs, lowered, run_ast, run_on, small_kernels
+from tests.compiler.kernels import SCALARS, close, inputs, run_ast, run_on, small_kernels
 from tests.compiler.passes import after
 
 
@@ -60,5 +60,7 @@ def test_the_reference_device_runs_every_kernel(name: str) -> None:
 
 def test_a_pass_that_leaves_something_illegal_is_named() -> None:
     broken = UOp(Ops.SINK, dtypes.void, (UOp(Ops.IOTA, dtypes.int64, (), 4),), small_kernels()["map"].arg)
+    with pytest.raises(InternalError, match="build_kernels: IOTA is not legal at stage kernel"):
+        lower(broken, SCALARS, broken, is_checked=True)
     with pytest.raises(InternalError, match="optimize: IOTA is not legal at stage optimized"):
-        lowered(broken, SCALARS, [], is_checked=True)
+        lower(broken, SCALARS, small_kernels()["map"], is_checked=True)
