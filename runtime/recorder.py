@@ -1,18 +1,21 @@
 """What happened and when, while a profile is under way: launches, copies, compiles, waits, captures, memory.
 
 `active` is the recorder, or None. Code that launches looks at it once for each batch; all other work of a profile is
-done after it (kernmill/profiling). A batch of launches is two tuples and the clock's values: nothing is computed from
-them before `Ran.durations`. The clock is that of `time.perf_counter_ns`.
+done after it (kernmill/profiling). A run of a batch is a row of its `Tape`, which the native walk over the batch writes
+itself; `Ran.runs` reads it. The clock is that of `time.perf_counter_ns`.
 Tests: tests/runtime/test_recorder.py.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+import weakref
+from array import array
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
+from threading import get_ident
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -23,15 +26,17 @@ if TYPE_CHECKING:
     from .memory.buffer import Buffer
     from .pages import Lowered
 
-__all__ = ["Note", "Ran", "Recorder", "Span", "recording_profile", "span", "tick"]
+__all__ = ["Note", "Ran", "Recorder", "Span", "Tape", "recording_profile", "span", "tick"]
 
 _MOST_RUNS = 1_000_000  # batches that a recorder keeps the clock of; later ones are counted and summed only
+_FIRST_ROWS = 16  # of a tape
 _NOTABLE_NS = 20_000  # of a driver, around kernels
 
 active: Recorder | None = None
 
 
 Lines: TypeAlias = "Sequence[str | None] | None"
+Uses: TypeAlias = "tuple[tuple[int, ...], ...]"
 Run: TypeAlias = "tuple[int, Sequence[int], Mapping[str, int]]"  # thread, clock, values of variables
 _NO_VALUES: Mapping[str, int] = {}
 
@@ -59,6 +64,71 @@ class Note(NamedTuple):
     reason: str
 
 
+class Tape:
+    """The clock of the runs of one batch in one array: of each run a row, with the ns before the first entry and after
+    each. One thread writes at a time, as long as it runs the batch."""
+
+    __slots__ = ("at", "clock", "device", "ends", "has_driver", "kernels", "lines", "memory", "more", "more_ns",
+                 "owner", "row_bytes", "stop", "thread", "threads", "used", "uses", "values", "worth")  # fmt: skip
+
+    def __init__(self, owner: Recorder, device: Device, of: tuple[Sequence[Kernel], Sequence[int], Lines]) -> None:
+        self.owner, self.device, (kernels, ends, self.lines) = owner, device.name, of
+        self.kernels, self.ends, self.row_bytes = tuple(kernels), tuple(ends), 8 * (len(ends) + 1)
+        self.uses: Uses = ()
+        self.memory, self.has_driver = device.allocator, False  # that submits, and compiles at a first launch
+        self.clock, self.used = array("q"), 0  # bytes of the rows that are written
+        self.at = self.stop = 0  # addresses of the next row, and behind the last one that there is room for
+        self.thread: int | None = None  # of the last run, and the values of its variables
+        self.values: Mapping[str, int] | None = None
+        self.threads: list[tuple[int, int]] = []  # where others begin: the row, and which
+        self.worth: list[tuple[int, Mapping[str, int]]] = []
+        self.more, self.more_ns = 0, [0] * len(ends)
+        self.grow()
+
+    def grow(self) -> None:
+        """Make room for twice as many runs."""
+        self.clock.frombytes(bytes(max(_FIRST_ROWS * self.row_bytes, 8 * len(self.clock))))
+        address, count = self.clock.buffer_info()
+        self.at, self.stop = address + self.used, address + 8 * count
+
+    def write(self, clock: Sequence[int]) -> None:
+        """Write the clock of the next run."""
+        begin = self.used // 8
+        self.clock[begin : begin + len(clock)] = array("q", clock)
+
+    def row(self) -> array[int]:
+        """The clock of the next run, which was written."""
+        return self.clock[self.used // 8 : (self.used + self.row_bytes) // 8]
+
+    def keep(self, values: Mapping[str, int]) -> None:
+        """A run was written, on this thread and with these values of its variables."""
+        if self.thread != (thread := get_ident()):
+            self.thread = thread
+            self.threads.append((self.used, thread))
+        if self.values is not values:
+            self.values = values
+            self.worth.append((self.used, values))
+        self.used += self.row_bytes
+        self.at += self.row_bytes
+        if self.at == self.stop:
+            self.grow()
+
+    def sum_up(self) -> None:
+        """A run was written whose clock is not kept."""
+        self.more += 1
+        self.more_ns = [old + b - a for old, (a, b) in zip(self.more_ns, pairwise(self.row()), strict=True)]
+
+    def runs(self) -> Iterator[Run]:
+        """The runs that were written; not one that was interrupted."""
+        threads, worth = dict(self.threads), dict(self.worth)
+        thread, values = 0, _NO_VALUES
+        for begin in range(0, self.used, self.row_bytes):
+            thread, values = threads.get(begin, thread), worth.get(begin, values)
+            clock = self.clock[begin // 8 : (begin + self.row_bytes) // 8]
+            if clock[-1]:
+                yield thread, clock, values
+
+
 @dataclass(slots=True, eq=False)
 class Ran:
     """Kernels that were launched as one batch, and the clock of each time. `ends`: how many kernels precede the end of
@@ -68,10 +138,17 @@ class Ran:
     kernels: tuple[Kernel, ...]
     ends: tuple[int, ...]
     lines: Lines = None  # source lines of these runs by node, where they are not the plan's
-    uses: tuple[tuple[int, ...], ...] = ()  # of each kernel: its buffers, numbered within the batch
+    uses: Uses = ()  # of each kernel: its buffers, numbered within the batch
     runs: list[Run] = field(default_factory=list["Run"])
     more: int = 0  # runs without a clock, after too many
     more_ns: list[int] = field(default_factory=list[int])  # of each entry, in these
+
+    def add(self, tape: Tape) -> None:
+        """Add what a tape has."""
+        self.uses = self.uses or tape.uses
+        self.runs += tape.runs()
+        self.more += tape.more
+        self.more_ns = [a + b for a, b in zip(self.more_ns or [0] * len(self.ends), tape.more_ns, strict=True)]
 
 
 class Recorder:
@@ -80,25 +157,37 @@ class Recorder:
     def __init__(self) -> None:
         self.start_ns = self.end_ns = perf_counter_ns()
         self.thread = threading.get_ident()
-        self.ran: dict[tuple[Any, ...], Ran] = {}
-        self._known: dict[tuple[Any, ...], tuple[Ran, Any]] = {}  # by the identity of what is kept alive here
+        self.tapes: list[Tape] = []
+        self._known: dict[tuple[Any, ...], Tape] = {}  # of what runs once, by the identity of what a tape keeps alive
+        self._batches: list[weakref.ref[Batch]] = []  # that have a tape
         self.count = 0
         self.spans: list[Span] = []
         self.notes: list[Note] = []
         self.memory: list[tuple[int, str, int]] = []  # clock, device, bytes of its tensors
+        self.live_bytes = -1  # the last of these
         self.plans: list[tuple[str, GraphPlan, MemoryPlan]] = []  # made in this time, with their line
         self.ticks: list[tuple[int, str]] = []  # clock, what was counted: tokens
         self.texts: dict[tuple[str, bytes], Lowered] | None = None  # of compiled kernels, if a report will show them
 
+    @property
+    def ran(self) -> dict[tuple[Any, ...], Ran]:
+        """What ran, equal batches as one; made from the tapes each time."""
+        found: dict[tuple[Any, ...], Ran] = {}
+        for tape in self.tapes:
+            key = tape.device, tape.kernels, tape.ends, tape.lines
+            found.setdefault(key, Ran(*key)).add(tape)
+        return found
+
     def launch(
         self, batch: Batch, kernels: Sequence[Kernel], values: Mapping[str, int] = _NO_VALUES, lines: Lines = None
     ) -> None:
-        """Run a batch and record it. `values`: of its variables; `lines`: of the nodes of this run's graph."""
-        clock, ends = batch.timed()
-        self._note_driver(batch.device, clock[-1])
-        ran = self.add(batch.device, (kernels, ends, lines), clock, values)
-        if not ran.uses:
-            _note_uses(ran, batch.calls)
+        """Run a batch that will run again, and record it. `values`: of its variables; `lines`: of the nodes of this
+        run's graph."""
+        tape = batch.tape
+        if tape is None or tape.owner is not self or tape.lines is not lines:
+            tape = self._meet(batch, kernels, lines)
+        batch.timed(tape)
+        self._keep(tape, values)
 
     def run(
         self,
@@ -110,50 +199,70 @@ class Recorder:
     ) -> None:
         """Run calls once and record them."""
         if device.limits.is_async:
+            ends: Sequence[int] = range(1, len(calls) + 1)
             clock = [perf_counter_ns()]
             for took in device.run(calls, is_timed=True):
                 clock.append(clock[-1] + took)
-            self._note_driver(device, clock[-1])
-            ran = self.add(device, (kernels, range(1, len(clock)), lines), clock, values)
-            if not ran.uses:
-                _note_uses(ran, calls)
+            tape = self._tape(device, (kernels, ends, lines))
+            tape.write(clock)
+            tape.has_driver = True
         else:
-            self.launch(device.prepare(calls), kernels, values, lines)
-
-    def _note_driver(self, device: Device, end_ns: int) -> None:
-        """Record the time of a launch that is not in its kernels: the driver submits, and compiles at the first one."""
-        if perf_counter_ns() - end_ns > _NOTABLE_NS:
-            self.span("driver", device.name, end_ns)
+            batch = device.prepare(calls)
+            tape = self._tape(device, (kernels, batch.ends, lines))
+            batch.timed(tape)
+        tape.uses = tape.uses or _uses_of(calls)
+        self._keep(tape, values)
 
     def add(
         self,
         device: Device,
-        of: tuple[Sequence[Kernel], Sequence[int], Lines],
+        kernels: Sequence[Kernel],
         clock: Sequence[int],
         values: Mapping[str, int] = _NO_VALUES,
-    ) -> Ran:
-        """Record one run of a batch: `of` are its kernels, the ends of its entries, and lines."""
+    ) -> None:
+        """Record one run of kernels one after another."""
+        tape = self._tape(device, (kernels, range(1, len(clock)), None))
+        tape.write(clock)
+        self._keep(tape, values)
+
+    def _meet(self, batch: Batch, kernels: Sequence[Kernel], lines: Lines) -> Tape:
+        """Give a batch a tape for runs at these lines."""
+        batch.tape = tape = self._new(batch.device, (kernels, batch.ends, lines))
+        tape.uses = _uses_of(batch.calls)
+        self._batches.append(weakref.ref(batch))
+        return tape
+
+    def _new(self, device: Device, of: tuple[Sequence[Kernel], Sequence[int], Lines]) -> Tape:
+        self.tapes.append(tape := Tape(self, device, of))
+        return tape
+
+    def _tape(self, device: Device, of: tuple[Sequence[Kernel], Sequence[int], Lines]) -> Tape:
+        """The tape of what this thread runs once, perhaps again: the kernels, the ends of the entries, and lines."""
         kernels, ends, lines = of
-        known = device.name, id(lines), *map(id, kernels), *ends
-        if (found := self._known.get(known)) is None:
-            key = device.name, tuple(kernels), tuple(ends), lines
-            found = self._known[known] = self.ran.setdefault(key, Ran(*key)), (tuple(kernels), lines)
-        ran = found[0]
-        if self.count < _MOST_RUNS:
-            self.count += 1
-            ran.runs.append((threading.get_ident(), clock, values))
-            memory = device.allocator.live_bytes
-            if not self.memory or self.memory[-1][2] != memory:
-                self.memory.append((clock[-1], device.name, memory))
-            return ran
-        took = [after - before for before, after in pairwise(clock)]
-        ran.more += 1
-        ran.more_ns = [a + b for a, b in zip(ran.more_ns, took, strict=True)] if ran.more_ns else took
-        return ran
+        known = get_ident(), device.name, id(lines), *map(id, kernels), *ends
+        if (tape := self._known.get(known)) is None:
+            tape = self._known[known] = self._new(device, of)
+        return tape
+
+    def _keep(self, tape: Tape, values: Mapping[str, int]) -> None:
+        """A run was written."""
+        if tape.has_driver and perf_counter_ns() - (end_ns := tape.row()[-1]) > _NOTABLE_NS:
+            self.span("driver", tape.device, end_ns)
+        if self.count >= _MOST_RUNS:
+            tape.sum_up()
+            return
+        self.count += 1
+        if self.live_bytes != (memory := tape.memory.live_bytes):
+            self.live_bytes = memory
+            self.memory.append((tape.row()[-1], tape.device, memory))
+        tape.keep(values)
 
     def finish(self) -> None:
         """Note the end."""
         self.end_ns = perf_counter_ns()
+        for batch in filter(None, (ref() for ref in self._batches)):
+            if batch.tape is not None and batch.tape.owner is self:
+                batch.tape = None  # whoever has the profile keeps it
 
     def copied(self, target: Buffer, source: Buffer, start_ns: int) -> None:
         """Record a copy between devices that ends now."""
@@ -169,10 +278,10 @@ class Recorder:
         self.ticks.append((perf_counter_ns(), what))
 
 
-def _note_uses(ran: Ran, calls: Sequence[Call]) -> None:
+def _uses_of(calls: Sequence[Call]) -> tuple[tuple[int, ...], ...]:
     """Number the buffers of a batch."""
     numbers: dict[int, int] = {}
-    ran.uses = tuple([tuple([numbers.setdefault(id(b), len(numbers)) for b in call.buffers]) for call in calls])
+    return tuple([tuple([numbers.setdefault(id(b), len(numbers)) for b in call.buffers]) for call in calls])
 
 
 def tick(what: str) -> None:
@@ -213,13 +322,7 @@ def recording_profile() -> Generator[Recorder]:
 
 
 def _merge(outer: Recorder, inner: Recorder) -> None:
-    for key, ran in inner.ran.items():
-        known = outer.ran.setdefault(key, Ran(ran.device, ran.kernels, ran.ends, ran.lines))
-        known.uses = known.uses or ran.uses
-        known.runs += ran.runs
-        known.more += ran.more
-        if ran.more:
-            known.more_ns = [a + b for a, b in zip(known.more_ns or [0] * len(ran.more_ns), ran.more_ns, strict=True)]
+    outer.tapes += inner.tapes
     outer.count += inner.count
     outer.spans += inner.spans
     outer.notes += inner.notes

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from kernmill.ir import (
     GraphPlan,
@@ -61,15 +61,19 @@ _TOO_LARGE = "The texts of slower kernels fill this report. DUMP=folder has all.
 _AROUND = 3  # lines of the user's source above and below
 _MOST_SOURCES = 4
 Data = dict[str, Any]
+Borders: TypeAlias = "Sequence[tuple[str, Sequence[str]]]"
 
 
-def write_report(path: str | Path, profile: Profile, title: str = "", seconds: float = _MOST_SECONDS) -> None:
-    """Write the page of a profile; texts of kernels may take `seconds` to make.
+def write_report(
+    path: str | Path, profile: Profile, title: str = "", seconds: float = _MOST_SECONDS, borders: Borders = ()
+) -> None:
+    """Write the page of a profile; texts of kernels may take `seconds` to make. `borders`: names of kernels, and why
+    each begins and ends where it does.
 
     Raises:
         SettingError: the file cannot be written.
     """
-    write_text(path, html(report_data(profile, title, seconds)))
+    write_text(path, html(report_data(profile, title, seconds) | {"borders": borders}))
 
 
 def html(data: Data) -> str:

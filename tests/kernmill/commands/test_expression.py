@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from kernmill.commands.cli import main
+from kernmill.runtime import families, plan
 
 
 @pytest.fixture(autouse=True)
 def on_device() -> None:
-    """The default one."""
+    """The default one; no graph is known, so that each is planned."""
+    plan.plans.clear()
+    families.families.clear()
 
 
 def test_every_pass_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
@@ -19,6 +22,8 @@ def test_every_pass_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "1. The expression, as a graph" in shown
     assert "2. The planner fuses it into 2 kernels" in shown
+    assert "ends at REDUCE of ADD (4, 8, 1): it has a reduction and is read at 3 places" in shown
+    assert "reads of other kernels: REDUCE of ADD (4, 8, 1)" in shown
     assert "== kernel 1: sum_4x8_k8 on LLVM" in shown
     assert "-- 4. vectorize: after unrolling" in shown
     assert "schedule: vectorize i1 8" in shown
