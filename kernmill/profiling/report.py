@@ -45,6 +45,7 @@ from kernmill.runtime import (
 
 from .profiled import Profile
 from .rows import KernelRow, ceilings_of, launches, short_layers
+from .table import made_text
 from .trace import write_text
 
 __all__ = ["html", "report_data", "report_of_folder", "write_report"]
@@ -99,10 +100,9 @@ def report_data(profile: Profile, title: str = "", seconds: float = _MOST_SECOND
     sources = _Sources()
     names = {"kernels": totals.kernels_ns, "compiling": totals.compile_ns, "copies": totals.copies_ns,
              "waiting": totals.waiting_ns, "driver": totals.driver_ns, "Python": totals.python_ns}  # fmt: skip
-    made = f"{totals.compiled} kernels were compiled, {totals.loaded} came from the cache"
     return {
         "title": title or Path(sys.argv[0]).name or "Python", "wall": max(1, totals.wall_ns), "totals": names,
-        "about": f"{time.strftime('%Y-%m-%d %H:%M')}, {made}",
+        "about": f"{time.strftime('%Y-%m-%d %H:%M')}, {made_text(totals)}",
         "devices": {name: _device(name, rows) for name in sorted({row.device for row in rows})},
         "rows": [_row_data(number, row, which, sources) for number, row in enumerate(rows)],
         "sources": sources.found, "kernels": kernels,
