@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,3 +63,12 @@ def test_what_cannot_be_explained(text: str, shapes: str, said: str, capsys: pyt
     assert shown.startswith("kernmill: ")
     assert said in shown
     assert "Traceback" not in shown
+
+
+def test_what_a_command_computes_has_a_line_of_ours() -> None:
+    """Named regression: it had the line of the interpreter's `runpy`."""
+    command = [sys.executable, "-m", "kernmill", "explain", "x.exp()", "--shapes", "x=3"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "DEBUG": "1"})
+    lines = [line for line in found.stderr.splitlines() if line.startswith("compiled ")]
+    assert any(os.path.join("commands", "expression.py") in line for line in lines)
+    assert not any("runpy" in line for line in lines)
