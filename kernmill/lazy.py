@@ -547,7 +547,7 @@ def given_const(dtype: DType, value: float) -> UOp:
 # --- provenance: each node remembers the user's line -----------------------------------------------------------------
 _HERE = os.path.dirname(os.path.realpath(__file__))
 OURS = (_HERE, *(os.path.join(os.path.dirname(_HERE), name) for name in ("ir", "compiler", "renderers", "runtime")))
-_COMMANDS = tuple(os.path.join(_HERE, name) for name in ("llm", "quant", "onnx", "commands"))
+_PLACES = tuple(os.path.join(_HERE, name) for name in ("llm", "quant", "onnx", "commands"))
 _known: dict[str, bool] = {}
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -574,11 +574,15 @@ def user_line() -> str:
 
 
 def _line_of_command() -> str:
-    """`file:line` of the first frame in a model or a command of kernmill's, which has no line of a user."""
+    """`file:line` of the first frame in a model of kernmill's, else in a command: these have no line of a user."""
     frame: FrameType | None = sys._getframe(2)
-    while frame is not None and not frame.f_code.co_filename.startswith(_COMMANDS):
+    found: dict[str, str] = {}
+    while frame is not None:
+        name = frame.f_code.co_filename
+        for place in filter(name.startswith, _PLACES):
+            found.setdefault(place, f"{name}:{frame.f_lineno}")
         frame = frame.f_back
-    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return next((found[place] for place in _PLACES if place in found), "")
 
 
 def _reflected(name: str, args: tuple[Any, ...]) -> Any:
