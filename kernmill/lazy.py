@@ -575,14 +575,13 @@ def user_line() -> str:
 
 def _line_of_command() -> str:
     """`file:line` of the first frame in a model of kernmill's, else in a command: these have no line of a user."""
-    frame: FrameType | None = sys._getframe(2)
-    found: dict[str, str] = {}
-    while frame is not None:
-        name = frame.f_code.co_filename
-        for place in filter(name.startswith, _PLACES):
-            found.setdefault(place, f"{name}:{frame.f_lineno}")
-        frame = frame.f_back
-    return next((found[place] for place in _PLACES if place in found), "")
+    for places in (_PLACES[:1], _PLACES[1:]):
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None:
+            if frame.f_code.co_filename.startswith(places):
+                return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            frame = frame.f_back
+    return ""
 
 
 def _reflected(name: str, args: tuple[Any, ...]) -> Any:

@@ -50,7 +50,7 @@ from .opening import (
     split_names,
     target_text,
 )
-from .recorder import Tape
+from .tape import Tape
 
 __all__ = [
     "SLICE_NS",

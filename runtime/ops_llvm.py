@@ -22,7 +22,7 @@ from .cpu.probe import measured_machine
 from .device import SLICE_NS, Batch, BufferCopy, Call, Device, Program, Properties
 from .memory.allocator import available_memory, total_memory
 from .memory.buffer import Buffer
-from .recorder import Tape
+from .tape import Tape
 
 __all__ = ["LlvmDevice"]
 

@@ -10,35 +10,28 @@ from __future__ import annotations
 
 import threading
 import weakref
-from array import array
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
 from threading import get_ident
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernmill.ir import GraphPlan, Kernel, MemoryPlan
+
+from .tape import NO_VALUES, Lines, Run, Tape, Uses
 
 if TYPE_CHECKING:
     from .device import Batch, Call, Device
     from .memory.buffer import Buffer
     from .pages import Lowered
 
-__all__ = ["Note", "Ran", "Recorder", "Span", "Tape", "recording_profile", "span", "tick"]
+__all__ = ["Note", "Ran", "Recorder", "Span", "recording_profile", "span", "tick"]
 
 _MOST_RUNS = 1_000_000  # batches that a recorder keeps the clock of; later ones are counted and summed only
-_FIRST_ROWS = 16  # of a tape
 _NOTABLE_NS = 20_000  # of a driver, around kernels
 
 active: Recorder | None = None
-
-
-Lines: TypeAlias = "Sequence[str | None] | None"
-Uses: TypeAlias = "tuple[tuple[int, ...], ...]"
-Run: TypeAlias = "tuple[int, Sequence[int], Mapping[str, int]]"  # thread, clock, values of variables
-_NO_VALUES: Mapping[str, int] = {}
 
 
 class Span(NamedTuple):
@@ -62,71 +55,6 @@ class Note(NamedTuple):
     taken_ns: int
     compiled: int  # kernels that the disk cache did not have
     reason: str
-
-
-class Tape:
-    """The clock of the runs of one batch in one array: of each run a row, with the ns before the first entry and after
-    each. One thread writes at a time, as long as it runs the batch."""
-
-    __slots__ = ("at", "clock", "device", "ends", "has_driver", "kernels", "lines", "memory", "more", "more_ns",
-                 "owner", "row_bytes", "stop", "thread", "threads", "used", "uses", "values", "worth")  # fmt: skip
-
-    def __init__(self, owner: Recorder, device: Device, of: tuple[Sequence[Kernel], Sequence[int], Lines]) -> None:
-        self.owner, self.device, (kernels, ends, self.lines) = owner, device.name, of
-        self.kernels, self.ends, self.row_bytes = tuple(kernels), tuple(ends), 8 * (len(ends) + 1)
-        self.uses: Uses = ()
-        self.memory, self.has_driver = device.allocator, False  # that submits, and compiles at a first launch
-        self.clock, self.used = array("q"), 0  # bytes of the rows that are written
-        self.at = self.stop = 0  # addresses of the next row, and behind the last one that there is room for
-        self.thread: int | None = None  # of the last run, and the values of its variables
-        self.values: Mapping[str, int] | None = None
-        self.threads: list[tuple[int, int]] = []  # where others begin: the row, and which
-        self.worth: list[tuple[int, Mapping[str, int]]] = []
-        self.more, self.more_ns = 0, [0] * len(ends)
-        self.grow()
-
-    def grow(self) -> None:
-        """Make room for twice as many runs."""
-        self.clock.frombytes(bytes(max(_FIRST_ROWS * self.row_bytes, 8 * len(self.clock))))
-        address, count = self.clock.buffer_info()
-        self.at, self.stop = address + self.used, address + 8 * count
-
-    def write(self, clock: Sequence[int]) -> None:
-        """Write the clock of the next run."""
-        begin = self.used // 8
-        self.clock[begin : begin + len(clock)] = array("q", clock)
-
-    def row(self) -> array[int]:
-        """The clock of the next run, which was written."""
-        return self.clock[self.used // 8 : (self.used + self.row_bytes) // 8]
-
-    def keep(self, values: Mapping[str, int]) -> None:
-        """A run was written, on this thread and with these values of its variables."""
-        if self.thread != (thread := get_ident()):
-            self.thread = thread
-            self.threads.append((self.used, thread))
-        if self.values is not values:
-            self.values = values
-            self.worth.append((self.used, values))
-        self.used += self.row_bytes
-        self.at += self.row_bytes
-        if self.at == self.stop:
-            self.grow()
-
-    def sum_up(self) -> None:
-        """A run was written whose clock is not kept."""
-        self.more += 1
-        self.more_ns = [old + b - a for old, (a, b) in zip(self.more_ns, pairwise(self.row()), strict=True)]
-
-    def runs(self) -> Iterator[Run]:
-        """The runs that were written; not one that was interrupted."""
-        threads, worth = dict(self.threads), dict(self.worth)
-        thread, values = 0, _NO_VALUES
-        for begin in range(0, self.used, self.row_bytes):
-            thread, values = threads.get(begin, thread), worth.get(begin, values)
-            clock = self.clock[begin // 8 : (begin + self.row_bytes) // 8]
-            if clock[-1]:
-                yield thread, clock, values
 
 
 @dataclass(slots=True, eq=False)
@@ -171,7 +99,7 @@ class Recorder:
 
     @property
     def ran(self) -> dict[tuple[Any, ...], Ran]:
-        """What ran, equal batches as one; made from the tapes each time."""
+        """All runs, equal batches as one; made from the tapes each time."""
         found: dict[tuple[Any, ...], Ran] = {}
         for tape in self.tapes:
             key = tape.device, tape.kernels, tape.ends, tape.lines
@@ -179,7 +107,7 @@ class Recorder:
         return found
 
     def launch(
-        self, batch: Batch, kernels: Sequence[Kernel], values: Mapping[str, int] = _NO_VALUES, lines: Lines = None
+        self, batch: Batch, kernels: Sequence[Kernel], values: Mapping[str, int] = NO_VALUES, lines: Lines = None
     ) -> None:
         """Run a batch that will run again, and record it. `values`: of its variables; `lines`: of the nodes of this
         run's graph."""
@@ -194,7 +122,7 @@ class Recorder:
         device: Device,
         calls: Sequence[Call],
         kernels: Sequence[Kernel],
-        values: Mapping[str, int] = _NO_VALUES,
+        values: Mapping[str, int] = NO_VALUES,
         lines: Lines = None,
     ) -> None:
         """Run calls once and record them."""
@@ -218,7 +146,7 @@ class Recorder:
         device: Device,
         kernels: Sequence[Kernel],
         clock: Sequence[int],
-        values: Mapping[str, int] = _NO_VALUES,
+        values: Mapping[str, int] = NO_VALUES,
     ) -> None:
         """Record one run of kernels one after another."""
         tape = self._tape(device, (kernels, range(1, len(clock)), None))
@@ -227,13 +155,13 @@ class Recorder:
 
     def _meet(self, batch: Batch, kernels: Sequence[Kernel], lines: Lines) -> Tape:
         """Give a batch a tape for runs at these lines."""
-        batch.tape = tape = self._new(batch.device, (kernels, batch.ends, lines))
+        batch.tape = tape = self._add_tape(batch.device, (kernels, batch.ends, lines))
         tape.uses = _uses_of(batch.calls)
         self._batches.append(weakref.ref(batch))
         return tape
 
-    def _new(self, device: Device, of: tuple[Sequence[Kernel], Sequence[int], Lines]) -> Tape:
-        self.tapes.append(tape := Tape(self, device, of))
+    def _add_tape(self, device: Device, of: tuple[Sequence[Kernel], Sequence[int], Lines]) -> Tape:
+        self.tapes.append(tape := Tape(self, device.name, device.allocator, of))
         return tape
 
     def _tape(self, device: Device, of: tuple[Sequence[Kernel], Sequence[int], Lines]) -> Tape:
@@ -241,7 +169,7 @@ class Recorder:
         kernels, ends, lines = of
         known = get_ident(), device.name, id(lines), *map(id, kernels), *ends
         if (tape := self._known.get(known)) is None:
-            tape = self._known[known] = self._new(device, of)
+            tape = self._known[known] = self._add_tape(device, of)
         return tape
 
     def _keep(self, tape: Tape, values: Mapping[str, int]) -> None:

@@ -1,4 +1,4 @@
-"""Why a node of a graph has memory of its own, or is computed where it is read: what `fuse` answers, with its reason.
+"""Why a node of a graph has a separate buffer, or is computed where it is read: what `fuse` answers, with its reason.
 
 `choose_stored` and `fuse` make these answers; `fusion_lines` writes them for people.
 Tests: tests/compiler/graph/test_why_fused.py.
@@ -33,7 +33,7 @@ class Why(NamedTuple):
 # --- stored in any case
 RESULT = Why(True, "the program reads it: a result needs memory.")
 CHECKED = Why(True, "it is a condition that is checked after the run.")
-CONTIGUOUS = Why(True, "the program asks for memory of its own (contiguous).")
+CONTIGUOUS = Why(True, "the program asks for a separate buffer (contiguous).")
 ASSIGNED = Why(True, "it is assigned to memory.")
 COPIED = Why(True, "it is copied to another device, and a copy is between two buffers.")
 WAITED = Why(True, "what follows waits until all of it is there.")
@@ -100,16 +100,16 @@ def fusion_lines(draft: Draft) -> list[tuple[str, list[str]]]:
 def _kernel_lines(fusion: Fusion, number: int) -> Iterator[str]:
     """The border of a kernel, then what it reads of others, then what is in it, by reason."""
     root = fusion.roots[number].node
-    yield f"ends at {_name(root)}: {fusion.why[root]}"
+    yield f"ends at {_op_text(root)}: {fusion.why[root]}"
     reads: dict[str, None] = {}
     inside: dict[str, Counter[str]] = {}
     for node in fusion.order:
         if node is root or node not in fusion.why or all(use.kernel != number for use in fusion.uses[node]):
             continue
         if node in fusion.kernel_of:
-            reads[_name(node)] = None
+            reads[_op_text(node)] = None
         elif node.op.group is not OpGroup.MOVEMENT and node.op is not Ops.DETACH:
-            inside.setdefault(str(fusion.why[node]), Counter())[_name(node)] += 1
+            inside.setdefault(str(fusion.why[node]), Counter())[_op_text(node)] += 1
     if reads:
         yield f"reads of other kernels: {', '.join(reads)}"
     for reason, names in inside.items():
@@ -117,6 +117,6 @@ def _kernel_lines(fusion: Fusion, number: int) -> Iterator[str]:
         yield f"holds {shown}: {reason}"
 
 
-def _name(node: UOp) -> str:
+def _op_text(node: UOp) -> str:
     arg = f" of {node.arg[0].name}" if node.op is Ops.REDUCE else ""
     return f"{node.op.name}{arg} {show_shape(node.shape)}"

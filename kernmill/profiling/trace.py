@@ -4,8 +4,8 @@ Processes are processes, threads are threads; each device has a row for what a t
 launch on a thread to the run on the device. The clock is the system's monotonic one, so files of several processes
 share it.
 
-What Perfetto asks for: the slices of a row are nested or apart, else it leaves them out; an arrow binds to the slice of
-its row that began last, in the order of times and then of the file; numbers of arrows are those of the whole file.
+Perfetto leaves out slices of a row that overlap without one being inside the other. It binds an arrow to the slice of
+its row that began last, in the order of times and then of the file. Numbers of arrows are those of the whole file.
 """
 
 from __future__ import annotations
