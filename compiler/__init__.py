@@ -21,6 +21,7 @@ from .graph.place_by_passes import *
 from .graph.placement_units import *
 from .graph.plan_memory import *
 from .graph.separate_constants import *
+from .graph.why_fused import *
 from .kernel.cost import *
 from .kernel.distribute_work_items import *
 from .kernel.estimate import *

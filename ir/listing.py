@@ -48,15 +48,16 @@ class Listings:
         users: list[int] = []
         origin: str | None = ""
         known = self._head_of
-
-        def line(node: UOp) -> None:
-            nonlocal origin
+        todo = [*(root.toposort() if isinstance(root, UOp) else root)][::-1]
+        while todo:
+            node = todo.pop()
+            if node in number:
+                continue
             arg = node.arg
             inner = uops_in(arg) if isinstance(arg, tuple | UOp) else ()
-            for size in inner:
-                for other in size.toposort():
-                    if other not in number:
-                        line(other)
+            if inner and (more := [o for size in inner for o in size.toposort() if o not in number]):  # before it
+                todo += [node, *reversed(more)]
+                continue
             position = len(number)
             if inner or node.op is Ops.CONST:  # 0.0 and -0.0 are equal
                 shown = show_arg(arg, {size: position - number[size] for size in inner})
@@ -77,13 +78,9 @@ class Listings:
             sources.append(at := [number.get(source, -1) for source in node.src])
             for source in at:
                 users[source] += source >= 0
-
-        for node in root.toposort() if isinstance(root, UOp) else root:
-            if node not in number:
-                line(node)
         absolute = [f"={index}" if count > _FEW else "" for index, count in enumerate(users)]
-        shown = [",".join([_shown_source(index, s, absolute) for s in at]) for index, at in enumerate(sources)]
-        return f"{' '.join(heads)}\n{' '.join(shown)}"
+        below = [",".join([_shown_source(index, s, absolute) for s in at]) for index, at in enumerate(sources)]
+        return f"{' '.join(heads)}\n{' '.join(below)}"
 
     def text(self, listing: str) -> str:
         """Return what `print_uops` prints, but origins of nodes that many kernels share."""

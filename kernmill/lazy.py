@@ -547,7 +547,7 @@ def given_const(dtype: DType, value: float) -> UOp:
 # --- provenance: each node remembers the user's line -----------------------------------------------------------------
 _HERE = os.path.dirname(os.path.realpath(__file__))
 OURS = (_HERE, *(os.path.join(os.path.dirname(_HERE), name) for name in ("ir", "compiler", "renderers", "runtime")))
-_MODELS = os.path.join(_HERE, "llm")
+_PLACES = tuple(os.path.join(_HERE, name) for name in ("llm", "quant", "onnx", "commands"))
 _known: dict[str, bool] = {}
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -567,18 +567,21 @@ def user_line() -> str:
     while True:
         name = frame.f_code.co_filename
         if frame.f_back is None and (_is_ours(name) or os.path.basename(name).startswith("kernmill")):
-            return f"{_line_of_model() or f'{name}:{frame.f_lineno}'}{current_origin.suffix}"
+            return f"{_line_of_command() or f'{name}:{frame.f_lineno}'}{current_origin.suffix}"
         if not _is_ours(name) or frame.f_back is None:
             return f"{name}:{frame.f_lineno}{current_origin.suffix}"
         frame = frame.f_back
 
 
-def _line_of_model() -> str:
-    """`file:line` of the first frame in a model of kernmill's: a command of ours has no line of a user."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and not frame.f_code.co_filename.startswith(_MODELS):
-        frame = frame.f_back
-    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+def _line_of_command() -> str:
+    """`file:line` of the first frame in a model of kernmill's, else in a command: these have no line of a user."""
+    for places in (_PLACES[:1], _PLACES[1:]):
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None:
+            if frame.f_code.co_filename.startswith(places):
+                return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            frame = frame.f_back
+    return ""
 
 
 def _reflected(name: str, args: tuple[Any, ...]) -> Any:

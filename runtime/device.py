@@ -50,6 +50,7 @@ from .opening import (
     split_names,
     target_text,
 )
+from .tape import Tape
 
 __all__ = [
     "SLICE_NS",
@@ -153,6 +154,8 @@ class Batch:
 
     is_chained = False
 
+    tape: Tape | None = None  # of the profile that is under way, and had runs of it
+
     def __init__(self, device: Device, calls: Sequence[Call]) -> None:
         self.device = device
         self.calls = list(calls)
@@ -201,14 +204,20 @@ class Batch:
         """Execute all calls in order; with `is_timed` the nanoseconds of each."""
         return self.device.run(self.calls, is_timed=is_timed)
 
-    def timed(self) -> tuple[Sequence[int], Sequence[int]]:
-        """(default: `run`, timed) Execute as `run` without times does. Return the clock in ns before the first entry
-        and after each, and how many calls precede the end of each entry. An entry is one call, or several that run
-        interleaved."""
+    @property
+    def ends(self) -> Sequence[int]:
+        """(default: of each call) How many calls precede the end of each entry of the clock. An entry is one call, or
+        several that run interleaved."""
+        return range(1, len(self.calls) + 1)
+
+    def timed(self, tape: Tape) -> None:
+        """(default: `run`, timed) Execute as `run` without times does. Write the clock in ns before the first entry
+        and after each to the next row of the tape."""
         clock = [perf_counter_ns()]
         for took in self.run(is_timed=True):
             clock.append(clock[-1] + took)
-        return clock, range(1, len(clock))
+        tape.write(clock)
+        tape.has_driver = True
 
 
 class Event:

@@ -51,8 +51,8 @@ from .plans.graph_key import STALE, GraphWalk
 from .plans.plan import Plan, plans, runs_unseen, settings_key
 from .plans.prepared import Prepared, prepare
 from .plans.views import part_of, views
-from .recorder import Lines
 from .replay import check_values, copy_between, current_recording, download_scalar, is_to_be_recorded
+from .tape import Lines
 from .watch import sees_kernels, wants_report
 
 __all__ = ["STALE", "allocate_buffer", "download", "launched_ns", "realize", "take_over", "upload"]

@@ -22,6 +22,7 @@ from .cpu.probe import measured_machine
 from .device import SLICE_NS, Batch, BufferCopy, Call, Device, Program, Properties
 from .memory.allocator import available_memory, total_memory
 from .memory.buffer import Buffer
+from .tape import Tape
 
 __all__ = ["LlvmDevice"]
 
@@ -106,7 +107,7 @@ class _LaunchBatch(Batch):
         super().__init__(device, calls)
         fork_ns = device.target.machine.fork_ns  # of work, that one thread takes at least
         limits = fork_ns, _SHARED * fork_ns, _MOST_CHUNKS
-        self.ends: Sequence[int] = range(1, len(calls) + 1)  # of the shorter table's entries
+        self.short_ends: Sequence[int] = range(1, len(calls) + 1)
         self.table = self.short = LaunchTable([
             Launch(c.program.handle.symbols[c.program.name], [*[b.address for b in c.buffers], *c.variables], c.threads,
                    chunk := c.chunk(*limits), c.slice(chunk, SLICE_NS))
@@ -119,7 +120,7 @@ class _LaunchBatch(Batch):
                                   chunk := c.chunk(*limits), c.slice(chunk, SLICE_NS))
                 for c in chains
             ])  # fmt: skip
-            self.ends, self.is_chained = [c.end for c in chains], True
+            self.short_ends, self.is_chained = [c.end for c in chains], True
 
     def place(self, entry: int, slot: int) -> tuple[Any, int]:
         return self.table.argument(entry, slot)
@@ -146,13 +147,17 @@ class _LaunchBatch(Batch):
             self.refuse()
         return times
 
-    def timed(self) -> tuple[Sequence[int], Sequence[int]]:
+    @property
+    def ends(self) -> Sequence[int]:
         """With chains, as one entry each."""
+        return self.short_ends
+
+    def timed(self, tape: Tape) -> None:
+        """The native walk writes the clock."""
         before = len(_refused)
-        clock = default_pool().run_clocked(self.short)
+        default_pool().run_clocked(self.short, tape.at)
         if len(_refused) > before:
             self.refuse()
-        return clock, self.ends
 
     def refuse(self) -> NoReturn:
         """Raise OutOfMemoryError. The kernel is unknown: every batch that ran meanwhile gets the error."""

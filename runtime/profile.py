@@ -71,7 +71,7 @@ def report(device: Device, kernels: Sequence[Kernel], times: Sequence[int]) -> N
     """Print and dump a batch according to DEBUG and DUMP."""
     if (profile := recorder.active) is not None:
         clock = [*accumulate(times, initial=perf_counter_ns() - sum(times))]
-        profile.add(device, (tuple(kernels), tuple(range(1, len(clock))), None), clock)
+        profile.add(device, kernels, clock)
     for kernel, time_ns in zip(kernels, times, strict=True):
         cost = cost_of(kernel.ast)
         if watch.launched is not None:

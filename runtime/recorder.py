@@ -1,22 +1,25 @@
 """What happened and when, while a profile is under way: launches, copies, compiles, waits, captures, memory.
 
 `active` is the recorder, or None. Code that launches looks at it once for each batch; all other work of a profile is
-done after it (kernmill/profiling). A batch of launches is two tuples and the clock's values: nothing is computed from
-them before `Ran.durations`. The clock is that of `time.perf_counter_ns`.
+done after it (kernmill/profiling). A run of a batch is a row of its `Tape`, which the native walk over the batch writes
+itself; `Ran.runs` reads it. The clock is that of `time.perf_counter_ns`.
 Tests: tests/runtime/test_recorder.py.
 """
 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
+from threading import get_ident
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernmill.ir import GraphPlan, Kernel, MemoryPlan
+
+from .tape import NO_VALUES, Lines, Run, Tape, Uses
 
 if TYPE_CHECKING:
     from .device import Batch, Call, Device
@@ -29,11 +32,6 @@ _MOST_RUNS = 1_000_000  # batches that a recorder keeps the clock of; later ones
 _NOTABLE_NS = 20_000  # of a driver, around kernels
 
 active: Recorder | None = None
-
-
-Lines: TypeAlias = "Sequence[str | None] | None"
-Run: TypeAlias = "tuple[int, Sequence[int], Mapping[str, int]]"  # thread, clock, values of variables
-_NO_VALUES: Mapping[str, int] = {}
 
 
 class Span(NamedTuple):
@@ -68,10 +66,17 @@ class Ran:
     kernels: tuple[Kernel, ...]
     ends: tuple[int, ...]
     lines: Lines = None  # source lines of these runs by node, where they are not the plan's
-    uses: tuple[tuple[int, ...], ...] = ()  # of each kernel: its buffers, numbered within the batch
+    uses: Uses = ()  # of each kernel: its buffers, numbered within the batch
     runs: list[Run] = field(default_factory=list["Run"])
     more: int = 0  # runs without a clock, after too many
     more_ns: list[int] = field(default_factory=list[int])  # of each entry, in these
+
+    def add(self, tape: Tape) -> None:
+        """Add what a tape has."""
+        self.uses = self.uses or tape.uses
+        self.runs += tape.runs()
+        self.more += tape.more
+        self.more_ns = [a + b for a, b in zip(self.more_ns or [0] * len(self.ends), tape.more_ns, strict=True)]
 
 
 class Recorder:
@@ -80,80 +85,112 @@ class Recorder:
     def __init__(self) -> None:
         self.start_ns = self.end_ns = perf_counter_ns()
         self.thread = threading.get_ident()
-        self.ran: dict[tuple[Any, ...], Ran] = {}
-        self._known: dict[tuple[Any, ...], tuple[Ran, Any]] = {}  # by the identity of what is kept alive here
+        self.tapes: list[Tape] = []
+        self._known: dict[tuple[Any, ...], Tape] = {}  # of what runs once, by the identity of what a tape keeps alive
+        self._batches: list[weakref.ref[Batch]] = []  # that have a tape
         self.count = 0
         self.spans: list[Span] = []
         self.notes: list[Note] = []
         self.memory: list[tuple[int, str, int]] = []  # clock, device, bytes of its tensors
+        self.live_bytes = -1  # the last of these
         self.plans: list[tuple[str, GraphPlan, MemoryPlan]] = []  # made in this time, with their line
         self.ticks: list[tuple[int, str]] = []  # clock, what was counted: tokens
         self.texts: dict[tuple[str, bytes], Lowered] | None = None  # of compiled kernels, if a report will show them
 
+    @property
+    def ran(self) -> dict[tuple[Any, ...], Ran]:
+        """All runs, equal batches as one; made from the tapes each time."""
+        found: dict[tuple[Any, ...], Ran] = {}
+        for tape in self.tapes:
+            key = tape.device, tape.kernels, tape.ends, tape.lines
+            found.setdefault(key, Ran(*key)).add(tape)
+        return found
+
     def launch(
-        self, batch: Batch, kernels: Sequence[Kernel], values: Mapping[str, int] = _NO_VALUES, lines: Lines = None
+        self, batch: Batch, kernels: Sequence[Kernel], values: Mapping[str, int] = NO_VALUES, lines: Lines = None
     ) -> None:
-        """Run a batch and record it. `values`: of its variables; `lines`: of the nodes of this run's graph."""
-        clock, ends = batch.timed()
-        self._note_driver(batch.device, clock[-1])
-        ran = self.add(batch.device, (kernels, ends, lines), clock, values)
-        if not ran.uses:
-            _note_uses(ran, batch.calls)
+        """Run a batch that will run again, and record it. `values`: of its variables; `lines`: of the nodes of this
+        run's graph."""
+        tape = batch.tape
+        if tape is None or tape.owner is not self or tape.lines is not lines:
+            tape = self._meet(batch, kernels, lines)
+        batch.timed(tape)
+        self._keep(tape, values)
 
     def run(
         self,
         device: Device,
         calls: Sequence[Call],
         kernels: Sequence[Kernel],
-        values: Mapping[str, int] = _NO_VALUES,
+        values: Mapping[str, int] = NO_VALUES,
         lines: Lines = None,
     ) -> None:
         """Run calls once and record them."""
         if device.limits.is_async:
+            ends: Sequence[int] = range(1, len(calls) + 1)
             clock = [perf_counter_ns()]
             for took in device.run(calls, is_timed=True):
                 clock.append(clock[-1] + took)
-            self._note_driver(device, clock[-1])
-            ran = self.add(device, (kernels, range(1, len(clock)), lines), clock, values)
-            if not ran.uses:
-                _note_uses(ran, calls)
+            tape = self._tape(device, (kernels, ends, lines))
+            tape.write(clock)
+            tape.has_driver = True
         else:
-            self.launch(device.prepare(calls), kernels, values, lines)
-
-    def _note_driver(self, device: Device, end_ns: int) -> None:
-        """Record the time of a launch that is not in its kernels: the driver submits, and compiles at the first one."""
-        if perf_counter_ns() - end_ns > _NOTABLE_NS:
-            self.span("driver", device.name, end_ns)
+            batch = device.prepare(calls)
+            tape = self._tape(device, (kernels, batch.ends, lines))
+            batch.timed(tape)
+        tape.uses = tape.uses or _uses_of(calls)
+        self._keep(tape, values)
 
     def add(
         self,
         device: Device,
-        of: tuple[Sequence[Kernel], Sequence[int], Lines],
+        kernels: Sequence[Kernel],
         clock: Sequence[int],
-        values: Mapping[str, int] = _NO_VALUES,
-    ) -> Ran:
-        """Record one run of a batch: `of` are its kernels, the ends of its entries, and lines."""
+        values: Mapping[str, int] = NO_VALUES,
+    ) -> None:
+        """Record one run of kernels one after another."""
+        tape = self._tape(device, (kernels, range(1, len(clock)), None))
+        tape.write(clock)
+        self._keep(tape, values)
+
+    def _meet(self, batch: Batch, kernels: Sequence[Kernel], lines: Lines) -> Tape:
+        """Give a batch a tape for runs at these lines."""
+        batch.tape = tape = self._add_tape(batch.device, (kernels, batch.ends, lines))
+        tape.uses = _uses_of(batch.calls)
+        self._batches.append(weakref.ref(batch))
+        return tape
+
+    def _add_tape(self, device: Device, of: tuple[Sequence[Kernel], Sequence[int], Lines]) -> Tape:
+        self.tapes.append(tape := Tape(self, device.name, device.allocator, of))
+        return tape
+
+    def _tape(self, device: Device, of: tuple[Sequence[Kernel], Sequence[int], Lines]) -> Tape:
+        """The tape of what this thread runs once, perhaps again: the kernels, the ends of the entries, and lines."""
         kernels, ends, lines = of
-        known = device.name, id(lines), *map(id, kernels), *ends
-        if (found := self._known.get(known)) is None:
-            key = device.name, tuple(kernels), tuple(ends), lines
-            found = self._known[known] = self.ran.setdefault(key, Ran(*key)), (tuple(kernels), lines)
-        ran = found[0]
-        if self.count < _MOST_RUNS:
-            self.count += 1
-            ran.runs.append((threading.get_ident(), clock, values))
-            memory = device.allocator.live_bytes
-            if not self.memory or self.memory[-1][2] != memory:
-                self.memory.append((clock[-1], device.name, memory))
-            return ran
-        took = [after - before for before, after in pairwise(clock)]
-        ran.more += 1
-        ran.more_ns = [a + b for a, b in zip(ran.more_ns, took, strict=True)] if ran.more_ns else took
-        return ran
+        known = get_ident(), device.name, id(lines), *map(id, kernels), *ends
+        if (tape := self._known.get(known)) is None:
+            tape = self._known[known] = self._add_tape(device, of)
+        return tape
+
+    def _keep(self, tape: Tape, values: Mapping[str, int]) -> None:
+        """A run was written."""
+        if tape.has_driver and perf_counter_ns() - (end_ns := tape.row()[-1]) > _NOTABLE_NS:
+            self.span("driver", tape.device, end_ns)
+        if self.count >= _MOST_RUNS:
+            tape.sum_up()
+            return
+        self.count += 1
+        if self.live_bytes != (memory := tape.memory.live_bytes):
+            self.live_bytes = memory
+            self.memory.append((tape.row()[-1], tape.device, memory))
+        tape.keep(values)
 
     def finish(self) -> None:
         """Note the end."""
         self.end_ns = perf_counter_ns()
+        for batch in filter(None, (ref() for ref in self._batches)):
+            if batch.tape is not None and batch.tape.owner is self:
+                batch.tape = None  # whoever has the profile keeps it
 
     def copied(self, target: Buffer, source: Buffer, start_ns: int) -> None:
         """Record a copy between devices that ends now."""
@@ -169,10 +206,10 @@ class Recorder:
         self.ticks.append((perf_counter_ns(), what))
 
 
-def _note_uses(ran: Ran, calls: Sequence[Call]) -> None:
+def _uses_of(calls: Sequence[Call]) -> tuple[tuple[int, ...], ...]:
     """Number the buffers of a batch."""
     numbers: dict[int, int] = {}
-    ran.uses = tuple([tuple([numbers.setdefault(id(b), len(numbers)) for b in call.buffers]) for call in calls])
+    return tuple([tuple([numbers.setdefault(id(b), len(numbers)) for b in call.buffers]) for call in calls])
 
 
 def tick(what: str) -> None:
@@ -213,13 +250,7 @@ def recording_profile() -> Generator[Recorder]:
 
 
 def _merge(outer: Recorder, inner: Recorder) -> None:
-    for key, ran in inner.ran.items():
-        known = outer.ran.setdefault(key, Ran(ran.device, ran.kernels, ran.ends, ran.lines))
-        known.uses = known.uses or ran.uses
-        known.runs += ran.runs
-        known.more += ran.more
-        if ran.more:
-            known.more_ns = [a + b for a, b in zip(known.more_ns or [0] * len(ran.more_ns), ran.more_ns, strict=True)]
+    outer.tapes += inner.tapes
     outer.count += inner.count
     outer.spans += inner.spans
     outer.notes += inner.notes

@@ -316,6 +316,7 @@ class Replay:
         batch = only.batch if isinstance(only, _ReadyBatch | _Walk) and not self.is_checked else None
         is_plain = batch is not None and is_ours(batch.device) and not batch.device.limits.is_async
         self.batch = batch if is_plain else None
+        self.only = only if is_plain and isinstance(only, _ReadyBatch) else None
         self.checks_last = isinstance(self._steps[-1], _Check) if self._steps else False
         self.is_bound_only = not self.is_checked and not any(
             isinstance(step, HostCall) or any(id(part) in self._slot_of_absent for part in step) for step in self._steps
@@ -450,6 +451,16 @@ class Replay:
             self._launch(given, is_timed=is_timed)
         finally:
             self.give_back()
+
+    def record(self, now: object) -> None:
+        """Launch what is `only` one batch with the current binding. `now`: the recorder, or what else asks for it."""
+        if self.only is None or not isinstance(now, recorder.Recorder):
+            self.launch(())
+            return
+        try:
+            now.launch(self.only.batch, self.only.kernels, self._values)
+        except Exception as error:
+            raise explained(failed_launch(self.only.batch.device, error, self.only.kernels)) from error
 
     def take(self) -> list[Any]:
         """Take memory for intermediates that are not kept; return what owns it. Raises OutOfMemoryError."""

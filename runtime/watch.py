@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from kernmill.compiler import Draft
 from kernmill.ir import DeviceTable, GraphPlan, Kernel, UOp, debug, setting
 
 from . import recorder
 
-__all__ = ["collecting_kernels", "collecting_placements", "is_quiet", "is_watched", "sees_kernels", "wants_report"]
+__all__ = [
+    "collecting_drafts", "collecting_kernels", "collecting_placements", "is_quiet", "sees_kernels",
+    "wants_report", "watcher",
+]  # fmt: skip
 
 launched: dict[tuple[str, UOp], tuple[Kernel, int]] | None = None
+drafts: list[Draft] | None = None  # graphs that are planned, with the reasons of their kernels
 placed: list[tuple[GraphPlan, DeviceTable]] | None = None  # what `kernmill explain` shows
 
 
@@ -20,9 +25,10 @@ def wants_report() -> bool:
     return launched is not None or not is_quiet()
 
 
-def is_watched() -> bool:
-    """True if a block of this process collects the times of kernels, or a profile is under way."""
-    return launched is not None or recorder.active is not None
+def watcher() -> object:
+    """The recorder of a profile that is under way, or another object if a block of this process collects the times of
+    kernels; None: nobody watches."""
+    return recorder.active if launched is None else launched
 
 
 def sees_kernels() -> bool:
@@ -44,6 +50,18 @@ def collecting_placements() -> Generator[list[tuple[GraphPlan, DeviceTable]]]:
         yield placed
     finally:
         placed = outside
+
+
+@contextmanager
+def collecting_drafts() -> Generator[list[Draft]]:
+    """Every graph that is planned inside the block, with what each pass made of it; also those that the disk cache has
+    a plan of."""
+    global drafts
+    outside, drafts = drafts, []
+    try:
+        yield drafts
+    finally:
+        drafts = outside
 
 
 @contextmanager

@@ -107,7 +107,7 @@ LATER_PAGES = {  # KB that later issues brought, above the 200 of the rebuilt do
     "serve": 5,
     "run-an-onnx-model": 3,
     "use-torch-compile": 2,
-    "profile": 4,
+    "profile": 5,
     "topics/placement": 4,
     "topics/hexagon": 3,
     "topics/arm": 1,

@@ -10,15 +10,18 @@ from typing import NamedTuple
 
 from kernmill.ir import Ops, UOp, dtypes
 
+from . import why_fused as why
 from .bases import memory_base
+from .why_fused import Why
 
 __all__ = ["StoredNodes", "choose_stored"]
 
 
 class StoredNodes(NamedTuple):
-    """Nodes with memory: those that are computed, those that are read at the end, and the conditions to check."""
+    """Nodes with memory: those that are computed, each with the reason; those that are read at the end, and the
+    conditions to check."""
 
-    nodes: set[UOp]
+    nodes: dict[UOp, Why]
     results: list[UOp]
     checks: list[UOp]  # the CHECK nodes
 
@@ -31,19 +34,19 @@ class StoredNodes(NamedTuple):
 def choose_stored(roots: Sequence[UOp], order: Iterable[UOp]) -> StoredNodes:
     """Return the nodes that get memory, for the roots of a graph and all its nodes."""
     results = [memory_base(root) for root in roots]
-    nodes, checks = {*results}, list[UOp]()
+    nodes, checks = dict.fromkeys(results, why.RESULT), list[UOp]()
     for node in order:
         if node.op is Ops.CHECK:
             checks.append(node)
-            nodes.add(memory_base(node.src[1]))
+            nodes[memory_base(node.src[1])] = why.CHECKED
         elif node.op is Ops.CONTIGUOUS:
-            nodes.add(memory_base(node))
+            nodes.setdefault(memory_base(node), why.CONTIGUOUS)
         elif node.op is Ops.ASSIGN:
-            nodes.add(node)
+            nodes[node] = why.ASSIGNED
         elif node.op is Ops.COPY:
-            nodes |= {node, memory_base(node.src[0])}  # reshapes of a source have no separate memory
+            nodes[node] = nodes[memory_base(node.src[0])] = why.COPIED  # reshapes of a source have no separate memory
         elif node.op is Ops.WAIT:
-            nodes.update(map(memory_base, node.src))
-        elif node.op is Ops.ROUTINE:
-            nodes |= {node, *map(memory_base, node.src)}  # it reads its sources as a whole
-    return StoredNodes({node for node in nodes if node.op is not Ops.PARAM}, results, checks)
+            nodes.update((memory_base(source), why.WAITED) for source in node.src)
+        elif node.op is Ops.ROUTINE:  # it reads its sources as a whole
+            nodes.update((read, why.ROUTINE) for read in (node, *map(memory_base, node.src)))
+    return StoredNodes({node: of for node, of in nodes.items() if node.op is not Ops.PARAM}, results, checks)

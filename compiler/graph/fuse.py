@@ -37,7 +37,9 @@ from kernmill.ir import (
 )
 
 from ..kernel.facts import BUFFER_COST, LOOP_COST, MOST_CODE, iterations
+from . import why_fused as why
 from .rangeify import TRUE, IndexMap, Use
+from .why_fused import Why
 
 __all__ = ["Fusion", "KernelRoot", "fuse"]
 
@@ -106,6 +108,7 @@ class Fusion:
     gathers: dict[UOp, tuple[UOp, Use, Size]] = field(default_factory=dict[UOp, tuple[UOp, Use, "Size"]])
     readers: dict[UOp, list[UOp]] = field(default_factory=dict[UOp, list[UOp]])
     position: dict[UOp, int] = field(default_factory=dict[UOp, int])
+    why: dict[UOp, Why] = field(default_factory=dict[UOp, Why])
     index_map: IndexMap = field(default_factory=IndexMap)
 
 
@@ -126,7 +129,7 @@ class _Facts:
 
 def fuse(
     sink: UOp,
-    stored: set[UOp],
+    stored: Mapping[UOp, Why],
     in_place: frozenset[UOp] = frozenset(),
     device_of: Mapping[UOp, str] | None = None,
     packers: frozenset[str] = frozenset(),
@@ -150,10 +153,11 @@ def fuse(
             _charge(uses, BUFFER_COST * (node.op is Ops.PARAM), fusion)
             continue
         is_free = not uses or _is_cheaper_to_recompute(node, facts)
-        is_stored = node in stored or (not is_free and _needs_memory(node, uses, facts, fusion))
+        answer = stored.get(node) or (why.SMALLER if is_free else _needs_memory(node, uses, facts, fusion))
+        fusion.why[node], is_stored = answer, answer.is_stored
         may_keep = node not in stored and not is_free and (is_stored or _is_repeated(node, uses, facts, fusion))
         if may_keep and _make_row_buffer(node, uses, facts, fusion):
-            uses = [fusion.row_buffers[node].use]
+            uses, fusion.why[node] = [fusion.row_buffers[node].use], why.ROW
         elif is_stored:
             _charge(uses, BUFFER_COST, fusion)
             uses = [_open_kernel(node, fusion, node in in_place)]
@@ -169,7 +173,7 @@ def fuse(
     return fusion
 
 
-def _gather_facts(order: list[UOp], stored: set[UOp]) -> dict[UOp, _Facts]:
+def _gather_facts(order: list[UOp], stored: Mapping[UOp, Why]) -> dict[UOp, _Facts]:
     facts: dict[UOp, _Facts] = {}
     for node in order:
         below = [facts[s] for s in (node.src[:1] if node.op is Ops.WAIT else node.src)]
@@ -229,27 +233,37 @@ def _open_kernel(node: UOp, fusion: Fusion, in_place: bool) -> Use:
 
 
 # --- the decision ----------------------------------------------------------------------------------------------------
-def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
+def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) -> Why:
     fact = facts[node]
     if node.op.group is OpGroup.MOVEMENT:
-        return node.op is Ops.PERMUTE and _is_scattered(node, uses, facts, fusion)
-    if node.op in (Ops.TAKE, Ops.DETACH, Ops.WAIT) or _is_unpacked(uses, fact, fusion):
-        return False
+        return why.SCATTERED if node.op is Ops.PERMUTE and _is_scattered(node, uses, facts, fusion) else why.VIEW
+    if node.op in (Ops.TAKE, Ops.DETACH, Ops.WAIT):
+        return why.GATHER if node.op is Ops.TAKE else why.VIEW
+    if _is_unpacked(uses, fact, fusion):
+        return why.UNPACKED
     if not fact.reads and fact.cost <= _CHEAP:  # no memory inputs: indices and constants only
-        return False
+        return why.NO_DATA
     is_heavy = fact.is_heavy and node.op.is_elementwise
     if _is_long(node, uses, fact, fusion):
-        return True
-    if not (is_heavy and _has_cheap_anchor(node, facts, fusion)):
+        return why.CODE
+    has_anchor = is_heavy and _has_cheap_anchor(node, facts, fusion)
+    if not has_anchor:
         if node.op is Ops.REDUCE or is_heavy:
-            return len(uses) > 1 or not _fuses_reduction(node, uses[0], fact, fusion)
+            if len(uses) > 1:
+                return Why(True, why.REDUCED_OFTEN, len(uses))
+            return _fuses_reduction(node, uses[0], fact, fusion)
         if fact.cost == 0 and (not _is_rounded(node) or node in fusion.packed):
-            return False
+            return why.ROUNDED
         if len(uses) > max(_MAX_INDICES, min(_MAX_INSTANCES, _unrolled_instances(uses))):
-            return True
-        if len({use.kernel for use in uses}) > 1 and (fact.cost > _CHEAP or fact.reads > 2):
-            return True
-    return any(_evaluations(use, fusion.roots[use.kernel]) >= _REUSE * max(1, _elements(node.shape)) for use in uses)
+            return Why(True, why.COPIES, len(uses))
+        if (count := len({use.kernel for use in uses})) > 1 and (fact.cost > _CHEAP or fact.reads > 2):
+            return Why(True, why.SHARED, count)
+    size = max(1, _elements(node.shape))
+    if (times := max(_evaluations(use, fusion.roots[use.kernel]) for use in uses)) >= _REUSE * size:
+        return Why(True, why.REPEATED, times // size)
+    if has_anchor:
+        return why.ANCHOR
+    return why.ONCE if len(uses) == 1 else Why(False, why.CHEAP, len(uses))
 
 
 def _is_long(node: UOp, uses: list[Use], fact: _Facts, fusion: Fusion) -> bool:
@@ -384,32 +398,36 @@ def _has_cheap_anchor(node: UOp, facts: dict[UOp, _Facts], fusion: Fusion) -> bo
     return False
 
 
-def _fuses_reduction(node: UOp, use: Use, fact: _Facts, fusion: Fusion) -> bool:
+def _fuses_reduction(node: UOp, use: Use, fact: _Facts, fusion: Fusion) -> Why:
     """Compute the reduction inside its consumer, if nothing is computed twice there and rows enough remain."""
     kernel = fusion.roots[use.kernel]
-    needed = _needed(use)
+    needed, times, size = _needed(use), _evaluations(use, kernel), max(1, _elements(node.shape))
     # inside another reduction's loop: allowed if both are one reduction over more loops
     if not needed <= set(kernel.loops):
-        repeats = _evaluations(use, kernel) / max(1, _elements(node.shape))
+        repeats = times / size
+        often = why.GATED if use.gate is not TRUE and repeats <= 1 else Why(True, why.INNER_OFTEN, round(repeats))
         if needed <= {*kernel.loops, *kernel.row_loops}:  # inside a row buffer: computed as often as that is
-            return use.gate is TRUE and repeats <= 1
+            return why.IN_ROW if use.gate is TRUE and repeats <= 1 else often
         if fact.terms <= _SHORT_SUM and use.gate is TRUE and repeats <= 1:
             kernel.has_blocks = True
-            return True
-        is_one_sum = node.op is Ops.REDUCE and _continues(node, fusion) and repeats <= _REPEATS
+            return why.SHORT
+        if not (node.op is Ops.REDUCE and _continues(node, fusion) and repeats <= _REPEATS):
+            return why.INNER if repeats <= 1 else often
         is_long = fact.is_tiled and _reduced(node) > _SHORT_SUM
-        return is_one_sum and not (is_long and _loses_its_tile(node, use, fusion))
-    if use.gate is not TRUE or _evaluations(use, kernel) > _elements(node.shape):
-        return False
+        return why.INNER_TILE if is_long and _loses_its_tile(node, use, fusion) else why.ONE_SUM
+    if use.gate is not TRUE or times > _elements(node.shape):
+        return why.GATED if use.gate is not TRUE else Why(True, why.OUTER_OFTEN, times // size)
     rows = _product(r for r in kernel.loops if r in needed)
     total = _product(kernel.loops)
     if total * _reduced(node) <= _SMALL:
-        return True
+        return why.SMALL
     if rows == total:
         is_alone = not (fact.is_tiled and kernel.has_tile)
         kernel.has_tile |= fact.is_tiled and node.op is Ops.REDUCE
-        return is_alone
-    return rows >= _MIN_ROWS and not fact.is_tiled
+        return why.OUTER if is_alone else why.TILES
+    if rows >= _MIN_ROWS:
+        return why.TILE if fact.is_tiled else Why(False, why.ROWS, rows)
+    return Why(True, why.FEW_ROWS, rows)
 
 
 def _continues(node: UOp, fusion: Fusion) -> bool:

@@ -58,7 +58,7 @@ class Network:
         return levels
 
     def _augment(self, levels: list[int], positions: list[int]) -> bool:
-        """Send flow along one shortest path; False if there is none left. `positions`: by node, its edges that are used up."""
+        """Send flow along one shortest path; False if there is none left. `positions`: used-up edges by node."""
         path: list[int] = []
         node = 0
         while node != 1:

@@ -119,9 +119,7 @@ def _tiled(schedule: Schedule, facts: Facts, product: Product, block: tuple[int,
     panels = -(-sizes[columns] // wide)
     is_direct = (left.dtype, right.dtype) in facts.target.dots
     if is_packed and left.dtype is right.dtype and left.dtype.is_int and not is_direct:
-        alone = schedule.add("bias", right.slot, rows)[
-            inner
-        ]  # while packing: inside it would cost a fifth
+        alone = schedule.add("bias", right.slot, rows)[inner]  # while packing: inside it would cost a fifth
         schedule.cut("unroll", alone, terms)
         schedule.cut("vectorize", alone, lanes)
     if is_packed and panels > 1:

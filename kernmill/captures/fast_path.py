@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from kernmill.runtime import is_watched, open_lanes, settle
+from kernmill.runtime import Recorder, open_lanes, settle, watcher
 
 from ..tensor import Tensor
 from .entry import CapturedCall, ReplayValue
@@ -104,11 +104,13 @@ class _PathWriter:
             scope["set_variables"] = replay.set_variables
             self.lines.append(f" set_variables({self.reading.values_text()})")
         launch = self.entry.launch if self.entry.lasting else replay.launch
-        scope |= {"is_watched": is_watched, "launch": launch}
+        scope |= {"watcher": watcher, "ANYONE": object()}
+        scope["record"] = partial(_launch_watched, launch) if replay.only is None else replay.record
         scope["run"] = partial(launch, (), is_timed=False) if replay.batch is None else replay.batch.run
         scope |= {"lanes": open_lanes, "settle": settle}
         self.lines.append(" if lanes: settle()")  # what other threads do for calls over several devices
-        self.lines += [" if quiet[0] and not is_watched(): run()", " else: launch(())"]
+        self.lines += [" now = watcher() if quiet[0] else ANYONE"]
+        self.lines += [" if now is None: run()", " else: record(now)"]
 
     def address(self, slot: int, buffer: str) -> None:
         """One moving buffer: its address goes straight into the native table, if the device has one."""
@@ -161,3 +163,7 @@ class _PathWriter:
             f" {' = '.join([*names[0], *names[1], 'state'])} = None",
             f" return entry.run((), now, {self.reading.values_text()})",
         ]
+
+
+def _launch_watched(launch: Callable[..., None], now: object) -> None:
+    launch((), is_timed=False if isinstance(now, Recorder) else None)

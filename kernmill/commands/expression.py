@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from kernmill.compiler import Draft, fusion_lines
 from kernmill.ir import Kernel, SettingError, debug, print_uops
-from kernmill.runtime import KernelPage, get_device, kernel_page
+from kernmill.runtime import KernelPage, collecting_drafts, get_device, kernel_page
 
 from ..methods.random import manual_seed
 from ..profiling import Profile, profile
@@ -36,17 +37,20 @@ def run(text: str, shapes: str, page: str = "") -> int:
     Raises:
         SettingError: a shape or the expression cannot be read; whatever the expression raises.
     """
-    graph, found = computed(text, shapes)
+    graph, found, drafts = computed(text, shapes)
     print(f"{text}\n\n1. The expression, as a graph of tensor operations: nothing is computed yet.\n")
     print(_first_lines(graph))
     kernels = list(_kernels(found))
-    print(f"2. The planner fuses it into {len(kernels)} kernel{'s' if len(kernels) > 1 else ''}: results that are read "
-          "once stay in registers.")  # fmt: skip
+    many = "s" if len(kernels) > 1 else ""
+    print(f"2. The planner fuses it into {len(kernels)} kernel{many}. Why each ends where it does, and what it holds:")
+    borders = [kernel for draft in drafts for kernel in fusion_lines(draft)]
+    for name, lines in borders:
+        print("\n" + "\n".join([name, *(f"    {line}" for line in lines)]))
     for number, (device, kernel) in enumerate(kernels, 1):
         print(f"\n== kernel {number}: {kernel.name} on {device}\n")
         print("\n".join(_lines(kernel_page(get_device(device), kernel))))
     if page:
-        write_report(page, found, text)
+        write_report(page, found, text, borders=borders)
         print(f"\n{page}: the same as a page; open it in a browser")
     return 0
 
@@ -57,23 +61,23 @@ def explain(text: str, shapes: str) -> tuple[str, list[KernelPage]]:
     Raises:
         SettingError: a shape or the expression cannot be read; whatever the expression raises.
     """
-    graph, found = computed(text, shapes)
+    graph, found, _ = computed(text, shapes)
     return graph, [kernel_page(get_device(device), kernel) for device, kernel in _kernels(found)]
 
 
-def computed(text: str, shapes: str) -> tuple[str, Profile]:
-    """Compute the expression. Return its graph, and a profile with its kernels.
+def computed(text: str, shapes: str) -> tuple[str, Profile, list[Draft]]:
+    """Compute the expression. Return its graph, a profile with its kernels, and how it was planned.
 
     Raises:
         SettingError: a shape or the expression cannot be read; whatever the expression raises.
     """
     tensors = tensors_of(shapes)
     Tensor.realize(*tensors.values())
-    with profile() as found:
+    with profile() as found, collecting_drafts() as drafts:
         result = _tensor_of(text, tensors)
         graph = print_uops(result.uop)
         result.realize()
-    return graph, found
+    return graph, found, drafts
 
 
 def tensors_of(shapes: str) -> dict[str, Tensor]:

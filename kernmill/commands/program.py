@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from types import TracebackType
 
 from kernmill.ir import KernmillError
 
@@ -51,9 +52,17 @@ def _run(command: str, program: str, arguments: Sequence[str]) -> str:
     except KeyboardInterrupt:
         return "by Ctrl-C"
     except Exception as error:
-        traceback.print_exception(error)
+        traceback.print_exception(error.with_traceback(_own_frames(error.__traceback__)))
         return f"by {type(error).__name__}"
     return ""
+
+
+def _own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback from the program's first frame on, as Python itself prints it."""
+    files = __file__, "<frozen runpy>", runpy.__file__
+    while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename in files:
+        trace = trace.tb_next
+    return trace
 
 
 def _is_module(name: str) -> bool:

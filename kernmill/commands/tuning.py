@@ -113,6 +113,9 @@ def run(program: str, arguments: Sequence[str], seconds: float, width: int) -> i
     after = 1 - sum(shares[d.kernel.ast] * (1 - d.time_ns / d.heuristic_ns) for d in done if d.heuristic_ns)
     if done:
         print("\n".join(before_and_after(done, shares)), file=sys.stderr)
+    if len(done) < len(kernels):
+        print("for the others the time was too short: give more --seconds, or tune again, which begins with them",
+              file=sys.stderr)  # fmt: skip
     print(f"{len(done)} of {len(kernels)} kernels searched; estimated speedup of all kernels: {1 / after:.2f}x. "
           f"{_kept(done)}", file=sys.stderr)  # fmt: skip
     return 1 if not ended_well or any(d.wrong for d in done) else 0
@@ -133,8 +136,8 @@ def before_and_after(done: Sequence[Tuned], shares: Mapping[UOp, float]) -> list
     lines = ["  ".join([cell.rjust(size) if number < 5 else cell.ljust(size) for number, (cell, size) in
                         enumerate(zip(row, sizes, strict=True))]).rstrip() for row in rows]  # fmt: skip
     noise = statistics.median(found.noise for found in done)
-    how = "steady" if noise < _STEADY else "unsteady: stop other programs and tune again for small gains"
-    return [*lines, f"times of the same program differed by {noise:.1%} (median): the machine was {how}"]
+    how = "steady enough" if noise < _STEADY else "unsteady: stop other programs and tune again for small gains"
+    return [*lines, f"times of the same program differed by {noise:.1%} (median), so the machine was {how}"]
 
 
 def _kept(done: Sequence[Tuned]) -> str:

@@ -323,9 +323,8 @@ class GroupNorm(Module):
                 f"GroupNorm: x of shape {show_shape(x.uop.shape)}: axis 1 must have {self.num_channels} channels."
             )
         x, dtype = _widened(x, self.weight, self.bias)
-        grouped = x.reshape(
-            (x.shape[0], self.num_groups, math.prod(x.shape[1:]) // self.num_groups)
-        )  # -1 cannot be inferred without elements
+        size = math.prod(x.shape[1:]) // self.num_groups  # -1 cannot be inferred without elements
+        grouped = x.reshape((x.shape[0], self.num_groups, size))
         centred = grouped - grouped.mean(-1, keepdim=True)
         result = (centred * (centred.square().mean(-1, keepdim=True) + self.eps).rsqrt()).reshape(x.shape)
         shape = (1, self.num_channels, *(1 for _ in x.shape[2:]))

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from kernmill.ir import (
     GraphPlan,
@@ -45,31 +45,39 @@ from kernmill.runtime import (
 
 from .profiled import Profile
 from .rows import KernelRow, ceilings_of, launches, short_layers
+from .table import made_text
 from .trace import write_text
 
 __all__ = ["html", "report_data", "report_of_folder", "write_report"]
 
 _PAGE = Path(__file__).with_name("report.html")
 _PLACE = "/*DATA*/"
-_MOST_SECONDS, _MOST_BYTES = 30.0, 4_400_000  # of texts of kernels
+_MOST_SECONDS, _MOST_BYTES = 3.5, 4_400_000  # of texts of kernels that are not in the cache, and of all
 _WINDOW = 32_700  # of deflate
 _AHEAD = 24  # kernels whose assembly is made by other processes
 _MANY = 4  # kernels that are worth these processes
 _MOST_EVENTS, _MOST_GRAPHS, _MOST_NODES, _MOST_PLANS = 40_000, 12, 300, 12
-_LEFT_OUT = "The texts of slower kernels took the time for this report. DUMP=folder and kernmill report have all."
+_LEFT_OUT = (
+    "The texts of slower kernels took the time for this report. They are in the cache now, so the next report goes on "
+    "from here. DUMP=folder and kernmill report have all."
+)
 _TOO_LARGE = "The texts of slower kernels fill this report. DUMP=folder has all."
 _AROUND = 3  # lines of the user's source above and below
 _MOST_SOURCES = 4
 Data = dict[str, Any]
+Borders: TypeAlias = "Sequence[tuple[str, Sequence[str]]]"
 
 
-def write_report(path: str | Path, profile: Profile, title: str = "", seconds: float = _MOST_SECONDS) -> None:
-    """Write the page of a profile; texts of kernels may take `seconds` to make.
+def write_report(
+    path: str | Path, profile: Profile, title: str = "", seconds: float = _MOST_SECONDS, borders: Borders = ()
+) -> None:
+    """Write the page of a profile; texts of kernels may take `seconds` to make. `borders`: names of kernels, and why
+    each begins and ends where it does.
 
     Raises:
         SettingError: the file cannot be written.
     """
-    write_text(path, html(report_data(profile, title, seconds)))
+    write_text(path, html(report_data(profile, title, seconds) | {"borders": borders}))
 
 
 def html(data: Data) -> str:
@@ -92,10 +100,9 @@ def report_data(profile: Profile, title: str = "", seconds: float = _MOST_SECOND
     sources = _Sources()
     names = {"kernels": totals.kernels_ns, "compiling": totals.compile_ns, "copies": totals.copies_ns,
              "waiting": totals.waiting_ns, "driver": totals.driver_ns, "Python": totals.python_ns}  # fmt: skip
-    made = f"{totals.compiled} kernels were compiled, {totals.loaded} came from the cache"
     return {
         "title": title or Path(sys.argv[0]).name or "Python", "wall": max(1, totals.wall_ns), "totals": names,
-        "about": f"{time.strftime('%Y-%m-%d %H:%M')}, {made}",
+        "about": f"{time.strftime('%Y-%m-%d %H:%M')}, {made_text(totals)}",
         "devices": {name: _device(name, rows) for name in sorted({row.device for row in rows})},
         "rows": [_row_data(number, row, which, sources) for number, row in enumerate(rows)],
         "sources": sources.found, "kernels": kernels,
@@ -169,24 +176,24 @@ def _kernels(
     start = time.perf_counter()
     with no_collection():
         for key, (device, kernel) in wanted.items():
-            if time.perf_counter() - start > seconds:
-                begun.append(partial(_kernel_data, key, kernel.name, brief_page(kernel).json(), _LEFT_OUT))
-            else:
-                begin = partial(begin_page, known=known.get((device, kernel.key)), is_one_of_many=len(wanted) >= _MANY)
-                begun.append(_begin_kernel(key, get_device(device), kernel, begin))
+            is_late = time.perf_counter() - start > seconds
+            begin = partial(begin_page, known=known.get((device, kernel.key)), is_one_of_many=len(wanted) >= _MANY)
+            begun.append(_begin_kernel(key, get_device(device), kernel, None if is_late else begin))
             while begun and (len(begun) > _AHEAD or len(found) + len(begun) == len(wanted)):
                 found.append(begun.popleft()())
     return found, {key: number for number, key in enumerate(wanted)}
 
 
 def _begin_kernel(
-    key: str, device: Device, kernel: Kernel, begin: Callable[[Device, Kernel], Callable[[], KernelPage]]
+    key: str, device: Device, kernel: Kernel, begin: Callable[[Device, Kernel], Callable[[], KernelPage]] | None
 ) -> Callable[[], Data]:
-    """Begin the texts of a kernel; the result finishes them. They are stored in the cache: most kernels of a program
-    are those of its last report."""
+    """Begin the texts of a kernel; the result finishes them. None: there is no time to make them. They are stored in
+    the cache: most kernels of a program are those of its last report."""
     cache, cache_key = compile_cache.default_cache("pages"), page_key(device, kernel)
     if (entry := cache.get(cache_key)) is not None:
         return partial(_kernel_data, key, kernel.name, zlib.decompress(entry.payload))
+    if begin is None:
+        return partial(_kernel_data, key, kernel.name, brief_page(kernel).json(), _LEFT_OUT)
     try:
         finish = begin(device, kernel)
     except KernmillError as error:

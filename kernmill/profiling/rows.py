@@ -82,6 +82,14 @@ class KernelRow:
         return statistics.median(self.times or [self.first_ns])
 
     @property
+    def steady_ns(self) -> float:
+        """The time of all calls at the pace of the later ones: first calls meet cold caches and fresh memory, and a
+        busy machine stretches some. Rates are of this."""
+        if len({work for work, _ in self.works}) > 1 and self.times:  # sizes that change
+            return self.calls * sum(self.times) / len(self.times)
+        return self.calls * self.median_ns
+
+    @property
     def is_narrow(self) -> bool:
         """True if a kernel has an input narrower than float32."""
         params = (n for kernel in self.kernels for n in kernel.ast.toposort() if n.op is Ops.PARAM)
@@ -93,18 +101,19 @@ class KernelRow:
 
     @property
     def gflops(self) -> float:
-        """Floating-point operations per nanosecond."""
-        return self.flops / max(1, self.total_ns)
+        """Floating-point operations per nanosecond, of later calls."""
+        return self.flops / max(1, self.steady_ns)
 
     @property
     def gbytes(self) -> float:
-        """Bytes per nanosecond, of inputs and results counted once."""
-        return self.bytes_moved / max(1, self.total_ns)
+        """Bytes per nanosecond, of inputs and results counted once, of later calls."""
+        return self.bytes_moved / max(1, self.steady_ns)
 
     @property
     def ceiling_share(self) -> float:
-        """The time at the ceiling that binds it, divided by its time."""
-        return self.least_ns / max(1, self.total_ns)
+        """The time at the ceiling that binds it, divided by its time; of a kernel so short that the clock's noise is in
+        it at most 1."""
+        return min(1.0, self.least_ns / max(1, self.steady_ns))
 
 
 class Totals(NamedTuple):

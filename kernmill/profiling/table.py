@@ -11,7 +11,7 @@ from kernmill.runtime import Note
 
 from .rows import KernelRow, Totals, short_layers
 
-__all__ = ["notes_text", "table_text", "totals_text"]
+__all__ = ["made_text", "notes_text", "table_text", "totals_text"]
 
 _LEAST_WIDTH, _PLAIN_WIDTH = 40, 140
 _ROWS = 20
@@ -100,10 +100,16 @@ def totals_text(totals: Totals) -> str:
     shares = ", ".join(
         f"{name} {show_ns(took)} ({took / wall:.0%})" for name, took in parts if took or name == "kernels"
     )
-    made = f"{totals.compiled} kernels were compiled, {totals.loaded} came from the cache."
+    made = f"{made_text(totals)}."
     if totals.compile_ns > wall / 2 and totals.compiled:
         made += " Later runs take them from there: profile again to see the program without compiling."
     return f"{show_ns(totals.wall_ns)} in all: {shares}.\n{made}"
+
+
+def made_text(totals: Totals) -> str:
+    """How many kernels were compiled, and how many were not."""
+    were = "kernel was" if totals.compiled == 1 else "kernels were"
+    return f"{totals.compiled} {were} compiled, {totals.loaded} came from the cache"
 
 
 def notes_text(notes: Sequence[Note], most: int = 10) -> str:

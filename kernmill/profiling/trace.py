@@ -1,7 +1,11 @@
 """A profile in the format of Chrome's and Perfetto's trace viewers, one JSON file.
 
-Processes are processes, threads are threads; each device has a row for what it runs. Arrows lead from the launch on a
-thread to the run on the device. The clock is the system's monotonic one, so files of several processes share it.
+Processes are processes, threads are threads; each device has a row for what a thread has it run. Arrows lead from the
+launch on a thread to the run on the device. The clock is the system's monotonic one, so files of several processes
+share it.
+
+Perfetto leaves out slices of a row that overlap without one being inside the other. It binds an arrow to the slice of
+its row that began last, in the order of times and then of the file. Numbers of arrows are those of the whole file.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ __all__ = ["trace_events", "write_text", "write_trace"]
 
 _DEVICES = 1_000_000  # above all numbers of threads in a trace
 _MOST_EVENTS = 400_000
+_MOST_ARROWS = 1_000_000  # of a process, more than its events
 Event = dict[str, Any]
 
 
@@ -50,7 +55,7 @@ def _number(threads: dict[int, int], thread: int) -> int:
 
 
 def _spans(recorder: Recorder, pid: int, threads: dict[int, int]) -> Iterator[Event]:
-    for span in recorder.spans:
+    for span in sorted(recorder.spans, key=lambda span: (span.start_ns, -span.end_ns)):  # the outer ones first
         args = {"line": span.line} if span.line else {}
         if span.nbytes:
             args["bytes"] = str(span.nbytes)
@@ -67,27 +72,28 @@ def _spans(recorder: Recorder, pid: int, threads: dict[int, int]) -> Iterator[Ev
 
 
 def _launches(recorder: Recorder, pid: int, threads: dict[int, int]) -> Iterator[Event]:
-    devices: dict[str, int] = {}
-    arrow = 0
+    rows: dict[tuple[str, int], int] = {}
+    arrow = pid * _MOST_ARROWS
     for found in launches(recorder):
         name = " + ".join(dict.fromkeys(kernel.name for kernel in found.kernels))
         head = found.kernels[-1]
         origins = [in_run(text, found.lines) for text in head.made()[1]] or [head.origin or ""]
         line, layer, role = split_origin(origins[0])
-        if found.device not in devices:
-            devices[found.device] = _DEVICES + len(devices)
-            yield _naming(pid, devices[found.device], "thread_name", f"device {found.device}")
         args = {key: text for key, text in (("line", line), ("layer", layer), ("role", role)) if text}
         for thread, start, end in found.calls:
             arrow += 1
             own = {"pid": pid, "ts": start / 1e3}
             shared = {"cat": "launch", "name": "launch", "id": arrow, **own}
             tid = _number(threads, thread)
-            yield {"ph": "X", "cat": "launch", "name": f"launch {name}", "tid": tid, "dur": (end - start) / 1e3, **own}
+            if (found.device, tid) not in rows:
+                rows[found.device, tid] = _DEVICES + len(rows)
+                shown = f"device {found.device}" + (f", Python thread {tid}" if tid > 1 else "")
+                yield _naming(pid, rows[found.device, tid], "thread_name", shown)
+            row, dur = rows[found.device, tid], (end - start) / 1e3
+            yield {"ph": "X", "cat": "launch", "name": f"launch {name}", "tid": tid, "dur": dur, **own}
             yield {"ph": "s", "tid": tid, **shared}
-            yield {"ph": "f", "bp": "e", "tid": devices[found.device], **shared}
-            yield {"ph": "X", "cat": "kernel", "name": name, "tid": devices[found.device], "dur": (end - start) / 1e3,
-                   "args": args, **own}  # fmt: skip
+            yield {"ph": "X", "cat": "kernel", "name": name, "tid": row, "dur": dur, "args": args, **own}
+            yield {"ph": "f", "bp": "e", "tid": row, **shared}
 
 
 def _counters(recorder: Recorder, pid: int) -> Iterator[Event]:

@@ -229,16 +229,16 @@ class ThreadPool:
 
     def run_timed(self, table: LaunchTable) -> list[int]:
         """Like `run`; returns the nanoseconds that each entry took."""
-        return [after - before for before, after in pairwise(self.run_clocked(table))]
-
-    def run_clocked(self, table: LaunchTable) -> Sequence[int]:
-        """Like `run`; returns the clock in nanoseconds before the first entry and after each."""
         times = array("q", bytes(8 * (table.count + 1)))
+        self.run_clocked(table, times.buffer_info()[0])
+        return [after - before for before, after in pairwise(times)]
+
+    def run_clocked(self, table: LaunchTable, address: int) -> None:
+        """Like `run`; writes the clock in ns before the first entry and after each to memory."""
         with self._lock:
             if not self._crew.started:
                 self._crew.start()
-            self._call_timed(self._crew.address, table.address, table.count, times.buffer_info()[0])
-        return times
+            self._call_timed(self._crew.address, table.address, table.count, address)
 
     def close(self) -> None:
         """Stop the workers. The pool can still be used: it starts new ones."""

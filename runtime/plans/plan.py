@@ -252,7 +252,7 @@ def _scheduled(of: tuple[Any, ...], origins: list[str | None], default: str) -> 
     known = "" if table is None else table.text() + str(pinned_nodes(origins))
     facts = devices, sorted(in_place), default, _alignments(structure, {*devices, default, *listed})
     key = cache_key("plan", _text(structure), json.dumps(facts), known, stamp())
-    stored = default_cache("plans").get(key)
+    stored = default_cache("plans").get(key) if watch.drafts is None else None
     found: _Scheduled | None = None
     if stored is not None:
         with contextlib.suppress(

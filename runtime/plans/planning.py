@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from kernmill.compiler import Draft, plan_graph
 from kernmill.ir import DeviceTable, GraphPlan, MemoryPlan, Ops, OutOfMemoryError, UOp, dtypes, no_collection
 
+from .. import watch
 from ..device import get_device
 
 __all__ = ["planned"]
@@ -41,6 +42,8 @@ def planned(
         draft = plan_graph(Draft(roots, devices, in_place, default, table, price, alignments, slices, packers))
         plan, memory = draft.plan, draft.memory
         if table is None or not (full := _full(plan, memory, table)):
+            if watch.drafts is not None:
+                watch.drafts.append(draft)
             return plan, memory
         for name in full:
             price[name] = 8 * price.get(name, 1 / table.spec(name).bytes_per_ns) if left > 1 else _NEVER

@@ -1,4 +1,4 @@
-"""Random inputs of a kernel, for a run without the program of the user: numbers, bits, and indices that are in range."""
+"""Random inputs of a kernel, to run it by itself: numbers, bits, and indices that are in range."""
 
 from __future__ import annotations
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import numpy as np
 import pytest
 
-from kernmill import Context, Tensor, jit
+from kernmill import Context, Tensor, Variable, jit
 from kernmill.runtime import Recorder, families, plan, recorder, recording_profile
 
 
@@ -111,3 +112,38 @@ def test_after_many_runs_times_are_summed(monkeypatch: pytest.MonkeyPatch) -> No
     (ran,) = found.ran.values()
     assert (len(ran.runs), ran.more, len(ran.more_ns)) == (2, 3, 1)
     assert ran.more_ns[0] > 0
+
+
+def test_a_replay_of_one_batch_is_recorded_by_its_straight_line_code() -> None:
+    """Rows of a tape: more than there is room for at first, by two threads, and none of them after the end."""
+    f = jit(lambda x: (x * 2).sum(1))
+    x = Tensor(np.ones((3, 5), np.float32)).realize()
+    for _ in range(3):
+        f(x)
+    with recording_profile() as found:
+        for _ in range(40):
+            f(x)
+        thread = threading.Thread(target=f, args=(x,))
+        thread.start()
+        thread.join()
+    f(x)
+    (ran,) = found.ran.values()
+    assert len(found.tapes) == 1
+    assert [number for number, _, _ in ran.runs].count(threading.get_ident()) == 40
+    assert len(ran.runs) == 41
+    ends = [clock for _, clock, _ in ran.runs]
+    assert all(found.start_ns <= first[0] <= first[1] <= found.end_ns for first in ends)
+    assert ends == sorted(ends)
+
+
+def test_runs_of_a_size_that_changes_have_their_values() -> None:
+    n = Variable("n", 1, 8)
+    f = jit(lambda x: x.sum())
+    x = Tensor(np.ones(8, np.float32)).realize()
+    for _ in range(2):
+        f(x[: n.bind(2)])
+    with recording_profile() as found:
+        for size in (3, 3, 5):
+            f(x[: n.bind(size)])
+    values = [given for ran in found.ran.values() for _, _, given in ran.runs if given]
+    assert [[*given.values()] for given in values] == [[3], [3], [5]]

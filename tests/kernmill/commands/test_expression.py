@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from kernmill.commands.cli import main
+from kernmill.runtime import families, plan
 
 
 @pytest.fixture(autouse=True)
 def on_device() -> None:
-    """The default one."""
+    """The default one; no graph is known, so that each is planned."""
+    plan.plans.clear()
+    families.families.clear()
 
 
 def test_every_pass_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
@@ -19,6 +25,8 @@ def test_every_pass_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "1. The expression, as a graph" in shown
     assert "2. The planner fuses it into 2 kernels" in shown
+    assert "ends at REDUCE of ADD (4, 8, 1): it has a reduction and is read at 3 places" in shown
+    assert "reads of other kernels: REDUCE of ADD (4, 8, 1)" in shown
     assert "== kernel 1: sum_4x8_k8 on LLVM" in shown
     assert "-- 4. vectorize: after unrolling" in shown
     assert "schedule: vectorize i1 8" in shown
@@ -55,3 +63,12 @@ def test_what_cannot_be_explained(text: str, shapes: str, said: str, capsys: pyt
     assert shown.startswith("kernmill: ")
     assert said in shown
     assert "Traceback" not in shown
+
+
+def test_what_a_command_computes_has_a_line_of_ours() -> None:
+    """Named regression: it had the line of the interpreter's `runpy`."""
+    command = [sys.executable, "-m", "kernmill", "explain", "x.exp()", "--shapes", "x=3"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "DEBUG": "1"})
+    lines = [line for line in found.stderr.splitlines() if line.startswith("compiled ")]
+    assert any(os.path.join("commands", "expression.py") in line for line in lines)
+    assert not any("runpy" in line for line in lines)

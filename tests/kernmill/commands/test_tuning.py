@@ -158,7 +158,7 @@ def test_a_line_per_kernel_and_a_table(program: str) -> None:
     assert lines[0].split() == ["share", "before", "after", "gain", "noise", "schedule", "line", "kernel"]
     assert lines[1].split()[:9] == ["75.0%", "3", "us", "1.5", "us", "+100.0%", "0.4%", "found", "program.py:6"]
     assert "unchanged" in lines[2]
-    assert lines[3] == "times of the same program differed by 0.4% (median): the machine was steady"
+    assert lines[3] == "times of the same program differed by 0.4% (median), so the machine was steady enough"
     found.noise = 0.1
     (last,) = before_and_after([found], {kernel.ast: 0.75})[2:]
     assert last.endswith("unsteady: stop other programs and tune again for small gains")

@@ -77,11 +77,21 @@ def test_the_data_is_that_of_the_profile(device: str) -> None:
         assert all(before < number for before in node["after"])
 
 
-def test_a_kernel_that_is_left_out_has_its_uops() -> None:
-    data = data_of(report.html(report.report_data(some_profile(), seconds=0)))
+def test_a_kernel_that_is_left_out_has_its_uops(tmp_path: Path) -> None:
+    with Context(CACHE_DIR=str(tmp_path)):
+        data = data_of(report.html(report.report_data(some_profile(), seconds=0)))
     for kernel in data["kernels"]:
         assert [name for name, _ in texts_of(data, kernel)["listings"]] == ["kernel"]
         assert kernel["reason"].startswith("The texts of slower kernels took the time")
+
+
+def test_a_report_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
+    """Kernels that the time was too short for are made by the next report; what is in the cache takes none."""
+    with Context(CACHE_DIR=str(tmp_path)):
+        found = some_profile()
+        report.report_data(found)
+        later = report.report_data(found, seconds=0)
+    assert not any(kernel["reason"] for kernel in later["kernels"])
 
 
 def test_the_texts_of_many_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

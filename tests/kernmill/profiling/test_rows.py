@@ -144,3 +144,29 @@ def test_the_time_of_a_driver_is_apart(opencl: str) -> None:
         (x.exp() + x.sum(1, keepdim=True)).sum(0).numpy()
     assert found.totals.driver_ns > 0
     assert "driver" in found.text()
+
+
+def test_a_slow_first_call_does_not_lower_the_rates() -> None:
+    """Named regression: a kernel at 80 % of the ceiling was at 1 %, since its first call had met fresh memory."""
+    row = rows.KernelRow("LLVM", "k", "", [], calls=4, total_ns=103_000, first_ns=100_000, times=[1000] * 3)
+    row.flops, row.least_ns = 4_000, 3_200.0
+    assert (row.gflops, row.ceiling_share) == (1.0, 0.8)
+
+
+def test_a_sum_of_several_products_counts_each_of_them() -> None:
+    """Counted by hand: two operations for each product's multiply-add, and one for each sum of two of them."""
+    n = 6
+    a, b, c, d = (Tensor(np.ones((n, n), np.float32)).realize() for _ in range(4))
+    v = Tensor(np.ones(n, np.float32)).realize()
+    for made, flops in (
+        (lambda: a @ b + c @ d, 4 * n**3 + n**2),
+        (lambda: a @ b + a @ d, 4 * n**3 + n**2),
+        (lambda: a @ v + c @ v, 4 * n**2 + n),
+        (lambda: (a * b + c * d).sum(), 4 * n**2),
+        (lambda: (a * b).sum(1) * (c * d).sum(1), 4 * n**2 + n),
+        (lambda: (a @ b).cat(c @ d), 4 * n**3),
+        (lambda: a.reshape(1, 1, n, n).conv2d(b[:2, :2].reshape(1, 1, 2, 2)), 2 * 4 * (n - 1) ** 2),
+    ):
+        with profile() as found:
+            made().realize()
+        assert sum(row.flops for row in found.rows) == flops
