@@ -18,17 +18,32 @@ from kernmill.ir import FormatError
 
 from ..formats.gguf_types import TensorType, tensor_type
 
-__all__ = ["MIXES", "Mix", "mix_named"]
+__all__ = ["MIXES", "OUTPUT_AND_EMBEDDING", "Mix", "fitting_type", "is_weight", "mix_named"]
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _KEPT = re.compile(r"norm|ffn_gate_inp|position_embd|token_types|ssm_conv1d|rope_|time_mix_|attn_rel_b|altup|laurel")
 _SMALLER = {
     "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "IQ4_XS": "IQ4_NL",
     **dict.fromkeys(("Q2_K", "Q3_K", "TQ1_0", "TQ2_0"), "Q4_0"),
+    **dict.fromkeys(("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"), "IQ4_NL"),
     **dict.fromkeys(("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4"), "F16"), "F16": "F32",
 }  # fmt: skip
+OUTPUT_AND_EMBEDDING = ("output.weight", "token_embd.weight")
 _SHARING = 4  # heads of queries that share values, from which on these get more bits
 _LARGE = 80  # layers of a model of 70B
+
+
+def is_weight(name: str, shape: Sequence[int]) -> bool:
+    """True for a matrix, or a stack of them, that gets blocks; norms, routers and small tensors are kept."""
+    return name.endswith(".weight") and len(shape) > 1 and _KEPT.search(name) is None
+
+
+def fitting_type(name: str, shape: Sequence[int]) -> TensorType:
+    """Return a type of that name, or one with smaller blocks if the rows are not a multiple of its blocks."""
+    kind = tensor_type(name)
+    while shape[-1] % kind.values:
+        kind = tensor_type(_SMALLER[kind.name])
+    return kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +69,9 @@ class Mix:
     ) -> TensorType | None:
         """Return the type of a tensor, None if it is unchanged. `is_tied`: the embedding is also the output;
         `sharing`: query heads per head of keys and values."""
-        if not self.base or not name.endswith(".weight") or len(shape) < 2 or _KEPT.search(name):
+        if not self.base or not is_weight(name, shape):
             return None
-        kind = tensor_type(self.wanted(name, layers, is_tied=is_tied, sharing=sharing))
-        while shape[-1] % kind.values:
-            kind = tensor_type(_SMALLER[kind.name])
-        return kind
+        return fitting_type(self.wanted(name, layers, is_tied=is_tied, sharing=sharing), shape)
 
     def wanted(self, name: str, layers: int, *, is_tied: bool, sharing: int = 1) -> str:
         """Return the type of a tensor whose rows are multiples of the block size."""
