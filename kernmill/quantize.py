@@ -79,7 +79,7 @@ def run(
             gguf_write.write(target, _metadata(file, recipe), parts[0], alignment=file.alignment)
     if fallen := _fallen(found):
         report(fallen)
-    report(f"{os.fspath(target)}: {mix_named(recipe.mix).name}, {_mib(after)} of weights from {_mib(_stored(file))}, "
+    report(f"{os.fspath(target)}: {mix_named(recipe.mix).name}, {_mib(after)} of weights from {_mib(_weight_bytes(file))}, "
            f"in {time.perf_counter() - start:.1f} s")  # fmt: skip
 
 
@@ -99,14 +99,14 @@ def dry_run(source: str | os.PathLike[str], recipe: Recipe, *, report: Report = 
         size = choice.type.nbytes(entry.shape)
         total, numbers = total + size, numbers + prod(entry.shape)
         shape = " x ".join(map(str, entry.shape))
-        report(f"{_shown(name):36} {shape:>20} {entry.type.name:>8} {choice.type.name:>8} {size:14,}")
+        report(f"{_printable_name(name):36} {shape:>20} {entry.type.name:>8} {choice.type.name:>8} {size:14,}")
     if fallen := _fallen(found):
         report(fallen)
-    report(f"total: {total:,} bytes ({_mib(total)}) from {_stored(file):,}, {8 * total / max(1, numbers):.2f} bits a "
+    report(f"total: {total:,} bytes ({_mib(total)}) from {_weight_bytes(file):,}, {8 * total / max(1, numbers):.2f} bits a "
            "value; nothing was written")  # fmt: skip
 
 
-def _stored(file: gguf.GGUFFile) -> int:
+def _weight_bytes(file: gguf.GGUFFile) -> int:
     """The bytes of all tensors of a file."""
     return sum(entry.stop - entry.start for entry in file.entries.values())
 
@@ -171,7 +171,7 @@ def _fallen(found: Mapping[str, NewType]) -> str:
     return f"{changes.total()} tensors have rows that are not a multiple of the block size: {shown}" if changes else ""
 
 
-def _shown(name: str) -> str:
+def _printable_name(name: str) -> str:
     """The name of a tensor, for any terminal."""
     is_plain = name.isprintable() and name.isascii()
     return name if is_plain else quoted(name).encode("ascii", "backslashreplace").decode()
@@ -185,7 +185,7 @@ def _converted(
     """The bytes of a tensor in its new type."""
     entry, values = file.entries[name], file.values(name)
     shape = " x ".join(str(size) for size in entry.shape)
-    count = f"[{order:4}/{len(file.entries):4}] {_shown(name):36} {shape:>16}"
+    count = f"[{order:4}/{len(file.entries):4}] {_printable_name(name):36} {shape:>16}"
     if kind is entry.type:
         report(f"{count}  {kind.name}")
         yield values

@@ -71,7 +71,7 @@ def split_file(given: argparse.Namespace) -> int:
     """Write a file as several, or several as one."""
     for name, path in (("IN", given.model), ("OUT", given.target)):
         options.check_path("split", path, f"Give {name}: kernmill split IN OUT.")
-    most = None if given.split_max_size is None else _bytes(given.split_max_size)
+    most = None if given.split_max_size is None else _bytes_of_part(given.split_max_size)
     if given.merge and (most or given.split_max_tensors):
         raise SettingError("split: --merge writes one file. Leave out --split-max-size and --split-max-tensors.")
     if most and given.split_max_tensors:
@@ -104,7 +104,7 @@ def _copied(file: gguf.GGUFFile, name: str) -> list[memoryview]:
     return [file.values(name)]
 
 
-def _bytes(text: str) -> int:
+def _bytes_of_part(text: str) -> int:
     """Parse a size such as 2G: thousands, as llama.cpp's program counts."""
     found = re.fullmatch(r"(\d{1,12})([KMG]?)", text, re.IGNORECASE)
     if found is None or int(found[1]) < 1:

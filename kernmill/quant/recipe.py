@@ -113,7 +113,7 @@ class _Rules:
 
     def choice(self, entry: gguf.GGUFEntry) -> NewType:
         """Return the new type of a tensor."""
-        wanted = self._wanted(entry)
+        wanted = self._wanted_type(entry)
         is_number = entry.type.dtype is None or entry.type.dtype.is_float
         if wanted is None or not is_number:
             return NewType(entry.type, entry.type.name)
@@ -123,7 +123,7 @@ class _Rules:
         self._check_importance(entry.name, kind)
         return NewType(kind, wanted)
 
-    def _wanted(self, entry: gguf.GGUFEntry) -> str | None:
+    def _wanted_type(self, entry: gguf.GGUFEntry) -> str | None:
         """The type of a tensor whose rows are multiples of the block size; None: it is unchanged."""
         name, recipe, mix = entry.name, self._recipe, self._mix
         if not mix.base or not is_weight(name, entry.shape) or (recipe.keep_output and name == "output.weight"):
