@@ -33,6 +33,7 @@ __all__ = ["Recipe", "dry_run", "mix_named", "run"]
 # Values that are converted at a time: a multiple of every block, so that one kernel serves all pieces. The K types try
 # 16 to 21 scales, and keep up to 180 bytes a value meanwhile.
 PIECE = 1 << 20
+_SEARCHED = 128  # types of codebooks are given so much less: each try compares up to 4096 entries with 8 values
 _WRITABLE = 0o222  # by anyone: a file without these bits is protected from root as well
 _VERSION = 2  # of the block layouts, as the reference counts
 
@@ -79,8 +80,9 @@ def run(
             gguf_write.write(target, _metadata(file, recipe), parts[0], alignment=file.alignment)
     if fallen := _fallen(found):
         report(fallen)
-    report(f"{os.fspath(target)}: {mix_named(recipe.mix).name}, {_mib(after)} of weights from {_mib(_weight_bytes(file))}, "
-           f"in {time.perf_counter() - start:.1f} s")  # fmt: skip
+    name, before = mix_named(recipe.mix).name, _mib(_weight_bytes(file))
+    seconds = time.perf_counter() - start
+    report(f"{os.fspath(target)}: {name}, {_mib(after)} of weights from {before}, in {seconds:.1f} s")
 
 
 def dry_run(source: str | os.PathLike[str], recipe: Recipe, *, report: Report = print) -> None:
@@ -102,8 +104,8 @@ def dry_run(source: str | os.PathLike[str], recipe: Recipe, *, report: Report = 
         report(f"{_printable_name(name):36} {shape:>20} {entry.type.name:>8} {choice.type.name:>8} {size:14,}")
     if fallen := _fallen(found):
         report(fallen)
-    report(f"total: {total:,} bytes ({_mib(total)}) from {_weight_bytes(file):,}, {8 * total / max(1, numbers):.2f} bits a "
-           "value; nothing was written")  # fmt: skip
+    bits = 8 * total / max(1, numbers)
+    report(f"total: {total:,} bytes ({_mib(total)}) from {_weight_bytes(file):,}, {bits:.2f} bits a value")
 
 
 def _weight_bytes(file: gguf.GGUFFile) -> int:
@@ -191,7 +193,9 @@ def _converted(
         yield values
         return
     report(f"{count}  {entry.type.name} -> {kind.name}  {_mib(len(values))} -> {_mib(kind.nbytes(entry.shape))}")
-    step, left = PIECE // entry.type.values * entry.type.size_bytes, kind.nbytes(entry.shape)
+    is_searched = kind.name in BLOCKS and BLOCKS[kind.name].looked_up
+    size = max(PIECE // _SEARCHED, kind.values) if is_searched else PIECE
+    step, left = size // entry.type.values * entry.type.size_bytes, kind.nbytes(entry.shape)
     for start in range(0, len(values), step):
         piece = values[start : start + step]
         if len(piece) < step and start:  # the last of several is as long as the others: one kernel for all

@@ -56,7 +56,9 @@ class Mix:
     base: str
     output: str = "Q6_K"
     embedding: str | None = None  # where it is not the output as well
+    queries: str | None = None  # queries, and keys
     mixed: str | None = None  # attention's way out
+    middle: str | None = None  # the feed-forward's ways in, in layers that are not in the first or the last eighth
     down: str | None = None  # the feed-forward's way out
     values: str | None = None  # attention values
     shared_values: str | None = None  # attention values that four or more heads of queries share
@@ -87,7 +89,10 @@ class Mix:
         if part in ("ffn_down", "ffn_down_exps"):
             early = self.early[0] if layer < layers // self.early[1] else None
             return (self.better if counts else None) or early or self.down or self.base
-        return (self.mixed if part == "attn_output" else None) or self.base
+        if part in ("ffn_gate", "ffn_up", "ffn_gate_exps", "ffn_up_exps"):
+            is_middle = layers // 8 <= layer < 7 * layers // 8
+            return (self.middle if is_middle else None) or self.base
+        return {"attn_output": self.mixed, "attn_q": self.queries, "attn_k": self.queries}.get(part) or self.base
 
     def _values(self, layer: int, layers: int, sharing: int, counts: bool) -> str:
         """The type of a layer's attention values."""
@@ -112,6 +117,7 @@ _ROWS = (
     Mix("Q5_0", 8, "Q5_0"),
     Mix("Q5_1", 9, "Q5_1"),
     Mix("Q2_K", 10, "Q2_K", mixed="Q3_K", down="Q3_K", values="Q3_K", shared_values="Q4_K"),
+    Mix("Q2_K_S", 21, "Q2_K", early=("Q4_K", 8), shared_values="Q4_K"),
     Mix("Q3_K_S", 11, "Q3_K"),
     Mix("Q3_K_M", 12, "Q3_K", mixed="Q4_K", down="Q4_K", values="Q4_K", early=("Q5_K", 16),
         early_values=("Q5_K", 2)),
@@ -123,6 +129,23 @@ _ROWS = (
     Mix("Q6_K", 18, "Q6_K"),
     Mix("IQ4_NL", 25, "IQ4_NL", early=("Q5_K", 8), shared_values="Q5_K"),
     Mix("IQ4_XS", 30, "IQ4_XS", early=("Q5_K", 8), shared_values="Q5_K"),
+    Mix("IQ3_M", 27, "IQ3_S", mixed="Q4_K", early=("Q4_K", 8), values="Q4_K"),
+    Mix("IQ3_S", 26, "IQ3_S", shared_values="Q4_K"),
+    Mix("IQ3_XS", 22, "IQ3_S", queries="IQ3_XXS", middle="IQ3_XXS", shared_values="Q4_K"),
+    Mix("IQ3_XXS", 23, "IQ3_XXS", output="Q5_K", embedding="IQ3_S", queries="IQ2_S", mixed="IQ3_S",
+        shared_values="Q4_K"),
+    Mix("IQ2_M", 29, "IQ2_S", output="Q5_K", embedding="IQ3_S", mixed="IQ3_S", early=("IQ3_S", 8), values="IQ3_S",
+        shared_values="Q4_K"),
+    Mix("IQ2_S", 28, "IQ2_XS", output="Q5_K", embedding="IQ3_S", mixed="IQ3_S", early=("IQ3_S", 8), values="IQ3_S",
+        shared_values="Q4_K"),
+    Mix("IQ2_XS", 20, "IQ2_XS", output="Q5_K", embedding="Q2_K", early=("Q2_K", 8), values="Q2_K",
+        shared_values="Q4_K"),
+    Mix("IQ2_XXS", 19, "IQ2_XXS", output="Q5_K", embedding="Q2_K", early=("Q2_K", 8), values="Q2_K",
+        shared_values="Q4_K"),
+    Mix("IQ1_M", 31, "IQ1_M", output="Q5_K", embedding="Q2_K", mixed="IQ2_XXS", early=("Q2_K", 8), values="Q2_K",
+        shared_values="Q4_K"),
+    Mix("IQ1_S", 24, "IQ1_S", output="Q5_K", embedding="Q2_K", mixed="IQ2_XXS", early=("Q2_K", 8), values="Q2_K",
+        shared_values="Q4_K"),
     Mix("MXFP4", 38, "MXFP4", output="Q8_0", embedding="Q8_0"),
     Mix("TQ1_0", 36, "TQ1_0", embedding="Q4_K"),
     Mix("TQ2_0", 37, "TQ2_0", embedding="Q4_K"),

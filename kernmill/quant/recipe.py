@@ -159,7 +159,8 @@ class _Rules:
 
     def _check_importance(self, name: str, kind: TensorType) -> None:
         """A type of few bits has the importance of its columns, except where llama.cpp goes without too."""
-        if kind.name not in _NEED_IMPORTANCE or name in (*_EMBEDDINGS, *OUTPUT_AND_EMBEDDING):
+        is_small = kind.name in _NEED_IMPORTANCE or (kind.name == "Q2_K" and self._mix.name == "Q2_K_S")
+        if not is_small or name in (*_EMBEDDINGS, *OUTPUT_AND_EMBEDDING):
             return
         known = self._recipe.importance
         if known is None or name not in known.columns:

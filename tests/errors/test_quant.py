@@ -38,8 +38,8 @@ CASES: dict[str, Case] = {
     "rows": (lambda: quant.QuantizedTensor.quantize(Tensor.zeros(2, 33), "Q4_0"), ShapeError,
              "quantize: a tensor of shape (2, 33) as Q4_0: its rows are not a multiple of the block size 32. Pad "
              "the last axis, or choose another type."),
-    "read only": (lambda: quant.QuantizedTensor.quantize(Tensor.zeros(256), "IQ2_S"), FormatError,
-                  "encode: kernmill reads IQ2_S and does not write it. Choose another type."),
+    "read only": (lambda: quant.QuantizedTensor.quantize(Tensor.zeros(256), "NVFP4"), FormatError,
+                  "encode: kernmill reads NVFP4 and does not write it. Choose another type."),
     "ints": (lambda: quant.QuantizedTensor.quantize(Tensor.zeros(32, dtype=dtypes.int32), "Q4_0"), DTypeError,
              "encode: Q4_0 of a int32 tensor. Cast it with .float()."),
     "array": (lambda: quant.QuantizedTensor.quantize(ARRAY, "Q8_0"), DTypeError,

@@ -12,6 +12,7 @@ from kernmill import FormatError, Tensor, quantize
 from kernmill.commands.cli import main
 from kernmill.formats import gguf
 from kernmill.quant import save
+from kernmill.quant.importance import Columns, Importance
 from kernmill.quant.recipe import Recipe, choices
 from tests.kernmill.against import only_on
 
@@ -65,6 +66,22 @@ def test_mistakes(tmp_path: Path) -> None:
     ):
         with pytest.raises(FormatError, match=message):
             choices(gguf.read(path), Recipe("Q4_K_M", **how))
+
+
+def test_types_of_few_bits_need_the_importance_of_columns(tmp_path: Path) -> None:
+    """Where llama.cpp needs it: not for the embedding, nor for the output."""
+    path, found = source(tmp_path / "in"), Importance({}, where="m")
+    for mix in ("IQ2_XXS", "IQ1_S", "Q2_K_S"):
+        with pytest.raises(FormatError, match=r"attn_q\.weight': \w+ has too few bits .* no importance matrix"):
+            choices(gguf.read(path), Recipe(mix))
+    found.columns["blk.0.attn_q.weight"] = Columns(np.ones((1, 256)), np.ones(1))
+    with pytest.raises(FormatError, match=r"attn_v\.weight': IQ2_XS has too few bits .* m does not have it\. Compute"):
+        choices(gguf.read(path), Recipe("IQ2_XS", importance=found, pure=True))
+    for name in ("attn_v", "ffn_down"):
+        found.columns[f"blk.0.{name}.weight"] = found.columns["blk.0.attn_q.weight"]
+    assert types(path, "IQ2_XS", importance=found) == ["Q2_K", "IQ2_XS", "Q2_K", "IQ2_XS", "Q5_K"]
+    assert types(path, "IQ2_XS", importance=found, pure=True) == ["IQ2_XS"] * 5
+    assert types(path, "IQ3_S") == ["IQ3_S", "IQ3_S", "IQ3_S", "IQ3_S", "Q6_K"]
 
 
 def test_a_dry_run_prints_what_would_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
