@@ -80,6 +80,10 @@ def run(
             gguf_write.write(target, _metadata(file, recipe), parts[0], alignment=file.alignment)
     if fallen := _fallen(found):
         report(fallen)
+    changed = [name for name, choice in found.items() if choice.type is not file.entries[name].type]
+    if weights and len(weights) < len(changed):
+        report(f"{len(changed) - len(weights)} of {len(changed)} tensors are not in the importance matrix, such as "
+               f"{_printable_name(min(set(changed) - weights.keys()))}: their errors are not weighed")  # fmt: skip
     name, before = mix_named(recipe.mix).name, _mib(_weight_bytes(file))
     seconds = time.perf_counter() - start
     report(f"{os.fspath(target)}: {name}, {_mib(after)} of weights from {before}, in {seconds:.1f} s")
