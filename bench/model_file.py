@@ -107,7 +107,7 @@ def _piece(kind: str) -> memoryview:
     from kernmill.tensor_bytes import bytes_of
 
     dtype, count = tensor_type(kind).dtype, tensor_type(kind).values
-    if dtype is None and BLOCKS[kind].write is None:
+    if dtype is None and (BLOCKS[kind].write is None or BLOCKS[kind].looked_up):  # a search of codebooks takes long
         return random_blocks(kind, np.random.default_rng(7), (_BLOCKS,)).data.cast("B")
     values = np.random.default_rng(7).standard_normal((_BLOCKS, count)).astype(np.float32) * _SPREAD
     with no_grad():
@@ -116,7 +116,7 @@ def _piece(kind: str) -> memoryview:
 
 
 def random_blocks(kind: str, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Of a type that kernmill only reads: random bytes [.., bytes of a block], with scales that suit."""
+    """Of a type that is not written, or slowly: random bytes [.., bytes of a block], with scales that suit."""
     from kernmill import Tensor
     from kernmill.quant import block_type
 

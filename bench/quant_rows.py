@@ -31,13 +31,13 @@ def block_bytes(name: str, size: Size) -> int:
 
 
 def inputs(name: str, rng: np.random.Generator, size: Size) -> tuple[Array, ...]:
-    """Normal numbers, and the blocks of others; of a type that is only read, random bytes with small scales."""
+    """Normal numbers, and the blocks of others; of types that are not written, or slowly, random bytes."""
     from kernmill import Tensor
     from kernmill.quant import QuantizedTensor, block_type
 
     (rows, inner, columns), kind = size, block_type(name)
     some = min(columns, 64)  # writing blocks takes time: repeated
-    if kind.write is None:
+    if kind.write is None or kind.looked_up:
         blocks = random_blocks(name, rng, (some, inner // kind.values))
         weights = QuantizedTensor(Tensor(blocks), name, (some, inner))
     else:

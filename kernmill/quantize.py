@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -18,114 +17,140 @@ import numpy as np
 from kernmill.ir import FormatError, Progress, dtypes
 
 from .formats import gguf, gguf_write
+from .formats.gguf_split import check_targets, part_paths, without_parts, write_parts
 from .formats.gguf_types import TensorType, ValueType
 from .formats.quoting import quoted
 from .lazy import no_grad
 from .quant import BLOCKS
 from .quant.importance import Importance
-from .quant.mixes import Mix, mix_named
+from .quant.mixes import mix_named
+from .quant.recipe import NewType, Recipe, choices
 from .tensor import Tensor
 from .tensor_bytes import bytes_of, tensor_over
 
-__all__ = ["Recipe", "mix_named", "run"]
+__all__ = ["Recipe", "dry_run", "mix_named", "run"]
 
 # Values that are converted at a time: a multiple of every block, so that one kernel serves all pieces. The K types try
 # 16 to 21 scales, and keep up to 180 bytes a value meanwhile.
 PIECE = 1 << 20
-_OF_PARTS = re.compile(r"split\.|general\.(quantization_version|alignment)$")
+_SEARCHED = 128  # types of codebooks are given so much less: each try compares up to 4096 entries with 8 values
 _WRITABLE = 0o222  # by anyone: a file without these bits is protected from root as well
 _VERSION = 2  # of the block layouts, as the reference counts
 
 Report = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """How to quantize. `requantize`: accept weights that have blocks already. `importance`: of the columns of matrices,
-    which the search for scales weighs errors by."""
-
-    mix: str
-    requantize: bool = False
-    importance: Importance | None = None
-
-
 def run(
-    source: str | os.PathLike[str], target: str | os.PathLike[str], wanted: Recipe | str, *, report: Report = print
+    source: str | os.PathLike[str], target: str | os.PathLike[str], recipe: Recipe | str, *, report: Report = print
 ) -> None:
-    """Write `target` from `source`; all of it or nothing. A split source becomes one file. A string is the mix.
+    """Write `target` from `source`; all of it or nothing. A split source becomes one file, or with `keep_split` as many
+    files, named by the prefix `target`. A string is the mix.
 
     Raises:
-        FormatError: a file that cannot be read or written, a target that is the source, a mix that kernmill does not
-            make, values that are inf or nan, weights that have blocks already (without `requantize`), an importance
-            matrix of another model.
+        FormatError: a file that cannot be read or written, a target that is the source, a mix or type that kernmill
+            does not make, values that are inf or nan, weights that have blocks already (without `requantize`), an
+            importance matrix of another model, a pattern that is in no name.
     """
     start = time.perf_counter()
-    wanted = Recipe(wanted) if isinstance(wanted, str) else wanted
-    recipe = mix_named(wanted.mix)
+    recipe = Recipe(recipe) if isinstance(recipe, str) else recipe
     file = gguf.read(source)
-    kinds = {name: _new_type(file, entry, recipe, wanted.requantize) for name, entry in file.entries.items()}
-    weights = _importances(file, kinds, wanted.importance)
-    _check_target(file, target)
-    after = sum(kind.nbytes(file.entries[name].shape) for name, kind in kinds.items())
+    found = choices(file, recipe)
+    weights = _importances(file, found, recipe.importance)
+    count = len(file.parts) if recipe.keep_split else 1
+    targets = part_paths(target, count) if count > 1 else [os.fspath(target)]
+    check_targets(file, targets)
+    for path in targets:
+        _check_writable(path)
+    after = sum(choice.type.nbytes(file.entries[name].shape) for name, choice in found.items())
     _check_room(target, after)
-    with Progress("quantizing", len(kinds), "tensor") as bar:
+    with Progress("quantizing", len(found), "tensor") as bar:
 
         def begin(line: str) -> None:
             bar.above(report, line)
             bar.advance()
 
-        tensors = {
-            name: gguf_write.NewTensor(
-                kind, file.entries[name].shape,
-                partial(_converted, file, name, kind, n, begin, weights.get(name)),
-            )
-            for n, (name, kind) in enumerate(kinds.items(), 1)
-        }  # fmt: skip
-        gguf_write.write(target, _metadata(file, recipe, wanted), tensors, alignment=file.alignment)
-    before = sum(entry.stop - entry.start for entry in file.entries.values())
-    if fallen := _fallen(file, kinds, recipe):
+        parts: list[dict[str, gguf_write.NewTensor]] = [{} for _ in range(count)]
+        for n, (name, choice) in enumerate(found.items(), 1):
+            entry = file.entries[name]
+            values = partial(_converted, file, name, choice.type, n, begin, weights.get(name))
+            parts[entry.part if count > 1 else 0][name] = gguf_write.NewTensor(choice.type, entry.shape, values)
+        if count > 1:
+            write_parts(target, _metadata(file, recipe), parts, alignment=file.alignment)
+        else:
+            gguf_write.write(target, _metadata(file, recipe), parts[0], alignment=file.alignment)
+    if fallen := _fallen(found):
         report(fallen)
-    report(f"{os.fspath(target)}: {recipe.name}, {_mib(after)} of weights from {_mib(before)}, "
-           f"in {time.perf_counter() - start:.1f} s")  # fmt: skip
+    changed = [name for name, choice in found.items() if choice.type is not file.entries[name].type]
+    if weights and len(weights) < len(changed):
+        report(f"{len(changed) - len(weights)} of {len(changed)} tensors are not in the importance matrix, such as "
+               f"{_printable_name(min(set(changed) - weights.keys()))}: their errors are not weighed")  # fmt: skip
+    name, before = mix_named(recipe.mix).name, _mib(_weight_bytes(file))
+    seconds = time.perf_counter() - start
+    report(f"{os.fspath(target)}: {name}, {_mib(after)} of weights from {before}, in {seconds:.1f} s")
 
 
-def _metadata(file: gguf.GGUFFile, recipe: Mix, wanted: Recipe) -> dict[str, object]:
+def dry_run(source: str | os.PathLike[str], recipe: Recipe, *, report: Report = print) -> None:
+    """Report a table of what `run` would write: of each tensor its shape, its types, and its bytes; then the total.
+
+    Raises:
+        FormatError: as `run`, except for values.
+    """
+    file = gguf.read(source)
+    found = choices(file, recipe)
+    _importances(file, found, recipe.importance)
+    report(f"{'tensor':36} {'shape':>20} {'from':>8} {'to':>8} {'bytes':>14}")
+    total = numbers = 0
+    for name, choice in found.items():
+        entry = file.entries[name]
+        size = choice.type.nbytes(entry.shape)
+        total, numbers = total + size, numbers + prod(entry.shape)
+        shape = " x ".join(map(str, entry.shape))
+        report(f"{_printable_name(name):36} {shape:>20} {entry.type.name:>8} {choice.type.name:>8} {size:14,}")
+    if fallen := _fallen(found):
+        report(fallen)
+    bits = 8 * total / max(1, numbers)
+    report(f"total: {total:,} bytes ({_mib(total)}) from {_weight_bytes(file):,}, {bits:.2f} bits a value")
+
+
+def _weight_bytes(file: gguf.GGUFFile) -> int:
+    """The bytes of all tensors of a file."""
+    return sum(entry.stop - entry.start for entry in file.entries.values())
+
+
+def _check_writable(target: str) -> None:
+    if os.path.isfile(target) and not (os.stat(target).st_mode & _WRITABLE and os.access(target, os.W_OK)):
+        raise FormatError(f"{target}: is write-protected. Delete it, or write to a different path.")
+
+
+def _metadata(file: gguf.GGUFFile, recipe: Recipe) -> dict[str, object]:
     """The metadata of the new file: those of the old one, and how it was made."""
     number = partial(gguf_write.Typed, ValueType.UINT32)
-    metadata: dict[str, object] = {k: file.metadata.raw(k) for k in file.metadata if not _OF_PARTS.match(k)}
-    if recipe.file_type is not None:
-        metadata["general.file_type"] = number(recipe.file_type)
+    metadata: dict[str, object] = without_parts(file.metadata)
+    if (file_type := mix_named(recipe.mix).file_type) is not None:
+        metadata["general.file_type"] = number(file_type)
     metadata["general.quantization_version"] = number(_VERSION)
-    if (by := wanted.importance) is not None:
+    if (by := recipe.importance) is not None:
         metadata["quantize.imatrix.file"] = by.where
         metadata["quantize.imatrix.dataset"] = by.texts[-1] if by.texts else ""
         metadata["quantize.imatrix.entries_count"] = number(len(by.columns))
         metadata["quantize.imatrix.chunks_count"] = number(by.chunks)
-    return metadata
+    return metadata | dict(recipe.overrides)
 
 
 def _importances(
-    file: gguf.GGUFFile, kinds: Mapping[str, TensorType], found: Importance | None
+    file: gguf.GGUFFile, chosen: Mapping[str, NewType], found: Importance | None
 ) -> dict[str, np.ndarray[Any, Any]]:
     """The mean squares of the columns of each matrix that gets another type, by its name."""
     if found is None:
         return {}
-    changed = {name: file.entries[name].shape for name, kind in kinds.items() if kind is not file.entries[name].type}
+    shapes = {name: entry.shape for name, entry in file.entries.items() if chosen[name].type is not entry.type}
     if not found.columns.keys() & file.entries.keys():
         raise FormatError(
             f"{found.where}: it has none of the matrices of {file.where}: the importance matrix is of another model. "
             "Compute one for this model: kernmill imatrix."
         )
-    weights = {name: found.weights(name, shape) for name, shape in changed.items()}
+    weights = {name: found.weights(name, shape) for name, shape in shapes.items()}
     return {name: each for name, each in weights.items() if each is not None}
-
-
-def _check_target(file: gguf.GGUFFile, target: str | os.PathLike[str]) -> None:
-    """The target is not the source, and may be written."""
-    if any(os.path.exists(target) and os.path.samefile(target, path) for path in file.paths):
-        raise FormatError(f"{os.fspath(target)}: is the input file. Write to a different path.")
-    if os.path.isfile(target) and not (os.stat(target).st_mode & _WRITABLE and os.access(target, os.W_OK)):
-        raise FormatError(f"{os.fspath(target)}: is write-protected. Delete it, or write to a different path.")
 
 
 def _mib(size_bytes: int) -> str:
@@ -144,49 +169,18 @@ def _check_room(target: str | os.PathLike[str], size_bytes: int) -> None:
             "Choose a different path.")  # fmt: skip
 
 
-def _sharing(metadata: gguf.Metadata, model: str) -> int:
-    """How many heads of queries share one of keys and values; 1 where layers differ, or nothing is said."""
-    queries, keys = (metadata.get(f"{model}.attention.{name}") for name in ("head_count", "head_count_kv"))
-    return queries // keys if isinstance(queries, int) and isinstance(keys, int) and keys > 0 else 1
-
-
-def _facts(file: gguf.GGUFFile) -> dict[str, Any]:
-    """Return the facts that a mix depends on in addition to a tensor's name."""
-    model = file.metadata.read("general.architecture", str, "")
-    count = file.metadata.read(f"{model}.block_count", int, 0)
-    return {
-        "layers": count, "is_tied": "output.weight" not in file.entries, "sharing": _sharing(file.metadata, model),
-    }  # fmt: skip
-
-
-def _fallen(file: gguf.GGUFFile, kinds: Mapping[str, TensorType], recipe: Mix) -> str:
+def _fallen(found: Mapping[str, NewType]) -> str:
     """Describe which types were replaced by others; empty if all rows are multiples of their block size."""
-    facts, counts = _facts(file), Counter[tuple[str, str]]()
-    for name, kind in kinds.items():
-        if kind is recipe.type_for(name, file.entries[name].shape, **facts):
-            counts[recipe.wanted(name, **facts), kind.name] += 1
-    changes = {types: count for types, count in counts.items() if types[0] != types[1]}
+    changes = Counter((choice.wanted, choice.type.name) for choice in found.values())
+    changes = Counter({types: count for types, count in changes.items() if types[0] != types[1]})
     shown = ", ".join(f"{kind} for {wanted} in {count}" for (wanted, kind), count in changes.items())
-    count = sum(changes.values())
-    return f"{count} tensors have rows that are not a multiple of the block size: {shown}" if changes else ""
+    return f"{changes.total()} tensors have rows that are not a multiple of the block size: {shown}" if changes else ""
 
 
-def _new_type(file: gguf.GGUFFile, entry: gguf.GGUFEntry, recipe: Mix, requantize: bool) -> TensorType:
-    """Return the new type of a tensor."""
-    kind = recipe.type_for(entry.name, entry.shape, **_facts(file))
-    if kind is None or kind is entry.type or (entry.type.dtype is not None and not entry.type.dtype.is_float):
-        return entry.type
-    if entry.type.dtype is None:
-        if not requantize:
-            raise FormatError(
-                f"{file.where}: tensor {quoted(entry.name)} is {entry.type.name} already; requantizing loses "
-                "accuracy. Start from an F16, BF16 or F32 file, or pass --requantize."
-            )
-        if entry.type.name not in BLOCKS:
-            raise FormatError(
-                f"{file.where}: tensor {quoted(entry.name)} is {entry.type.name}: this type is for computation "
-                "only and may not be stored in a file. Convert the model again.")  # fmt: skip
-    return kind
+def _printable_name(name: str) -> str:
+    """The name of a tensor, for any terminal."""
+    is_plain = name.isprintable() and name.isascii()
+    return name if is_plain else quoted(name).encode("ascii", "backslashreplace").decode()
 
 
 # --- one tensor ------------------------------------------------------------------------------------------------------
@@ -197,15 +191,15 @@ def _converted(
     """The bytes of a tensor in its new type."""
     entry, values = file.entries[name], file.values(name)
     shape = " x ".join(str(size) for size in entry.shape)
-    is_plain = name.isprintable() and name.isascii()
-    shown = name if is_plain else quoted(name).encode("ascii", "backslashreplace").decode()  # for any terminal
-    count = f"[{order:4}/{len(file.entries):4}] {shown:36} {shape:>16}"
+    count = f"[{order:4}/{len(file.entries):4}] {_printable_name(name):36} {shape:>16}"
     if kind is entry.type:
         report(f"{count}  {kind.name}")
         yield values
         return
     report(f"{count}  {entry.type.name} -> {kind.name}  {_mib(len(values))} -> {_mib(kind.nbytes(entry.shape))}")
-    step, left = PIECE // entry.type.values * entry.type.size_bytes, kind.nbytes(entry.shape)
+    is_searched = kind.name in BLOCKS and BLOCKS[kind.name].looked_up
+    size = max(PIECE // _SEARCHED, kind.values) if is_searched else PIECE
+    step, left = size // entry.type.values * entry.type.size_bytes, kind.nbytes(entry.shape)
     for start in range(0, len(values), step):
         piece = values[start : start + step]
         if len(piece) < step and start:  # the last of several is as long as the others: one kernel for all

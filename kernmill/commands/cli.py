@@ -306,16 +306,10 @@ def run_demo(given: argparse.Namespace) -> int:
 
 def run_quantize(given: argparse.Namespace) -> int:
     """Write a GGUF file in fewer bits."""
-    from ..quant.importance import read
-    from ..quantize import Recipe, run
+    from .quantizing import write_quantized
 
-    for name, path in (("IN", given.source), ("OUT", given.target)):
-        options.check_path("quantize", path, f"Give {name}: kernmill quantize IN OUT MIX.")
     with _unwound(), Context(THREADS=given.threads or setting("THREADS")):
-        options.check_path("quantize", given.imatrix, "Give an importance matrix with --imatrix.")
-        importance = None if given.imatrix is None else read(given.imatrix)
-        run(given.source, given.target, Recipe(given.mix, given.requantize, importance))
-    return 0
+        return write_quantized(given)
 
 
 @contextmanager
@@ -542,12 +536,17 @@ def run_model(given: argparse.Namespace) -> int:
 
 
 def run_on_model(given: argparse.Namespace) -> int:
-    """Embed, rerank, tokenize, show, measure the perplexity, or compute an importance matrix."""
+    """Embed, rerank, tokenize, show, split, measure the perplexity, or compute an importance matrix."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in run_model
     if given.name in ("perplexity", "imatrix"):
         from . import evaluation
 
         return evaluation.show_perplexity(given) if given.name == "perplexity" else evaluation.write_imatrix(given)
+    if given.name == "split":
+        from .quantizing import split_file
+
+        with _unwound():
+            return split_file(given)
     from .models import run_command
 
     return run_command(given)

@@ -1,4 +1,4 @@
-"""The options of `kernmill embed | rerank | tokenize | show | perplexity | imatrix`."""
+"""The options of `kernmill embed | rerank | tokenize | show | split | perplexity | imatrix`."""
 
 from __future__ import annotations
 
@@ -36,6 +36,14 @@ def add_parsers(add: Callable[..., argparse.ArgumentParser], command: Callable[[
     matrix.add_argument("--process-output", action="store_true", help="also for the matrix that makes logits")
     matrix.add_argument("--in-file", action="append", metavar="FILE",
                         help="add the sums of an earlier text; may be repeated; -f may then be missing")  # fmt: skip
+    parts = _parser(add, command, "split", "write a GGUF file as several, or several as one", computes=False)
+    parts.add_argument("target", metavar="OUT", help="prefix of the files; with --merge the path of the file")
+    parts.add_argument("--merge", action="store_true", help="MODEL is the first of several files, which become one")
+    parts.add_argument("--split-max-size", metavar="N", help="most bytes of the tensors of a file, such as 2G")
+    parts.add_argument(
+        "--split-max-tensors", type=options.whole_number("number of tensors", 1), metavar="N",
+        help="most tensors of a file; default: 128, without a size",
+    )  # fmt: skip
     show = _parser(add, command, "show", "metadata, and tensors by type, of a GGUF file", computes=False)
     show.add_argument("--tensors", action="store_true", help="list every tensor")
     show.add_argument("--json", action="store_true", help="as one JSON object")

@@ -314,6 +314,14 @@ BENCH = (
 
 QUANTIZE = (
     Option("--requantize --allow-requantize", None, False, "accept quantized weights as input"),
+    Option("--tensor-type", str, None, "the type of the tensors whose names a regular expression is found in; may be repeated", "PATTERN=TYPE", repeats=True),
+    Option("--output-tensor-type", str, None, "the type of output.weight, such as Q8_0", "TYPE"),
+    Option("--token-embedding-type", str, None, "the type of token_embd.weight", "TYPE"),
+    Option("--leave-output-tensor", None, False, "output.weight is unchanged"),
+    Option("--pure", None, False, "all matrices get the base type of MIX"),
+    Option("--keep-split", None, False, "write as many files as IN has; OUT is their prefix"),
+    Option("--override-kv", str, None, "change metadata: int, float, bool or str; may be repeated", "KEY=KIND:VALUE", repeats=True),
+    Option("--dry-run", None, False, "only print the types and sizes of all tensors"),
     Option("--imatrix", str, None, "an importance matrix, of kernmill imatrix: errors are weighed by it", "FILE"),
     Option("--device", str, None, "such as LLVM or PYTHON; default: the setting DEVICE", "NAME"),
 )
@@ -365,8 +373,8 @@ _OTHERS = (  # names of llama.cpp (also with a -suffix) that would change the re
     ("-pg -d --n-depth -embd --embeddings", "Prompt lengths are -p N,N, generated lengths -n N,N; each test begins with an empty context."),
     ("-oe --output-err", "Write 2> FILE."),
     ("--include-weights --exclude-weights", "An importance matrix is used for all matrices that it has."),
-    ("--pure --leave-output-tensor --output-tensor-type --token-embedding-type --tensor-type --tensor-type-file", "MIX chooses the type of each tensor. Choose another MIX."),
-    ("--keep-split --prune-layers --dry-run", "kernmill quantize writes all layers, to one file."),
+    ("--tensor-type-file", "Give each type with --tensor-type PATTERN=TYPE."),
+    ("--prune-layers", "kernmill quantize writes all layers."),
 )
 # fmt: on
 _TABLES = {"run": RUN, "serve": SERVE, "bench": BENCH, "quantize": QUANTIZE}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..methods.elementwise import where
 from ..tensor import Tensor
 
-__all__ = ["fit_around_zero", "fit_from_least", "inverse", "largest", "weighed"]
+__all__ = ["chosen_try", "fit_around_zero", "fit_from_least", "inverse", "largest", "weighed"]
 
 
 def inverse(x: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ def weighed(x: Tensor, importance: Tensor) -> Tensor:
     return where(is_known, importance, importance._filled(1.0)) * size
 
 
-def _chosen(gain: Tensor, *values: Tensor) -> list[Tensor]:
+def chosen_try(gain: Tensor, *values: Tensor) -> list[Tensor]:
     """Of each tensor [.., tries] the value where the gain is largest: [.., 1]."""
     best = gain.argmax(-1, keepdim=True)
     return [value.gather(-1, best) for value in values]
@@ -63,7 +63,7 @@ def fit_from_least(x: Tensor, weights: Tensor, most: int, tries: int, first: flo
     offset = where(is_high, -least, offset)
     scale = where(is_high, (sum_xl + least * sum_l) * inverse(sum_l2), scale)
     gain = scale * (2 * sum_xl - scale * sum_l2 - 2 * offset * sum_l) + offset * (2 * sum_x - offset * sum_w)
-    scale, offset = _chosen(gain, scale, offset)
+    scale, offset = chosen_try(gain, scale, offset)
     return scale, -least - offset
 
 
@@ -74,4 +74,4 @@ def fit_around_zero(x: Tensor, weights: Tensor, half_range: int, tries: int) -> 
     codes = (x.unsqueeze(-2) * (factors * -reach.unsqueeze(-2))).round().clamp(-half_range, half_range - 1)
     sum_xl = ((weights * x).unsqueeze(-2) * codes).sum(-1)
     scale = sum_xl * inverse((weights.unsqueeze(-2) * codes * codes).sum(-1))
-    return _chosen(scale * sum_xl, scale)[0]
+    return chosen_try(scale * sum_xl, scale)[0]

@@ -8,11 +8,10 @@ github.com/ggml-org/ggml, src/ggml-common.h (layouts). Tests: tests/kernmill/qua
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable
 from typing import Any
 
-from kernmill.ir import FormatError, dtypes, take
+from kernmill.ir import dtypes, take
 
 from ..methods.elementwise import where
 from ..methods.movement import cat
@@ -20,29 +19,13 @@ from ..tensor import Tensor
 from . import decoded
 from .bits import half, half_bytes, lookup, unpack, words
 from .block import BlockType, Codes
+from .codebooks import codebook
+from .grid_writing import WRITERS
 
 __all__ = ["BLOCKS"]
 
 _ZERO = 128  # the quant that stands for 0
 _ONES = 0x01010101  # the lowest bit of each byte
-
-
-def _grid(name: str) -> Any:
-    """Return the codebook of a type: numbers [entries, values of one].
-
-    Raises:
-        FormatError: the package gguf is not installed.
-    """
-    try:
-        quants: Any = importlib.import_module("gguf.quants")
-    except ImportError:
-        raise FormatError(
-            f"{name}: the codebooks of this type are in the package gguf, which is not installed. "
-            "Run: pip install 'kernmill[iq]'"
-        ) from None
-    traits = getattr(quants, name)
-    traits.init_grid()
-    return traits.grid.reshape(traits.grid_shape)
 
 
 @functools.lru_cache(maxsize=32)
@@ -52,7 +35,7 @@ def _table(name: str, device: str) -> Tensor:
     A byte is 128 more than a value, of IQ1 than eight times a value: an unsigned quant, as a product of bytes needs it.
     The negative of a byte is the quant of the negative value.
     """
-    points = (_grid(name) * (8 if name.startswith("IQ1") else 1) + _ZERO).astype("uint8")
+    points = (codebook(name) * (8 if name.startswith("IQ1") else 1) + _ZERO).astype("uint8")
     return Tensor(points.view(f"uint{8 * points.shape[1]}").flatten(), device=device).realize()
 
 
@@ -63,7 +46,7 @@ def _planes(name: str, device: str) -> Tensor:
     Half h of a byte of table p is one magnitude index or two, with room for signs. In an entry of eight values they
     belong to values `h * 4 + p * 2 + b`, with b of 0 and 1; in one of four, to value `h * 2 + p`.
     """
-    grid = _grid(name)
+    grid = codebook(name)
     numbers: Any = sum(grid > size for size in decoded.SIZES[name][:-1])
     numbers = numbers.astype("uint8")
     halves = numbers.reshape(len(grid), 2, 2, grid.shape[1] // 4)
@@ -402,18 +385,23 @@ _HELD = (  # the 1024 entries of IQ2_S would need 16 lookups: that is slower tha
     BlockType("IQ3_S", _S3, _read_held_iq3_s, axes=(4, 2, 32), order=_FOUR),
 )
 
+
+def _grid_type(name: str, layout: dict[str, int], read: Callable[..., Codes], **more: Any) -> BlockType:
+    return BlockType(name, layout, read, WRITERS[name], looked_up=True, weighs=True, **more)
+
+
 BLOCKS = (
-    BlockType("IQ2_XXS", _XXS, _read_iq2_xxs, axes=(8, 32), looked_up=True, laid=(_INTERLEAVED[0], _iq2_xxs_by_bytes),
+    _grid_type("IQ2_XXS", _XXS, _read_iq2_xxs, axes=(8, 32), laid=(_INTERLEAVED[0], _iq2_xxs_by_bytes),
               held=(_HELD[0], _iq2_xxs_by_bytes), written=(decoded.FORMS["IQ2_XXS"], _iq2_xxs_written)),
-    BlockType("IQ2_XS", _XS, _read_iq2_xs, axes=(8, 2, 16), looked_up=True, laid=(_INTERLEAVED[1], _iq2_xs_by_bytes),
+    _grid_type("IQ2_XS", _XS, _read_iq2_xs, axes=(8, 2, 16), laid=(_INTERLEAVED[1], _iq2_xs_by_bytes),
               held=(_HELD[1], _iq2_xs_by_bytes), written=_numbered("IQ2_XS", _read_iq2_xs)),
-    BlockType("IQ2_S", _S, _read_iq2_s, axes=(8, 2, 16), looked_up=True, written=_numbered("IQ2_S", _read_iq2_s)),
-    BlockType("IQ3_XXS", _XXS3, _read_iq3_xxs, axes=(8, 32), looked_up=True, laid=(_INTERLEAVED[2], _iq3_xxs_by_bytes),
+    _grid_type("IQ2_S", _S, _read_iq2_s, axes=(8, 2, 16), written=_numbered("IQ2_S", _read_iq2_s)),
+    _grid_type("IQ3_XXS", _XXS3, _read_iq3_xxs, axes=(8, 32), laid=(_INTERLEAVED[2], _iq3_xxs_by_bytes),
               held=(_HELD[2], _iq3_xxs_held), written=(decoded.FORMS["IQ3_XXS"], _iq3_xxs_written)),
-    BlockType("IQ3_S", _S3, _read_iq3_s, axes=(4, 2, 32), looked_up=True, held=(_HELD[3], _iq3_s_held),
+    _grid_type("IQ3_S", _S3, _read_iq3_s, axes=(4, 2, 32), held=(_HELD[3], _iq3_s_held),
               written=_numbered("IQ3_S", _read_iq3_s)),
-    BlockType("IQ1_S", {"d": 2, "qs": 32, "qh": 16}, _read_iq1_s, axes=(8, 32), looked_up=True,
+    _grid_type("IQ1_S", {"d": 2, "qs": 32, "qh": 16}, _read_iq1_s, axes=(8, 32),
               written=(decoded.FORMS["IQ1_S"], _iq1_s_written)),
-    BlockType("IQ1_M", {"qs": 32, "qh": 16, "scales": 8}, _read_iq1_m, axes=(4, 4, 16), looked_up=True,
+    _grid_type("IQ1_M", {"qs": 32, "qh": 16, "scales": 8}, _read_iq1_m, axes=(4, 4, 16),
               written=(decoded.FORMS["IQ1_M"], _iq1_m_written)),
 )  # fmt: skip

@@ -18,17 +18,32 @@ from kernmill.ir import FormatError
 
 from ..formats.gguf_types import TensorType, tensor_type
 
-__all__ = ["MIXES", "Mix", "mix_named"]
+__all__ = ["MIXES", "OUTPUT_AND_EMBEDDING", "Mix", "fitting_type", "is_weight", "mix_named"]
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _KEPT = re.compile(r"norm|ffn_gate_inp|position_embd|token_types|ssm_conv1d|rope_|time_mix_|attn_rel_b|altup|laurel")
 _SMALLER = {
     "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "IQ4_XS": "IQ4_NL",
     **dict.fromkeys(("Q2_K", "Q3_K", "TQ1_0", "TQ2_0"), "Q4_0"),
+    **dict.fromkeys(("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"), "IQ4_NL"),
     **dict.fromkeys(("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4"), "F16"), "F16": "F32",
 }  # fmt: skip
+OUTPUT_AND_EMBEDDING = ("output.weight", "token_embd.weight")
 _SHARING = 4  # heads of queries that share values, from which on these get more bits
 _LARGE = 80  # layers of a model of 70B
+
+
+def is_weight(name: str, shape: Sequence[int]) -> bool:
+    """True for a matrix, or a stack of them, that gets blocks; norms, routers and small tensors are kept."""
+    return name.endswith(".weight") and len(shape) > 1 and _KEPT.search(name) is None
+
+
+def fitting_type(name: str, shape: Sequence[int]) -> TensorType:
+    """Return a type of that name, or one with smaller blocks if the rows are not a multiple of its blocks."""
+    kind = tensor_type(name)
+    while shape[-1] % kind.values:
+        kind = tensor_type(_SMALLER[kind.name])
+    return kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +56,9 @@ class Mix:
     base: str
     output: str = "Q6_K"
     embedding: str | None = None  # where it is not the output as well
+    queries: str | None = None  # queries, and keys
     mixed: str | None = None  # attention's way out
+    middle: str | None = None  # the feed-forward's ways in, in layers that are not in the first or the last eighth
     down: str | None = None  # the feed-forward's way out
     values: str | None = None  # attention values
     shared_values: str | None = None  # attention values that four or more heads of queries share
@@ -54,12 +71,9 @@ class Mix:
     ) -> TensorType | None:
         """Return the type of a tensor, None if it is unchanged. `is_tied`: the embedding is also the output;
         `sharing`: query heads per head of keys and values."""
-        if not self.base or not name.endswith(".weight") or len(shape) < 2 or _KEPT.search(name):
+        if not self.base or not is_weight(name, shape):
             return None
-        kind = tensor_type(self.wanted(name, layers, is_tied=is_tied, sharing=sharing))
-        while shape[-1] % kind.values:
-            kind = tensor_type(_SMALLER[kind.name])
-        return kind
+        return fitting_type(self.wanted(name, layers, is_tied=is_tied, sharing=sharing), shape)
 
     def wanted(self, name: str, layers: int, *, is_tied: bool, sharing: int = 1) -> str:
         """Return the type of a tensor whose rows are multiples of the block size."""
@@ -75,7 +89,10 @@ class Mix:
         if part in ("ffn_down", "ffn_down_exps"):
             early = self.early[0] if layer < layers // self.early[1] else None
             return (self.better if counts else None) or early or self.down or self.base
-        return (self.mixed if part == "attn_output" else None) or self.base
+        if part in ("ffn_gate", "ffn_up", "ffn_gate_exps", "ffn_up_exps"):
+            is_middle = layers // 8 <= layer < 7 * layers // 8
+            return (self.middle if is_middle else None) or self.base
+        return {"attn_output": self.mixed, "attn_q": self.queries, "attn_k": self.queries}.get(part) or self.base
 
     def _values(self, layer: int, layers: int, sharing: int, counts: bool) -> str:
         """The type of a layer's attention values."""
@@ -100,6 +117,7 @@ _ROWS = (
     Mix("Q5_0", 8, "Q5_0"),
     Mix("Q5_1", 9, "Q5_1"),
     Mix("Q2_K", 10, "Q2_K", mixed="Q3_K", down="Q3_K", values="Q3_K", shared_values="Q4_K"),
+    Mix("Q2_K_S", 21, "Q2_K", early=("Q4_K", 8), shared_values="Q4_K"),
     Mix("Q3_K_S", 11, "Q3_K"),
     Mix("Q3_K_M", 12, "Q3_K", mixed="Q4_K", down="Q4_K", values="Q4_K", early=("Q5_K", 16),
         early_values=("Q5_K", 2)),
@@ -111,6 +129,23 @@ _ROWS = (
     Mix("Q6_K", 18, "Q6_K"),
     Mix("IQ4_NL", 25, "IQ4_NL", early=("Q5_K", 8), shared_values="Q5_K"),
     Mix("IQ4_XS", 30, "IQ4_XS", early=("Q5_K", 8), shared_values="Q5_K"),
+    Mix("IQ3_M", 27, "IQ3_S", mixed="Q4_K", early=("Q4_K", 8), values="Q4_K"),
+    Mix("IQ3_S", 26, "IQ3_S", shared_values="Q4_K"),
+    Mix("IQ3_XS", 22, "IQ3_S", queries="IQ3_XXS", middle="IQ3_XXS", shared_values="Q4_K"),
+    Mix("IQ3_XXS", 23, "IQ3_XXS", output="Q5_K", embedding="IQ3_S", queries="IQ2_S", mixed="IQ3_S",
+        shared_values="Q4_K"),
+    Mix("IQ2_M", 29, "IQ2_S", output="Q5_K", embedding="IQ3_S", mixed="IQ3_S", early=("IQ3_S", 8), values="IQ3_S",
+        shared_values="Q4_K"),
+    Mix("IQ2_S", 28, "IQ2_XS", output="Q5_K", embedding="IQ3_S", mixed="IQ3_S", early=("IQ3_S", 8), values="IQ3_S",
+        shared_values="Q4_K"),
+    Mix("IQ2_XS", 20, "IQ2_XS", output="Q5_K", embedding="Q2_K", early=("Q2_K", 8), values="Q2_K",
+        shared_values="Q4_K"),
+    Mix("IQ2_XXS", 19, "IQ2_XXS", output="Q5_K", embedding="Q2_K", early=("Q2_K", 8), values="Q2_K",
+        shared_values="Q4_K"),
+    Mix("IQ1_M", 31, "IQ1_M", output="Q5_K", embedding="Q2_K", mixed="IQ2_XXS", early=("Q2_K", 8), values="Q2_K",
+        shared_values="Q4_K"),
+    Mix("IQ1_S", 24, "IQ1_S", output="Q5_K", embedding="Q2_K", mixed="IQ2_XXS", early=("Q2_K", 8), values="Q2_K",
+        shared_values="Q4_K"),
     Mix("MXFP4", 38, "MXFP4", output="Q8_0", embedding="Q8_0"),
     Mix("TQ1_0", 36, "TQ1_0", embedding="Q4_K"),
     Mix("TQ2_0", 37, "TQ2_0", embedding="Q4_K"),

@@ -77,7 +77,7 @@ def test_quantized_products(name: str, rows: int) -> None:
 @pytest.mark.parametrize("name", POINTS)
 @pytest.mark.parametrize("form", ["fast", "small"])
 def test_products_with_points(name: str, form: str) -> None:
-    """Types that kernmill only reads: random bytes, with scales that are finite."""
+    """Types that are written slowly: random bytes, with scales that are finite."""
     pytest.importorskip("gguf")
     rng = np.random.default_rng(3)
     blocks = rng.integers(0, 256, (40, 2, block_type(name).size_bytes), np.uint8)

@@ -14,8 +14,9 @@ from kernmill.quant.mixes import mix_named
 from tests.errors.mistakes import Case, each_message
 
 MIXES = (
-    "F32, F16, BF16, Q4_0, Q4_1, Q8_0, Q5_0, Q5_1, Q2_K, Q3_K_S, Q3_K_M, Q3_K_L, Q4_K_S, Q4_K_M, Q5_K_S, Q5_K_M, Q6_K, "
-    "IQ4_NL, IQ4_XS, MXFP4, TQ1_0, TQ2_0, COPY"
+    "F32, F16, BF16, Q4_0, Q4_1, Q8_0, Q5_0, Q5_1, Q2_K, Q2_K_S, Q3_K_S, Q3_K_M, Q3_K_L, Q4_K_S, Q4_K_M, Q5_K_S, "
+    "Q5_K_M, Q6_K, IQ4_NL, IQ4_XS, IQ3_M, IQ3_S, IQ3_XS, IQ3_XXS, IQ2_M, IQ2_S, IQ2_XS, IQ2_XXS, IQ1_M, IQ1_S, MXFP4, "
+    "TQ1_0, TQ2_0, COPY"
 )
 ARRAY: Any = np.zeros(32, np.float32)
 THREE: Any = 3
@@ -38,8 +39,8 @@ CASES: dict[str, Case] = {
     "rows": (lambda: quant.QuantizedTensor.quantize(Tensor.zeros(2, 33), "Q4_0"), ShapeError,
              "quantize: a tensor of shape (2, 33) as Q4_0: its rows are not a multiple of the block size 32. Pad "
              "the last axis, or choose another type."),
-    "read only": (lambda: quant.QuantizedTensor.quantize(Tensor.zeros(256), "IQ2_S"), FormatError,
-                  "encode: kernmill reads IQ2_S and does not write it. Choose another type."),
+    "read only": (lambda: quant.QuantizedTensor.quantize(Tensor.zeros(256), "NVFP4"), FormatError,
+                  "encode: kernmill reads NVFP4 and does not write it. Choose another type."),
     "ints": (lambda: quant.QuantizedTensor.quantize(Tensor.zeros(32, dtype=dtypes.int32), "Q4_0"), DTypeError,
              "encode: Q4_0 of a int32 tensor. Cast it with .float()."),
     "array": (lambda: quant.QuantizedTensor.quantize(ARRAY, "Q8_0"), DTypeError,

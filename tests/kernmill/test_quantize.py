@@ -338,7 +338,9 @@ def test_errors_are_weighed_by_the_importance_of_columns(tmp_path: Path, monkeyp
     """Of a matrix, and of each of a stack; in pieces as in one."""
     chance = np.random.default_rng(3)
     arrays = {"blk.0.attn_q.weight": weight(24, 256), "blk.0.ffn_up_exps.weight": weight(3, 8, 256)}
-    save(tmp_path / "in", {name: Tensor(array) for name, array in arrays.items()}, {})
+    tensors = {name: Tensor(array) for name, array in arrays.items()}
+    save(tmp_path / "in", tensors | {"output.weight": Tensor(weight(2, 256))}, {})
+    lines = list[str]()
     columns = {
         name: Columns(np.exp(2 * chance.standard_normal((count, 256))), np.ones(count))
         for name, count in zip(arrays, (1, 3), strict=True)
@@ -346,7 +348,11 @@ def test_errors_are_weighed_by_the_importance_of_columns(tmp_path: Path, monkeyp
     found = Importance(columns, ["text"], 5, 512, "m.gguf")
     wanted = quantize.Recipe("Q4_K_S", importance=found)
     quantize.run(tmp_path / "in", tmp_path / "plain", "Q4_K_S", report=quiet)
-    quantize.run(tmp_path / "in", tmp_path / "out", wanted, report=quiet)
+    quantize.run(tmp_path / "in", tmp_path / "out", wanted, report=lines.append)
+    assert (
+        lines[-2]
+        == "1 of 3 tensors are not in the importance matrix, such as output.weight: their errors are not weighed"
+    )
     for name, array in arrays.items():
         plain, weighed = (
             float(

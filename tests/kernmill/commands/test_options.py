@@ -153,8 +153,8 @@ def test_every_harmless_option_is_taken(asked: list[Any]) -> None:
 
 QUANTIZE = {
     "--include-weights": "An importance matrix is used for all matrices that it has.",
-    "--pure": "MIX chooses the type of each tensor. Choose another MIX.",
-    "--keep-split": "kernmill quantize writes all layers, to one file.",
+    "--tensor-type-file": "Give each type with --tensor-type PATTERN=TYPE.",
+    "--prune-layers": "kernmill quantize writes all layers.",
     "-ngl": "kernmill quantize --help lists all.",
     "--requantise": "Is it --requantize? kernmill quantize --help lists all.",
 }
@@ -169,7 +169,7 @@ def test_options_of_quantize_that_are_refused(name: str, capsys: pytest.CaptureF
 
 def test_options_of_quantize_that_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
-    monkeypatch.setattr("kernmill.quantize.run", lambda *words, **named: given.append((*words, named)))
+    monkeypatch.setattr("kernmill.commands.quantizing.run", lambda *words, **named: given.append((*words, named)))
     assert main(["quantize", "--allow-requantize", "in", "out", "Q8_0", "1"]) == 0
     assert main(["quantize", "in", "out", "Q8_0"]) == 0
     assert given == [("in", "out", Recipe("Q8_0", requantize=value), {}) for value in (True, False)]

@@ -32,6 +32,28 @@ def test_others() -> None:
     assert [kind(mix, "output.weight") for mix in ("Q8_0", "Q4_0", "F16")] == ["Q8_0", "Q6_K", "F16"]
 
 
+GRIDS = {  # attention values, shared by two and by four; queries; attention's way out; up; down, first; embedding
+    "IQ1_S": ("Q2_K", "Q4_K", "IQ1_S", "IQ2_XXS", "IQ1_S", "IQ1_S", "Q2_K", "Q2_K"),
+    "IQ2_XS": ("Q2_K", "Q4_K", "IQ2_XS", "IQ2_XS", "IQ2_XS", "IQ2_XS", "Q2_K", "Q2_K"),
+    "IQ2_M": ("IQ3_S", "Q4_K", "IQ2_S", "IQ3_S", "IQ2_S", "IQ2_S", "IQ3_S", "IQ3_S"),
+    "IQ3_XXS": ("IQ3_XXS", "Q4_K", "IQ2_S", "IQ3_S", "IQ3_XXS", "IQ3_XXS", "IQ3_XXS", "IQ3_S"),
+    "IQ3_XS": ("IQ3_S", "Q4_K", "IQ3_XXS", "IQ3_S", "IQ3_XXS", "IQ3_S", "IQ3_S", "IQ3_S"),
+    "IQ3_M": ("Q4_K", "Q4_K", "IQ3_S", "Q4_K", "IQ3_S", "IQ3_S", "Q4_K", "IQ3_S"),
+    "Q2_K_S": ("Q2_K", "Q4_K", "Q2_K", "Q2_K", "Q2_K", "Q2_K", "Q4_K", "Q2_K"),
+}
+
+
+@pytest.mark.parametrize("mix", GRIDS)
+def test_mixes_with_codebooks(mix: str) -> None:
+    """As llama.cpp's quantizer chooses them with an importance matrix."""
+    parts = [kind(mix, f"blk.9.{part}.weight") for part in ("attn_q", "attn_output", "ffn_up", "ffn_down")]
+    values = [kind(mix, "blk.9.attn_v.weight", sharing=count) for count in (2, 4)]
+    first, embedding = kind(mix, "blk.0.ffn_down.weight"), kind(mix, "token_embd.weight")
+    assert (*values, *parts, first, embedding) == GRIDS[mix]
+    assert kind(mix, "output.weight") == ("Q6_K" if mix in ("IQ3_XS", "IQ3_M", "Q2_K_S") else "Q5_K")
+    assert kind(mix, "blk.9.attn_q.weight", (8, 96)) in ("IQ4_NL", "Q4_0")
+
+
 LOW = {  # attention values, shared by two and by four heads; attention's way out; the feed-forward's; all in one
     "Q2_K": ("Q3_K", "Q4_K", "Q3_K", "Q3_K", "Q3_K"),
     "Q3_K_S": ("Q3_K", "Q3_K", "Q3_K", "Q3_K", "Q3_K"),
