@@ -268,7 +268,7 @@ class _Body(Values):
         self.helpers[
             f"{_kind(space)} {memory} {name}(const {space} {scalar} *p, {mask} m, bool inside) {{\n"
             f"  {memory} r = ({memory})(0);\n"
-            f"  if (inside) return m ? {self.load_lanes(u.dtype, space, 'p')} : r;\n"
+            f"  if (inside) return {self.chosen(u.dtype, 'm', self.load_lanes(u.dtype, space, 'p'), 'r')};\n"
             f"  {scalar} lane[{lanes}] = {{0}};\n  {self.type_name(INTS[bits])} wanted[{lanes}];\n  {wanted}\n"
             f"  {_ROLLED}\n  for (int n = 0; n < {lanes}; ++n) if (wanted[n]) lane[n] = p[n];\n"
             f"  return {self.load_lanes(u.dtype, '__private', 'lane')};\n}}"

@@ -254,6 +254,14 @@ class Values:
         have = self.masks[u]
         return self.values[u] if have == bits else self.convert(self.mask_type(u.dtype.lanes, bits), self.values[u])
 
+    def chosen(self, dtype: DType, mask: str, yes: str, no: str) -> str:
+        """Lanes of one vector or another, by a mask of their width. Ints of 64 bits are joined by their bits: Mesa's
+        compiler chose wrong lanes of them."""
+        if dtype.bits < 64 or dtype.is_float:
+            return f"{mask} ? {yes} : {no}"
+        bits = self.bitcast(dtype, INTS[64].vec(dtype.lanes), mask)
+        return f"({bits} & {yes}) | (~{bits} & {no})"
+
     def _as_mask(self, u: UOp, bits: int) -> str:
         """Return a named mask of this many bits."""
         name = self.fresh()
@@ -290,7 +298,7 @@ class Values:
             self.define_mask(u, x.dtype.bits, f"{self.values[x]} != {zero}")
         elif x.dtype.is_bool:
             one, zero = (self.literal(u.dtype, float(n) if u.dtype.is_float else n) for n in (1, 0))
-            self.define(u, f"{self.mask(x, u.dtype.bits)} ? {one} : {zero}")
+            self.define(u, self.chosen(u.dtype, self.mask(x, u.dtype.bits), one, zero))
         else:
             self.define(u, self.convert(self.type_name(u.dtype), self.values[x]))
 
@@ -301,7 +309,8 @@ class Values:
             c = self.values[condition]
             self.define_mask(u, bits, f"({c} & {self.mask(yes, bits)}) | (~{c} & {self.mask(no, bits)})")
         else:
-            self.define(u, f"{self.mask(condition, u.dtype.bits)} ? {self.values[yes]} : {self.values[no]}")
+            mask = self.mask(condition, u.dtype.bits)
+            self.define(u, self.chosen(u.dtype, mask, self.values[yes], self.values[no]))
 
     def _lane(self, u: UOp) -> None:
         text = self.lane_of(self.named(u.src[0]), u.arg)

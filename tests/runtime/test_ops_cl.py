@@ -15,7 +15,6 @@ import pytest
 
 from kernmill import Context, Tensor, jit
 from kernmill.ir import CompileError, DeviceError, DTypeError, Ops, OutOfMemoryError, Target, UOp, dtypes
-from kernmill.quant import QuantizedTensor, block_type
 from kernmill.renderers import MMA_UNITS, OpenCLRenderer
 from kernmill.runtime import Buffer, allocate_buffer, cl_driver, get_device, ops_cl, upload
 from tests.compiler.kernels import data, matmul, softmax
@@ -659,30 +658,6 @@ def test_a_capability_changes_the_code(name: str) -> None:
     has(texts[0], one)
     lacks(texts[1], one)
     has(texts[1], other)
-
-
-@pytest.mark.parametrize("plain", [(), ("dots", "load")], ids=["vectors of 16 lanes", "wider ones"])
-@pytest.mark.parametrize("name", ["IQ1_S", "IQ2_XXS", "IQ2_S"])
-def test_codebook_weights_by_several_rows_with_vectors_of_16_bytes(
-    name: str, plain: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Named regression: a SHUFFLE of more lanes than the language has was an IndexError on such a driver."""
-    texts: list[str] = []
-    kind = block_type(name)
-
-    def compiled(name: str, source: str) -> bytes:
-        texts.append(source)
-        return source.encode()
-
-    with Context(DEVICE="NULL", CACHE_DIR=str(tmp_path)):
-        device = get_device("NULL")
-        target = ops_cl.cl_target(facts(float_lanes=4), plain=plain)
-        assert target.vector_bytes == 16
-        monkeypatch.setattr(device, "renderer", OpenCLRenderer(target), raising=False)
-        monkeypatch.setattr(device, "compile", compiled)
-        blocks = Tensor(np.zeros((32, 1, kind.size_bytes), np.uint8))
-        QuantizedTensor(blocks, name, (32, kind.values)).interleaved().linear(Tensor.zeros(9, kind.values)).realize()
-    assert texts
 
 
 # --- a matrix unit ----------------------------------------------------------------------------------------------------
