@@ -116,6 +116,7 @@ LATER_PAGES = {  # KB that later issues brought, above the 200 of the rebuilt do
     "how-to/add-a-machine": 3,
     "README": 1,
     "gradients: vmap, custom gradients, loops": 3,
+    "topics/opencl: drivers that were tried, forms without functions": 1,
 }
 
 
