@@ -16,7 +16,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -75,13 +76,16 @@ def _cuda(generation: int) -> Callable[[], Machine]:
     return made
 
 
-def _x86() -> Machine:
+def _x86(*, has_dots: bool = True) -> Machine:
     from kernmill.renderers import LLVMRenderer
     from kernmill.runtime import cpu_target, host
 
     machine = host.this_host()
+    target = cpu_target.host_target(machine)
+    if not has_dots:
+        target = replace(target, name=f"{target.name}-no-dots", dots=frozenset())
     adds = r"vfn?m(?:add|sub)\d+[ps][sd]|vpdpbusds?|vdpbf16ps|tdp\w+"
-    return Machine(machine, LLVMRenderer(cpu_target.host_target(machine)), adds, adds + r"|vmulp[sd]|vpmadd\w+", 2)
+    return Machine(machine, LLVMRenderer(target), adds, adds + r"|vmulp[sd]|vpmul[dl]\w+|vpmadd\w+", 2)
 
 
 TARGETS: dict[str, Callable[[], Machine]] = {
@@ -89,6 +93,7 @@ TARGETS: dict[str, Callable[[], Machine]] = {
     "aarch64-neoverse-v1": _arm("neoverse-v1", 4), "aarch64-neoverse-v2": _arm("neoverse-v2", 4),
     "aarch64-apple-m1": _arm("apple-m1", 4), "hexagon-v67": _hexagon(67), "hexagon-v73": _hexagon(73),
     "sm_75": _cuda(75), "sm_90": _cuda(90), "x86_64": _x86,
+    "x86_64-no-dots": partial(_x86, has_dots=False),
 }  # fmt: skip
 
 

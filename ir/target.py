@@ -66,7 +66,7 @@ class Target:
     )
     l1_bytes: int = 32 * 1024
     l2_bytes: int = 512 * 1024
-    plain: frozenset[str] = frozenset()  # forms of OpenCL C without functions: operators (fma), pointers (load), hints
+    plain: frozenset[str] = frozenset()  # forms of OpenCL C without functions: fma, load, hints, dots (cl_trial.py)
     machine: Machine = GENERIC  # what the estimate of times knows of the family
 
     def is_streamed(self, size_bytes: int) -> bool:

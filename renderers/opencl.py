@@ -17,7 +17,7 @@ from kernmill.ir import LINE_BYTES, AxisKind, DType, Op, Ops, Target, UOp, dtype
 
 from .base import Renderer, grid_digits, identifier, is_aligned
 from .mma import HELD, MMA_ITEMS, mma_function
-from .opencl_values import INTS, LANE, Values
+from .opencl_values import INTS, Values
 
 __all__ = ["OpenCLRenderer"]
 
@@ -54,7 +54,7 @@ class _Body(Values):
     def __init__(self, target: Target, name: str, uops: Sequence[UOp]) -> None:
         super().__init__(target, name, uops)
         self.grid = grid_digits(uops)
-        stores = [u for u in uops if u.op is Ops.STORE and u.src[1].dtype.lanes > len(LANE)]
+        stores = [u for u in uops if u.op is Ops.STORE and u.src[1].dtype.lanes > self.target.most_lanes]
         self.dealt = {memory for u in stores if (memory := memory_of(u.src[0])).op is Ops.LOCAL}
         self.shared: list[str] = []
         self.handlers: dict[Op, Callable[[UOp], None]] = {
@@ -218,7 +218,7 @@ class _Body(Values):
 
     # --- loads
     def load(self, u: UOp) -> None:
-        if u.dtype.lanes > len(LANE):
+        if u.dtype.lanes > self.target.most_lanes:
             self.load_block(u)
             return
         place, lanes = u.src[0], u.dtype.lanes
@@ -268,7 +268,7 @@ class _Body(Values):
         self.helpers[
             f"{_kind(space)} {memory} {name}(const {space} {scalar} *p, {mask} m, bool inside) {{\n"
             f"  {memory} r = ({memory})(0);\n"
-            f"  if (inside) return m ? {self.load_lanes(u.dtype, space, 'p')} : r;\n"
+            f"  if (inside) return {self.chosen(u.dtype, 'm', self.load_lanes(u.dtype, space, 'p'), 'r')};\n"
             f"  {scalar} lane[{lanes}] = {{0}};\n  {self.type_name(INTS[bits])} wanted[{lanes}];\n  {wanted}\n"
             f"  {_ROLLED}\n  for (int n = 0; n < {lanes}; ++n) if (wanted[n]) lane[n] = p[n];\n"
             f"  return {self.load_lanes(u.dtype, '__private', 'lane')};\n}}"
@@ -309,11 +309,12 @@ class _Body(Values):
         _, index, *gates = place.src
         gate = _gate(index, gates)
         value = self.values[stored]
-        if lanes > len(LANE):
+        if lanes > self.target.most_lanes:
             self.store_block(place, value)
             return
         if stored.dtype.is_bool and lanes > 1:
-            value = f"as_uchar{lanes}({self.mask(stored, 8)} & (char{lanes})(1))"
+            ones = self.literal(dtypes.int8.vec(lanes), 1)
+            value = self.as_type(dtypes.uint8.vec(lanes), f"{self.mask(stored, 8)} & {ones}")
         if lanes == 1:
             text = f"{self.element(place, self.values[index])} = {value};"
         elif index.dtype.lanes > 1:

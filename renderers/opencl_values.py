@@ -32,6 +32,7 @@ _TYPES = {
     "uint16": "ushort", "uint32": "uint", "uint64": "ulong", "float16": "half", "bfloat16": "ushort",
     "float32": "float", "float64": "double", "index": "long",
 }  # fmt: skip
+_UNSIGNED = {8: dtypes.uint8, 16: dtypes.uint16, 32: dtypes.uint32, 64: dtypes.uint64}
 INTS = {8: dtypes.int8, 16: dtypes.int16, 32: dtypes.int32, 64: dtypes.int64}
 _WIDTHS = (2, 4, 8, 16)
 _MASK_WIDTH = 32  # bits of a lane of a mask that was not made by comparing vectors
@@ -57,7 +58,7 @@ class Values:
         self.converts = False
         self.vectors: dict[Op, Callable[[UOp], None]] = {
             Ops.CAST: self._cast_vector, Ops.WHERE: self._select, Ops.BROADCAST: self._lanes, Ops.LANE: self._lane,
-            Ops.LANES: self._lanes, Ops.SHUFFLE: self._shuffle,
+            Ops.LANES: self._lanes, Ops.SHUFFLE: self._shuffle, Ops.DOT: self._dot,
         }  # fmt: skip
 
     def emit(self, text: str) -> None:
@@ -87,6 +88,10 @@ class Values:
             name = "ushort"
         if scalar.is_bool and (memory or dtype.lanes > 1):
             name = "uchar" if memory else "int"
+        if _WIDTHS[-1] < dtype.lanes <= self.target.most_lanes:
+            wide = f"{name}{dtype.lanes}"
+            self.typedefs[f"typedef {name} {wide} __attribute__((ext_vector_type({dtype.lanes})));"] = None
+            return wide
         if dtype.lanes > _WIDTHS[-1]:  # a block of a matrix unit: a work-item's words of it
             return f"{name if scalar.bits == 32 else 'uint'}{dtype.lanes * scalar.bits // (32 * MMA_ITEMS)}"
         if dtype.lanes > 1 and dtype.lanes not in _WIDTHS:
@@ -130,7 +135,12 @@ class Values:
     def bitcast(self, to: DType, of: DType, a: str) -> str:
         """The same bits in another type."""
         kind = self.type_name(to)
-        return a if kind == self.type_name(of) else f"as_{kind}({a})"
+        return a if kind == self.type_name(of) else self.as_type(to, a)
+
+    def as_type(self, to: DType, text: str) -> str:
+        """The bits of a value in another type."""
+        kind = self.type_name(to)
+        return f"as_{kind}({text})" if to.lanes <= _WIDTHS[-1] else f"__builtin_astype({text}, {kind})"
 
     def constant(self, u: UOp) -> None:
         """CONST, written where it is used; one of bools is a mask."""
@@ -143,9 +153,17 @@ class Values:
         self.values[u] = f"(int{u.dtype.lanes})({', '.join(str(-int(v)) for v in values)})"
 
     def call(self, name: str, result: DType, *operands: tuple[DType, str]) -> str:
-        """A call; it is declared, for builds without the language's own headers."""
+        """A call; it is declared, for builds without the language's own headers. The language has no function of more
+        than 16 lanes: these are computed in parts."""
+        if result.lanes > _WIDTHS[-1]:
+            return self._in_parts(name, result, *operands)
         self.declare(name, self.type_name(result), *(self.type_name(dtype) for dtype, _ in operands))
         return f"{name}({', '.join(text for _, text in operands)})"
+
+    def _in_parts(self, name: str, result: DType, *operands: tuple[DType, str]) -> str:
+        half = result.scalar.vec(result.lanes // 2)
+        parts = [self.call(name, half, *((half, f"({text}).{part}") for _, text in operands)) for part in ("lo", "hi")]
+        return f"({self.type_name(result)})({', '.join(parts)})"
 
     def declare(self, name: str, result: str, *types: str) -> None:
         """A function of the language that the text calls."""
@@ -162,7 +180,7 @@ class Values:
 
     def lane_of(self, text: str, number: int) -> str:
         """One lane of a named vector."""
-        return f"{text}.s{LANE[number]}"
+        return f"{text}.s{LANE[number]}" if number < len(LANE) else f"{text}[{number}]"
 
     def named(self, u: UOp) -> str:
         """A name for a vector that may be a literal, so that its lanes can be taken one by one."""
@@ -217,7 +235,8 @@ class Values:
         if dtype.kind == "uint" and (dtype.lanes > 1 or dtype.bits >= 32):
             return f"{a} {sign} {b}"
         if dtype.lanes > 1:
-            return f"as_{kind}(as_u{kind}({a}) {sign} as_u{kind}({b}))"
+            unsigned = _UNSIGNED[dtype.bits].vec(dtype.lanes)
+            return self.as_type(dtype, f"{self.as_type(unsigned, a)} {sign} {self.as_type(unsigned, b)}")
         wide = self.type_name(dtypes.uint64 if dtype.bits == 64 else dtypes.uint32)
         return f"({kind})(({wide}){a} {sign} ({wide}){b})"
 
@@ -234,6 +253,14 @@ class Values:
         """Return a vector of bools as lanes of this many bits."""
         have = self.masks[u]
         return self.values[u] if have == bits else self.convert(self.mask_type(u.dtype.lanes, bits), self.values[u])
+
+    def chosen(self, dtype: DType, mask: str, yes: str, no: str) -> str:
+        """Lanes of one vector or another, by a mask of their width. Ints of 64 bits are joined by their bits: Mesa's
+        compiler chose wrong lanes of them."""
+        if dtype.bits < 64 or dtype.is_float:
+            return f"{mask} ? {yes} : {no}"
+        bits = self.bitcast(dtype, INTS[64].vec(dtype.lanes), mask)
+        return f"({bits} & {yes}) | (~{bits} & {no})"
 
     def _as_mask(self, u: UOp, bits: int) -> str:
         """Return a named mask of this many bits."""
@@ -271,7 +298,7 @@ class Values:
             self.define_mask(u, x.dtype.bits, f"{self.values[x]} != {zero}")
         elif x.dtype.is_bool:
             one, zero = (self.literal(u.dtype, float(n) if u.dtype.is_float else n) for n in (1, 0))
-            self.define(u, f"{self.mask(x, u.dtype.bits)} ? {one} : {zero}")
+            self.define(u, self.chosen(u.dtype, self.mask(x, u.dtype.bits), one, zero))
         else:
             self.define(u, self.convert(self.type_name(u.dtype), self.values[x]))
 
@@ -282,7 +309,8 @@ class Values:
             c = self.values[condition]
             self.define_mask(u, bits, f"({c} & {self.mask(yes, bits)}) | (~{c} & {self.mask(no, bits)})")
         else:
-            self.define(u, f"{self.mask(condition, u.dtype.bits)} ? {self.values[yes]} : {self.values[no]}")
+            mask = self.mask(condition, u.dtype.bits)
+            self.define(u, self.chosen(u.dtype, mask, self.values[yes], self.values[no]))
 
     def _lane(self, u: UOp) -> None:
         text = self.lane_of(self.named(u.src[0]), u.arg)
@@ -302,6 +330,13 @@ class Values:
         is_mask = u.dtype.is_bool
         bits = self.masks[a] if is_mask else 0
         names = [self.named(a), self.named(b)] if not is_mask else [self._as_mask(s, bits) for s in (a, b)]
+        if max(u.dtype.lanes, a.dtype.lanes) > _WIDTHS[-1]:
+            text = f"__builtin_shufflevector({', '.join(names)}, {', '.join(map(str, u.arg))})"
+            if is_mask:
+                self.define_mask(u, bits, text)
+            else:
+                self.define(u, text)
+            return
         parts: list[str] = []
         for first, picked in lane_runs([int(n) for n in u.arg], a.dtype.lanes):
             parts.append(f"{names[first]}.s{''.join(LANE[n] for n in picked)}")
@@ -311,6 +346,24 @@ class Values:
             self.define_mask(u, bits, text)
         else:
             self.define(u, text)
+
+    def _dot(self, u: UOp) -> None:
+        """Emit unsigned by signed bytes, by clang's builtins for x86. Sums of two products have 16 bits if one byte is
+        below 128; others use every second byte as a number of 16 bits."""
+        a, b, total = u.src
+        pair, size = dtypes.int16.vec(2 * u.dtype.lanes), u.dtype.size_bytes * 8
+        words = self.type_name(pair)
+        if a.bounds[1] <= dtypes.int8.max:
+            given = (self.bitcast(dtypes.int8.vec(s.dtype.lanes), s.dtype, self.values[s]) for s in (a, b))
+            products = [(f"__builtin_ia32_pmaddubsw{size}({', '.join(given)})", f"({words})(1)")]
+        else:
+            x, y = self.fresh(), self.fresh()
+            for name, s in ((x, a), (y, b)):
+                self.emit(f"{words} {name} = {self.as_type(pair, self.values[s])};")
+            byte, low = f"({words})(8)", f"({words})(255)"
+            products = [(f"{x} & {low}", f"({y} << {byte}) >> {byte}"), (f"({x} >> {byte}) & {low}", f"{y} >> {byte}")]
+        sums = [self.as_type(u.dtype, f"__builtin_ia32_pmaddwd{size}({', '.join(two)})") for two in products]
+        self.define(u, " + ".join([self.values[total], *sums]))
 
 
 _OF_MASKS: dict[Op, str] = {

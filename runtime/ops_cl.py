@@ -508,7 +508,9 @@ def cl_target(facts: ClFacts, shape: str = "", units: tuple[Unit, ...] = (), pla
         + "".join(f"-no-{d.name}" for d in sorted(missing, key=str))
         + "".join(f"-{form}" for form in sorted(plain)),
         vector_bytes=4 * lanes,
-        most_lanes=16,
+        most_lanes=64 if "dots" in plain else 16,
+        dots=frozenset({(dtypes.uint8, dtypes.int8)}) if "dots" in plain else frozenset(),
+        dot_most=127 if "dots" in plain else 255,
         vector_registers=32 if lanes in (4, 16) else 16,
         ops=OPENCL_OPS if facts.has_fma else OPENCL_OPS - {Ops.FMA},
         storage_dtypes=frozenset(dtypes.data) - missing,

@@ -117,6 +117,7 @@ LATER_PAGES = {  # KB that later issues brought, above the 200 of the rebuilt do
     "README": 1,
     "gradients: vmap, custom gradients, loops": 3,
     "quantize: types of tensors, importance, split files, perplexity": 3,
+    "topics/opencl: drivers that were tried, forms without functions": 1,
 }
 
 

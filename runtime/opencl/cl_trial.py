@@ -26,16 +26,28 @@ _CHAINS = 8  # independent sums: more than the latency of an FMA on any CPU
 _ROUNDS = 15
 _NOT_SLOWER = 1.2  # times of two equal forms differ by less
 _FAR_BELOW = 3.0  # times slower than the CPU can be, or than an operator: a driver that is not meant for this CPU
-# by a function and without; `hints`: stores past the caches and prefetches, for which the language has no function
+# By a function and without. The language has no function for `hints`, stores past the caches and prefetches, nor for
+# `dots`, products of bytes; with these come vectors of up to 64 lanes.
 _FORMS = {
     "fma": ("fma(a, b, c)", "(a) * (b) + (c)"),
     "load": ("vload{lanes}(0, p)", "*(const __global vector_at *)(p)"),
     "hints": ("*(p) = (x)", "__builtin_prefetch((const void *)(ulong)(p), 0, 3), __builtin_nontemporal_store(x, p)"),
+    "dots": (
+        "(float{lanes})(24.0f)",
+        "__builtin_convertvector(__builtin_astype(__builtin_ia32_pmaddwd{bits}(__builtin_astype("
+        "__builtin_ia32_pmaddubsw{bits}((bytes)(2), (bytes)(3)), words), (words)(1)), int{lanes}), vector)",
+    ),
 }
+_OF_A_CPU = (
+    "hints",
+    "dots",
+)  # only tried on PoCL, which compiles for the CPU: Mesa's translator to SPIR-V ends the process
 _SOURCE = """
 #pragma OPENCL FP_CONTRACT ON
 typedef float{lanes} vector;
 typedef vector vector_at __attribute__((aligned(sizeof(float))));
+typedef char bytes __attribute__((ext_vector_type(4 * {lanes})));
+typedef short words __attribute__((ext_vector_type(2 * {lanes})));
 #define FMA(a, b, c) ({fma})
 #define LOAD(p) ({load})
 #define STORE(p, x) ({hints})
@@ -58,6 +70,7 @@ __kernel void right(__global float *p, long count) {{
   for (long i = 0; i < count; ++i) {{
     STORE((__global vector *)p, once);
     STORE((__global vector *)p + 1, twice);
+    STORE((__global vector *)p + 2, {dots});
   }}
 }}
 """
@@ -114,19 +127,19 @@ def measured_costs(cl: Any, queue: Any, facts: ClFacts, host: Host) -> ClCosts:
     if stored is not None:
         plain, fma_ns, load_ns, cpu_fma_ns = json.loads(stored.payload)
         return ClCosts(tuple(plain), tuple(fma_ns), tuple(load_ns), cpu_fma_ns)
-    costs = _compare_forms(cl, queue, lanes, host)
+    costs = _compare_forms(cl, queue, lanes, host, [form for form in _FORMS if facts.is_pocl or form not in _OF_A_CPU])
     default_cache().put(key, json.dumps(costs).encode(), {"name": "OpenCL costs"})
     if costs.warning():
         logging.getLogger("kernmill").warning(f"CL: {facts.name}: {costs.warning()}")
     return costs
 
 
-def _compare_forms(cl: Any, queue: Any, lanes: int, host: Host) -> ClCosts:
+def _compare_forms(cl: Any, queue: Any, lanes: int, host: Host, forms: Sequence[str]) -> ClCosts:
     """Compare both ways of each form, alone: a driver may take one and refuse another."""
     functions = _Trial(cl, queue, lanes, "")
     if not functions.is_right():
         return ClCosts()
-    trials = {form: trial for form in _FORMS if (trial := _Trial(cl, queue, lanes, form)).is_right()}
+    trials = {form: trial for form in forms if (trial := _Trial(cl, queue, lanes, form)).is_right()}
     times = {form: _best_ns(form, functions, trials.get(form)) for form in ("fma", "load")}
     slower = {form for form, (before, after) in times.items() if after > _NOT_SLOWER * before}
     target = host_target(host)
@@ -139,7 +152,7 @@ class _Trial:
 
     def __init__(self, cl: Any, queue: Any, lanes: int, plain: str) -> None:
         self.cl, self.queue, self.lanes = cl, queue, lanes
-        forms = {name: pair[name == plain].format(lanes=lanes) for name, pair in _FORMS.items()}
+        forms = {name: pair[name == plain].format(lanes=lanes, bits=32 * lanes) for name, pair in _FORMS.items()}
         try:
             self.program: Any = quietly(
                 cl.Program(queue.context, _SOURCE.format(lanes=lanes, **forms)), queue.device, "-w"
@@ -168,8 +181,8 @@ class _Trial:
             found, _ = self.run("right", given, 1)
         except self.cl.Error:
             return False
-        once, twice = found[:lanes], found[lanes : 2 * lanes]
-        return once == [2.0**-24] * lanes and twice == [0.0] * lanes
+        once, twice, dots = (found[n * lanes : (n + 1) * lanes] for n in range(3))
+        return once == [2.0**-24] * lanes and twice == [0.0] * lanes and dots == [24.0] * lanes
 
 
 def _best_ns(form: str, *trials: _Trial | None) -> tuple[float, ...]:

@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kernmill.ir import DType, DTypeError, InternalError, Ops, Target, UOp, dtypes, elementwise, permute, reduce_axes
+from kernmill.ir import (
+    DType,
+    DTypeError,
+    InternalError,
+    Ops,
+    Target,
+    UOp,
+    const,
+    dtypes,
+    elementwise,
+    permute,
+    reduce_axes,
+)
 from kernmill.renderers import OPENCL_OPS, OpenCLRenderer
 from tests.compiler.kernels import VECTORS, data, lowered, matmul, only, small_kernels, softmax, total
 from tests.renderers.language import GOLDEN, X, has, lacks, render_with
@@ -103,6 +115,40 @@ def test_stores_past_the_caches_and_prefetches_are_hints() -> None:
     long, ahead = data(0, 1 << 17) + 1.0, "vectorize i0 16; prefetch 2048"
     has(render(long, ahead, PLAIN), "__builtin_prefetch((const void *)((ulong)(b1 + v1) + 2048), 0, 3);")
     lacks(render(long, ahead), "__builtin")
+
+
+BYTE_DOTS = replace(
+    PLAIN, name="dots", vector_bytes=64, most_lanes=64, dots=frozenset({(dtypes.uint8, dtypes.int8)}), dot_most=127
+)
+
+
+@pytest.mark.parametrize(("most", "lacking"), [(100, "& (short32)(255)"), (255, "pmaddubsw")])
+def test_products_of_bytes_are_builtins(most: int, lacking: str) -> None:
+    """In 64 lanes; of bytes above 127 each second one is a number of 16 bits."""
+    kinds = dtypes.uint8.vec(64), dtypes.int8.vec(64)
+    memories = [UOp(Ops.PARAM, kind.scalar, (), (slot, 64)) for slot, kind in enumerate(kinds, 1)]
+    a, b = (
+        UOp(Ops.LOAD, kind, (UOp(Ops.INDEX, kind, (m, const(dtypes.index, 0))),))
+        for kind, m in zip(kinds, memories, strict=True)
+    )
+    a = a.alu(Ops.AND, const(kinds[0], most))
+    kind = dtypes.int32.vec(16)
+    dot = UOp(Ops.DOT, kind, (a, b, const(kind, 0)))
+    out = UOp(Ops.INDEX, kind, (UOp(Ops.PARAM, kind.scalar, (), (0, 16)), const(dtypes.index, 0)))
+    text = OpenCLRenderer(BYTE_DOTS).render("k", UOp(Ops.STORE, dtypes.void, (out, dot)).toposort())
+    has(text, "typedef uchar uchar64 __attribute__((ext_vector_type(64)));", "__builtin_ia32_pmaddwd512(")
+    lacks(text, lacking, "as_uchar64", "as_short32")
+
+
+def test_of_more_than_16_lanes_functions_are_called_in_parts() -> None:
+    text = render(data(0, 64, dtype=dtypes.float32).alu(Ops.FLOOR), "vectorize i0 64", BYTE_DOTS)
+    has(text, "float16 F floor(float16);", "(float64)((float32)(floor(((v1).lo).lo), ")
+
+
+def test_lanes_of_wide_vectors_are_picked_by_clang() -> None:
+    from kernmill.ir import strided
+
+    has(render(strided(X, (1, 2)) + 1.0, "vectorize i0 32", BYTE_DOTS), "__builtin_shufflevector(")
 
 
 def test_signed_ints_wrap_and_places_do_not_need_to() -> None:

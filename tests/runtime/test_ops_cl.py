@@ -630,6 +630,9 @@ def test_capabilities_make_the_target() -> None:
     assert (gpu.vector_bytes, gpu.group_items, gpu.local_bytes, gpu.has_threads) == (16, 256, 1 << 15, False)
     assert ops_cl.cl_target(facts(max_group=100), "gpu").name == "opencl-gpu-64-32-128"
     assert ops_cl.cl_target(facts(kind="gpu"), "cpu").group_items == 0
+    assert (full.most_lanes, full.dots) == (16, frozenset())
+    dots = ops_cl.cl_target(facts(), plain=("dots",))
+    assert (dots.most_lanes, dots.dots, dots.dot_most) == (64, frozenset({(dtypes.uint8, dtypes.int8)}), 127)
     plain = ops_cl.cl_target(facts(), plain=("load", "fma"))
     assert (plain.name, plain.plain) == ("opencl-cpu-512-fma-load", frozenset({"fma", "load"}))
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from kernmill.runtime import cl_trial, get_device, host
+from kernmill import Context, Tensor
+from kernmill.quant import QuantizedTensor, block_type
+from kernmill.renderers import OpenCLRenderer
+from kernmill.runtime import cl_trial, get_device, host, ops_cl
 
 OLD = cl_trial.ClCosts(("fma", "load"), (0.8, 0.1), (0.6, 0.1), 0.1)
 
@@ -37,19 +43,37 @@ def test_forms_without_functions_are_found_once(opencl: str, monkeypatch: pytest
         ("fma", "product_of(a, b) + c"),  # not in the language
         ("load", "vload{lanes}(0, p - 1)"),
         ("hints", "(void)(x)"),
+        ("dots", "(vector)(25.0f)"),
     ],
 )
 def test_a_form_that_is_refused_or_wrong_is_not_used(
     opencl: str, monkeypatch: pytest.MonkeyPatch, form: str, text: str
 ) -> None:
+    before = measured(opencl, monkeypatch)
     costs = measured(opencl, monkeypatch, **{form: (cl_trial._FORMS[form][0], text)})
-    assert set(costs.plain) == {"fma", "load", "hints"} - {form}
+    assert set(costs.plain) == {*before.plain} - {form}
 
 
 def test_a_slower_form_is_not_used(opencl: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cl_trial, "_best_ns", lambda form, *trials: (1.0, 2.0) if form == "fma" else (2.0, 1.0))
     opened: Any = get_device(opencl)
-    assert set(cl_trial._compare_forms(opened.cl, opened.queue, 4, host.this_host()).plain) == {"load", "hints"}
+    assert cl_trial._compare_forms(opened.cl, opened.queue, 4, host.this_host(), ("fma", "load")).plain == ("load",)
+
+
+def test_forms_of_a_cpu_are_not_tried_on_other_drivers(opencl: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named regression: Mesa's compiler ends the process for a builtin that SPIR-V does not have."""
+    opened: Any = get_device(opencl)
+    tried: list[Any] = []
+
+    def compare(*given: Any) -> Any:
+        tried.append(given[-1])
+        return cl_trial.ClCosts()
+
+    monkeypatch.setattr(cl_trial, "_compare_forms", compare)
+    for platform in ("rusticl", "Portable Computing Language"):
+        facts = replace(opened.facts, platform=platform, name=f"of {platform}")
+        cl_trial.measured_costs(opened.cl, opened.queue, facts, host.this_host())
+    assert tried == [["fma", "load"], ["fma", "load", "hints", "dots"]]
 
 
 def test_what_is_said_of_a_driver() -> None:
@@ -74,3 +98,28 @@ def test_a_slow_driver_is_told_of_once(
         for _ in range(2):
             assert cl_trial.measured_costs(opened.cl, opened.queue, opened.facts, host.this_host()) == OLD
     assert [record.message.partition(": ")[0] for record in caplog.records] == ["CL"]
+
+
+@pytest.mark.parametrize("plain", [(), ("dots", "load")], ids=["vectors of 16 lanes", "wider ones"])
+@pytest.mark.parametrize("name", ["IQ1_S", "IQ2_XXS", "IQ2_S"])
+def test_codebook_weights_by_several_rows_with_vectors_of_16_bytes(
+    opencl: str, name: str, plain: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Named regression: a SHUFFLE of more lanes than the language has was an IndexError on such a driver."""
+    opened: Any = get_device(opencl)
+    texts: list[str] = []
+    kind = block_type(name)
+
+    def compiled(name: str, source: str) -> bytes:
+        texts.append(source)
+        return source.encode()
+
+    with Context(DEVICE="NULL", CACHE_DIR=str(tmp_path)):
+        device = get_device("NULL")
+        target = ops_cl.cl_target(replace(opened.facts, float_lanes=4), plain=plain)
+        assert target.vector_bytes == 16
+        monkeypatch.setattr(device, "renderer", OpenCLRenderer(target), raising=False)
+        monkeypatch.setattr(device, "compile", compiled)
+        blocks = Tensor(np.zeros((32, 1, kind.size_bytes), np.uint8))
+        QuantizedTensor(blocks, name, (32, kind.values)).interleaved().linear(Tensor.zeros(9, kind.values)).realize()
+    assert texts
