@@ -148,10 +148,13 @@ def _measure_device(device: Device) -> list[float]:
     streams = {n: _stream_rate(device, n, launch) for n in _lengths(many, 1 if is_slow else room)}
     near = max(n for n, rate in streams.items() if rate >= _NEAR * max(streams.values()))
     size, additions = dtypes.float32.size_bytes, _ADDITIONS * count / adding
-    summing = max(1.0, _time(device, _sums(count)) - launch)
-    reading = size * count / streams[many]  # what is left of the sum's time is computing
-    summing = max(count / additions, math.sqrt(max(0.0, summing**2 - reading**2)))
-    crossed = _time(device, _transposed(square := math.isqrt(many))) - launch
+    side_of_many = math.isqrt(many)
+    rows, columns, crossed = (
+        max(1.0, _time(device, work) - launch)
+        for work in (_sums(many // 256, 256, 1), _sums(side_of_many, side_of_many, 0), _transposed(side_of_many))
+    )
+    reading = size * many / streams[many]  # what is left of the time of sums is computing
+    summing = max(many / additions, math.sqrt(max(0.0, rows**2 - reading**2)))
     batch = (_time(device, _elementwise(16, 1), _BATCH) - launch) / (_BATCH - 1)
     return [
         launch,
@@ -161,8 +164,9 @@ def _measure_device(device: Device) -> list[float]:
         float(1 << 62 if near == max(streams) else 2 * near * size),
         streams[max(streams)],
         _FUNCTIONS * (Ops.EXP.cost + 2) * count / functions,
-        count / summing,
-        2 * size * square**2 / max(1.0, crossed),
+        many / summing,
+        2 * size * side_of_many**2 / crossed,
+        size * side_of_many**2 / columns,
         min(launch, max(1.0, batch)),
     ]
 
@@ -196,10 +200,11 @@ def _functions(size: int) -> tuple[UOp, list[int]]:
     return reduce(lambda a, b: a.alu(Ops.ADD, b), terms), [size]
 
 
-def _sums(size: int) -> tuple[UOp, list[int]]:
-    """Sums of short rows: what limits them is each row's chain, or reading."""
-    rows = reshape(UOp(Ops.PARAM, dtypes.float32, (), (0, size)), (size // 64, 64))
-    return reduce_axes(rows, Ops.ADD, (1,)), [size]
+def _sums(rows: int, columns: int, axis: int) -> tuple[UOp, list[int]]:
+    """Sums of a matrix along one axis. What limits those of short rows is each row's chain, or reading."""
+    size = rows * columns
+    matrix = reshape(UOp(Ops.PARAM, dtypes.float32, (), (0, size)), (rows, columns))
+    return reduce_axes(matrix, Ops.ADD, (axis,)), [size]
 
 
 def _transposed(side: int) -> tuple[UOp, list[int]]:

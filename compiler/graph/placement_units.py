@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from kernmill.ir import FUNCTION_COST, KernelWork, OpGroup, Ops, Pin, UOp, dtypes, pin_of, static
+from kernmill.ir import FUNCTION_COST, KernelWork, OpGroup, Ops, Pin, UOp, chain_cost, dtypes, pin_of, static
 
 __all__ = ["PlacementUnit", "Value", "base_of", "find_units", "is_view", "size_bytes", "smallest"]
 
@@ -175,7 +175,7 @@ def _count(unit: PlacementUnit, node: UOp, unit_of: dict[UOp, PlacementUnit], fr
             unit.products += terms
             unit.work -= terms * body.op.cost  # the multiplication is part of the product
         else:
-            unit.sums += terms
+            unit.sums += terms * chain_cost(node.arg[0])
     elif node.op.is_elementwise:
         cost = float(prod(static(node.shape))) * node.op.cost
         if node.op.cost >= FUNCTION_COST:

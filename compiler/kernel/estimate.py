@@ -4,10 +4,11 @@ How long it takes is in compiler/kernel/cost.py."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
 from math import prod
+from typing import NamedTuple
 
-from kernmill.ir import FUNCTION_COST, LINE_BYTES, KernelWork, Ops, UOp, closed_ranges, linear, memory_of
+from kernmill.ir import FUNCTION_COST, LINE_BYTES, KernelWork, Ops, UOp, chain_cost, closed_ranges, linear, memory_of
 
 from .facts import iterations
 from .linearize import loop_paths
@@ -28,7 +29,7 @@ class Estimate(NamedTuple):
 def estimate(ast: UOp) -> Estimate:
     """Counts for one launch; a symbolic size counts as its upper bound."""
     paths = loop_paths(ast)
-    flops = weighted_ops = products = functions = sums = 0
+    flops, additions, functions, products, sums = 0, 0.0, 0.0, 0.0, 0.0
     touched: dict[UOp, int] = {}
     for node in ast.toposort():
         times = prod(iterations(loop) for loop in max((paths[r] for r in node.ranges), key=len, default=()))
@@ -36,31 +37,43 @@ def estimate(ast: UOp) -> Estimate:
             param = memory_of(node.src[0])
             if param.op is Ops.PARAM:
                 touched[param] = max(touched.get(param, 0), min(times, int(param.arg[1])))
-        elif node.op is Ops.REDUCE or (node.op.is_elementwise and not node.dtype.is_index):
+        elif node.op is Ops.REDUCE:
             times *= prod(iterations(loop) for loop in closed_ranges(node))
+            flops += times if node.dtype.is_float else 0
+            if node.arg[0] is Ops.ADD and node.src[0].op is Ops.MUL:
+                products += times
+                additions -= times * Ops.MUL.cost  # it is part of the product
+            else:
+                sums += times * chain_cost(node.arg[0])
+        elif node.op.is_elementwise and not node.dtype.is_index:
             flops += times if node.dtype.is_float and node.op not in _NO_FLOPS else 0
-            weighted_ops += times * node.op.cost
-            functions += times * node.op.cost if node.op.cost >= FUNCTION_COST else 0
-            if node.op is Ops.REDUCE:
-                is_product = node.arg[0] is Ops.ADD and node.src[0].op is Ops.MUL
-                products, sums = products + times * is_product, sums + times * (not is_product)
+            if node.op.cost >= FUNCTION_COST:
+                functions += times * node.op.cost
+            else:
+                additions += times * node.op.cost
     bytes_moved = sum(count * param.dtype.size_bytes for param, count in touched.items())
-    additions = weighted_ops - functions - products * (Ops.REDUCE.cost + Ops.MUL.cost) - sums * Ops.REDUCE.cost
-    crossed = 0 if products or sums else sum(touched[param] * param.dtype.size_bytes for param in _crossed(ast))
-    return Estimate(
-        flops, bytes_moved, KernelWork(max(0.0, additions), functions, products, sums, bytes_moved, 2.0 * crossed)
-    )
+    crossed, columns = (sum(touched[p] * p.dtype.size_bytes for p in params) for params in _with_strides(ast, paths))
+    work = KernelWork(max(0.0, additions), functions, products, sums, bytes_moved, 2.0 * crossed, columns)
+    return Estimate(flops, bytes_moved, work)
 
 
-def _crossed(ast: UOp) -> set[UOp]:
-    """The memory that is read with a stride along the axis that is written without one."""
-    nodes, found = ast.toposort(), set[UOp]()
+def _with_strides(ast: UOp, paths: Mapping[UOp, tuple[UOp, ...]]) -> tuple[set[UOp], set[UOp]]:
+    """The memory that is read with a stride along the axis that is written without one, in a kernel without
+    reductions; and what is read once, with a stride along the innermost axis that is reduced."""
+    nodes, crossed, columns = ast.toposort(), set[UOp](), set[UOp]()
     stores = [linear(node.src[0].src[1])[0] for node in nodes if node.op is Ops.STORE and node.src[0].op is Ops.INDEX]
-    fast = {loop for terms in stores for loop, step in terms.items() if step == 1}
+    written = {loop for terms in stores for loop, step in terms.items() if step == 1}
+    reduced = {loop for node in nodes if node.op is Ops.REDUCE for loop in closed_ranges(node)}
     for node in nodes:
-        if node.op is Ops.LOAD and node.src[0].op is Ops.INDEX and (param := memory_of(node.src[0])).op is Ops.PARAM:
-            least = LINE_BYTES // param.dtype.size_bytes
-            steps = linear(node.src[0].src[1])[0]
-            if 1 in steps.values() and any(abs(steps.get(loop, 0)) >= least for loop in fast):
-                found.add(param)
-    return found
+        if node.op is not Ops.LOAD or node.src[0].op is not Ops.INDEX or memory_of(node.src[0]).op is not Ops.PARAM:
+            continue
+        param, steps = memory_of(node.src[0]), linear(node.src[0].src[1])[0]
+        path = max((paths[loop] for loop in node.ranges), key=len, default=())
+        strided = {loop for loop, step in steps.items() if abs(step) * param.dtype.size_bytes >= LINE_BYTES}
+        if 1 not in steps.values():
+            continue
+        if not reduced and strided & written:
+            crossed.add(param)
+        elif path and path[-1] in reduced & strided and prod(map(iterations, path)) <= int(param.arg[1]):
+            columns.add(param)
+    return crossed, columns

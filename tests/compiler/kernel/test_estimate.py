@@ -45,3 +45,6 @@ def test_sums_and_transpositions_are_counted_by_themselves() -> None:
     x = data(0, 32, 64)
     assert estimate(only(permute(x, (1, 0)) + 1.0)).work.crossed_bytes == 2 * 4 * 32 * 64
     assert estimate(only(x + 1.0)).work.crossed_bytes == 0
+    assert estimate(only(total(x, 0))).work.column_bytes == 4 * 32 * 64
+    assert estimate(only(matmul(data(0, 1, 64), data(1, 64, 32)))).work.column_bytes == 4 * 64 * 32
+    assert estimate(only(matmul(data(0, 8, 64), data(1, 64, 32)))).work.column_bytes == 0
