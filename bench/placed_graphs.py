@@ -205,7 +205,7 @@ def _print_all(given: argparse.Namespace) -> None:
     listed = HELD_OUT if given.held_out else GRAPHS
     chosen = {n: g for n, g in listed.items() if not given.graphs or any(fnmatch.fnmatch(n, p) for p in given.graphs)}
     known = device_names()
-    device.device_names = lambda: {**known, "FAR": "tests.far_device:FarDevice"}  # type: ignore[assignment]
+    device.device_names = lambda: {**known, "FAR": "tests.far_device:FarDevice"}
     for name in given.device.split(","):
         opened = get_device(f"{name}?mib=512" if name == "FAR" else name).name
         found = predictions(opened, chosen, given.rounds)

@@ -62,7 +62,7 @@ def chain_cost(op: Op) -> int:
 
 
 class KernelWork(NamedTuple):
-    """What a kernel does, counted before its loops are optimized. Units: operations by Op.cost, bytes."""
+    """The work of a kernel, counted before its loops are optimized. Units: operations by Op.cost, bytes."""
 
     additions: float = 0.0  # of float32, and what costs as much
     functions: float = 0.0  # exponentials and the like

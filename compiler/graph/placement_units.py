@@ -45,7 +45,7 @@ class PlacementUnit:
     products: float = 0.0  # multiply-adds of matrix products
     sums: float = 0.0  # terms of other reductions
     read_bytes: int = 0
-    crossed_bytes: int = 0  # of these: with the last axis in another place
+    crossed_bytes: int = 0  # of these: read with another last axis
     pinned: str | None = None
     why: str = ""  # the reason of `pinned`
     pin: Pin | None = None  # the pattern of PIN that pinned it
@@ -57,7 +57,7 @@ class PlacementUnit:
 
     @property
     def kernel_work(self) -> KernelWork:
-        """What the unit does, as a kernel."""
+        """Return the work of the unit as a kernel."""
         crossed = 0.0 if self.products or self.sums else 2.0 * self.crossed_bytes
         return KernelWork(max(self.work, 0.0), self.functions, self.products, self.sums, self.size_bytes, crossed)
 

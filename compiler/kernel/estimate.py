@@ -58,8 +58,8 @@ def estimate(ast: UOp) -> Estimate:
 
 
 def _with_strides(ast: UOp, paths: Mapping[UOp, tuple[UOp, ...]]) -> tuple[set[UOp], set[UOp]]:
-    """The memory that is read with a stride along the axis that is written without one, in a kernel without
-    reductions; and what is read once, with a stride along the innermost axis that is reduced."""
+    """Two kinds of memory that is read with strides. Without reductions: along the axis that is written without one.
+    With reductions: read once, along the innermost axis that is reduced."""
     nodes, crossed, columns = ast.toposort(), set[UOp](), set[UOp]()
     stores = [linear(node.src[0].src[1])[0] for node in nodes if node.op is Ops.STORE and node.src[0].op is Ops.INDEX]
     written = {loop for terms in stores for loop, step in terms.items() if step == 1}
