@@ -383,7 +383,7 @@ class _Told:
 
 
 class _Enqueuing(_Told):
-    """What is enqueued under the device's lock."""
+    """A lock of the device, under which work is enqueued."""
 
     def __enter__(self) -> list[Any]:
         self.events: list[Any] = []
