@@ -100,7 +100,7 @@ def _planned(
     stage: Any, call: Callable[[], Tensor]
 ) -> tuple[GraphPlan, list[list[str]], DeviceTable, Callable[[], GraphPlan]]:
     """The plan of a call, the devices that each of its units may have, and a function that plans it again."""
-    options, calls, choose = [], list[tuple[Any, ...]](), stage.choose_devices
+    options, calls, choose = list[list[str]](), list[tuple[Any, ...]](), stage.choose_devices
     planning = importlib.import_module("kernmill.runtime.plans.planning")
     planned = planning.planned
 
