@@ -397,8 +397,10 @@ class _Enqueuing(_Told):
         return self.events
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        self.device.memory.joined(self.events)  # later work also waits for what was enqueued before an error
-        self.device.lock.release()
+        try:
+            self.device.memory.joined(self.events)  # later work also waits for what was enqueued before an error
+        finally:
+            self.device.lock.release()
         super().__exit__(kind, error, _)
 
 
