@@ -1,4 +1,4 @@
-"""Models over several devices: the CPU time of placing a deep one's token, and what its splits cost beside the copies.
+"""Models over several devices: the CPU time of placing a deep one's token, and what its splits cost without the copies.
 
     python -m bench.placed_models            # both
     python -m bench.placed_models splits --tokens 60
@@ -55,7 +55,7 @@ class Splits(NamedTuple):
 
     @property
     def overhead(self) -> float:
-        """What the splits cost beside the copies, as a part of a token's time on one device."""
+        """What the splits cost without the copies, as a part of a token's time on one device."""
         return (self.several_ms - self.copies_ms) / self.one_ms - 1
 
 
@@ -120,7 +120,7 @@ def splits(tokens: int = 30, layers: int = _LAYERS) -> Splits:
 
 
 def _generate(model: Model, tokens: int, taken: list[float]) -> list[int]:
-    """A text of so many tokens after two; the milliseconds of each are added to `taken`."""
+    """A text of two tokens and `tokens` more; the milliseconds of each are added to `taken`."""
     model.reset()
     steps = model.generate(_PROMPT, Sampler(temperature=0), max_tokens=tokens + 2)
     text = [next(steps), next(steps)]  # the prompt, and a first token

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from .dtype import DType
-from .ops import Op
+from .ops import Op, Ops
 
-__all__ = ["FUNCTION_COST", "DeviceSpec", "DeviceTable", "Link", "Pin", "pin_of", "show_ns"]
+__all__ = ["FUNCTION_COST", "DeviceSpec", "DeviceTable", "KernelWork", "Link", "Pin", "chain_cost", "pin_of", "show_ns"]
 
 
 def show_ns(time_ns: float) -> str:
@@ -56,17 +56,38 @@ def pin_of(pins: Sequence[Pin], origin: str | None) -> Pin | None:
     return next((pin for pin in pins if re.search(pin.pattern, origin)), None)
 
 
+def chain_cost(op: Op) -> int:
+    """Steps of a reduction for each term, in those of a sum: a maximum that keeps NaN compares and selects."""
+    return 2 if op in (Ops.MAX, Ops.MIN) else 1
+
+
+class KernelWork(NamedTuple):
+    """The work of a kernel, counted before its loops are optimized. Units: operations by Op.cost, bytes."""
+
+    additions: float = 0.0  # of float32, and what costs as much
+    functions: float = 0.0  # exponentials and the like
+    products: float = 0.0  # multiply-adds of a matrix product
+    sums: float = 0.0  # terms of other reductions
+    size_bytes: float = 0.0  # read and written
+    crossed_bytes: float = 0.0  # of these: read in one order of axes and written in another one
+    column_bytes: float = 0.0  # of these: read once, with a stride along the axis that is reduced
+
+
 class DeviceSpec(NamedTuple):
     """A device as data: its operations, rates and memory."""
 
     name: str
-    launch_ns: float = 1_000.0  # of one kernel that does nothing
+    launch_ns: float = 1_000.0  # of a kernel by itself that does nothing
     ops_per_ns: float = 1.0  # additions of float32, and what costs as much (Op.cost)
     products_per_ns: float = 1.0  # multiply-adds of a matrix product
     bytes_per_ns: float = 1.0  # read or written
     near_bytes: float = float(1 << 62)  # of a kernel: more of them exceed the caches
     far_bytes_per_ns: float = 1.0  # read or written by such a kernel
     functions_per_ns: float = 0.0  # exponentials and the like, in additions by Op.cost; 0: as additions
+    sums_per_ns: float = 0.0  # terms of a row's sum; 0: as additions
+    crossed_bytes_per_ns: float = 0.0  # of a transposition; 0: as other bytes
+    column_bytes_per_ns: float = 0.0  # of sums of columns; 0: as other bytes
+    next_launch_ns: float = 0.0  # of a kernel behind another one of the same device; 0: as the first
     limit_bytes: int = 1 << 62  # of all buffers together
     max_alloc_bytes: int = 1 << 62  # of one buffer
     computes: bool = True  # False: holds tensors only, since DEVICE does not name it
@@ -74,19 +95,29 @@ class DeviceSpec(NamedTuple):
 
     def with_rates(self, rates: Sequence[float]) -> Self:
         """The device with other rates, in the order of the fields; those behind the fourth may be absent."""
-        given: dict[str, Any] = dict(zip(self._fields[1:8], rates, strict=False))
+        given: dict[str, Any] = dict(zip(self._fields[1:12], rates, strict=False))
         return self._replace(**given)
 
     def memory_ns(self, size_bytes: float) -> float:
         """Predicted time of reading or writing this number of bytes in a kernel."""
         return size_bytes / (self.bytes_per_ns if size_bytes <= self.near_bytes else self.far_bytes_per_ns)
 
-    def kernel_ns(self, additions: float, functions: float, *, products: float, size_bytes: float) -> float:
-        """Predicted time of a kernel: the launch, computing, and memory. The latter two overlap in part: of equal
-        times both together take 1.4 of one."""
-        computing = additions / self.ops_per_ns + functions / (self.functions_per_ns or self.ops_per_ns)
-        computing += products / self.products_per_ns
-        return self.launch_ns + math.hypot(computing, self.memory_ns(size_bytes))
+    def kernel_ns(self, work: KernelWork) -> float:
+        """Predicted time of a kernel without its launch: computing and memory overlap in part, so that of equal times
+        both together take 1.4 of one."""
+        computing = work.additions / self.ops_per_ns + work.functions / (self.functions_per_ns or self.ops_per_ns)
+        computing += work.products / self.products_per_ns + work.sums / (self.sums_per_ns or self.ops_per_ns)
+        moving = self.memory_ns(work.size_bytes)
+        for size, rate in (
+            (work.crossed_bytes, self.crossed_bytes_per_ns), (work.column_bytes, self.column_bytes_per_ns)
+        ):  # fmt: skip
+            moving = max(moving, size / rate if rate else 0.0)
+        return math.hypot(computing, moving)
+
+    @property
+    def in_batch_ns(self) -> float:
+        """The launch of a kernel among others of this device."""
+        return self.next_launch_ns or self.launch_ns
 
 
 def _shown(refused: Mapping[tuple[Op, tuple[DType, ...]], str]) -> list[str]:
@@ -112,7 +143,7 @@ class DeviceTable(NamedTuple):
 
     def text(self) -> str:
         """All that a placement depends on but free memory, the same in every process."""
-        rows = [str([*spec[:8], spec.max_alloc_bytes, spec.computes, _shown(spec.refused)]) for spec in self.specs]
+        rows = [str([*spec[:12], spec.max_alloc_bytes, spec.computes, _shown(spec.refused)]) for spec in self.specs]
         return "\n".join([self.method, *rows, *(f"{pair} {link}" for pair, link in sorted(self.links.items()))])
 
     def copy_ns(self, source: str, target: str, size_bytes: int) -> float:

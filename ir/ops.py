@@ -208,7 +208,7 @@ class Ops:
     SIN      = Op(OpGroup.UNARY, "sine of radians; +-inf -> nan", 1, _guard(math.sin), cost=20)
     COS      = Op(OpGroup.UNARY, "cosine of radians; +-inf -> nan", 1, _guard(math.cos), cost=20)
     TANH     = Op(OpGroup.UNARY, "hyperbolic tangent; +-inf -> +-1", 1, math.tanh, cost=12)
-    ERF      = Op(OpGroup.UNARY, "error function; +-inf -> +-1", 1, math.erf, cost=12)
+    ERF      = Op(OpGroup.UNARY, "error function; +-inf -> +-1", 1, math.erf, cost=24)
     SQRT     = Op(OpGroup.UNARY, "square root, correctly rounded; x<0 -> nan, -0 -> -0", 1, _guard(math.sqrt), cost=4)
     TRUNC    = Op(OpGroup.UNARY, "towards zero", 1, _rounded(math.trunc))
     FLOOR    = Op(OpGroup.UNARY, "towards -inf", 1, _rounded(math.floor))

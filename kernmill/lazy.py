@@ -125,6 +125,8 @@ def device_name(name: str | None) -> str:
     """
     if name is None:
         return default_device()
+    if "?" in name:
+        return _canonical(name)
     text = name.upper()
     kind = text.partition(":")[0]
     if kind in _DEVICES and kind not in device_names():

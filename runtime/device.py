@@ -490,11 +490,12 @@ def room(device: Device) -> int:
         DeviceError: it cannot say, and is lost where its connection ended.
     """
     try:
+        kept = device.allocator.held_bytes()[1]  # for reuse: it is given back where memory is short
         now = device.props()
     except Exception as error:  # whatever the author's code raises
         raise failure(device, error, "props") from error
     if device.limits.free_bytes:  # it says, and 0 means 0
-        free = now.free_bytes
+        free = now.free_bytes + kept
     else:
         free = max(0, now.total_bytes - device.allocator.live_bytes) if now.total_bytes else 1 << 62
     return min(free, now.max_mapped_bytes)

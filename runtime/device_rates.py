@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import statistics
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
@@ -30,6 +30,7 @@ from kernmill.ir import (
     dtypes,
     elementwise,
     expand,
+    permute,
     reduce_axes,
     reshape,
     setting,
@@ -47,11 +48,12 @@ from .programs.compile_cache import cache_key, default_cache
 from .programs.schedules import stamp
 from .replay import copy_between
 
-__all__ = ["Ceilings", "device_table", "measured_ceilings", "measured_device", "measured_link", "median_ns"]
+__all__ = ["Ceilings", "device_table", "least_ns", "measured_ceilings", "measured_device", "measured_link"]
 
 _ENOUGH_NS = 1_000_000  # of a small kernel: longer ones are of a device that is slow
 _FEW = 1 << 10  # elements of a small kernel
-_RUNS, _MANY_RUNS, _SHORT_RUNS = 5, 20, 50  # of a long kernel, of one whose best time counts, of a short one
+_RUNS, _BUDGET_NS = 50, 20_000_000  # of a kernel at most; of all its runs, but for a slow one
+_BATCH = 8  # kernels of a batch, in the measurement of launches
 _SIDE, _STREAM, _SHORT = 512, 1 << 24, 1 << 16  # of the product; elements of the long and the short stream
 _ADDITIONS = 64  # of each element, in the kernel that measures them
 _CHAINS = 4  # polynomials that these are in
@@ -59,6 +61,7 @@ _FUNCTIONS = 8  # exponentials of each element, in the kernel that measures oper
 _NEAR = 0.75  # of the best rate: a longer stream that is slower than this exceeds the caches
 _SMALL, _LARGE = 256, 1 << 20  # bytes of the copies over a link
 
+timer: Callable[[], int] = time.perf_counter_ns  # another clock where other programs run (bench/placed_graphs.py)
 _tables: dict[tuple[str, ...], DeviceTable] = {}
 
 
@@ -117,26 +120,11 @@ class Ceilings(NamedTuple):
 
 
 def measured_ceilings(device: Device) -> Ceilings:
-    """The ceilings of a device, from the cache or measured now: a large product, a long stream, a short one."""
-    flops, memory, cached, launch = _stored(["ceilings", *_tag(device)], lambda: _measure_ceilings(device))
-    return Ceilings(flops, memory, max(memory, cached), launch, 4 * device.target.l2_bytes)
-
-
-def _measure_ceilings(device: Device) -> list[float]:
-    launch = _time(device, _elementwise(16, 1), min)
-    is_slow = launch > _ENOUGH_NS or _time(device, _elementwise(_FEW, _ADDITIONS), min) > _ENOUGH_NS
-    room = _room(device) // dtypes.float32.size_bytes
-    side, count = (16, _FEW) if is_slow else (_SIDE, min(_STREAM, room))
-    side = side if side * side < room else 16
-    works = _product(side), _elementwise(count, 1), _elementwise(min(_SHORT, count), 1)
-    product, stream, short = (_time(device, work, min, _MANY_RUNS) for work in works)
-    size = 2 * dtypes.float32.size_bytes
-    return [
-        2 * side**3 / max(product / 2, product - launch),  # a launch was slower than usual, if it takes so much
-        size * count / max(stream / 2, stream - launch),
-        size * min(_SHORT, count) / max(short / 2, short - launch / 2),
-        launch,
-    ]
+    """The ceilings of a device, from the rates that placement has."""
+    spec = measured_device(device)
+    far = min(spec.bytes_per_ns, spec.far_bytes_per_ns)
+    cached = max(spec.bytes_per_ns, spec.far_bytes_per_ns)
+    return Ceilings(2 * spec.products_per_ns, far, cached, spec.launch_ns, 4 * device.target.l2_bytes)
 
 
 def _tag(device: Device) -> list[str]:
@@ -159,14 +147,27 @@ def _measure_device(device: Device) -> list[float]:
         functions = adding
     streams = {n: _stream_rate(device, n, launch) for n in _lengths(many, 1 if is_slow else room)}
     near = max(n for n, rate in streams.items() if rate >= _NEAR * max(streams.values()))
+    size, additions = dtypes.float32.size_bytes, _ADDITIONS * count / adding
+    side_of_many = math.isqrt(many)
+    rows, columns, crossed = (
+        max(1.0, _time(device, work) - launch)
+        for work in (_sums(many // 256, 256, 1), _sums(side_of_many, side_of_many, 0), _transposed(side_of_many))
+    )
+    reading = size * many / streams[many]  # what is left of the time of sums is computing
+    summing = max(many / additions, math.sqrt(max(0.0, rows**2 - reading**2)))
+    batch = (_time(device, _elementwise(16, 1), _BATCH) - launch) / (_BATCH - 1)
     return [
         launch,
-        _ADDITIONS * count / adding,
+        additions,
         side**3 / product,
         streams[many],
-        float(1 << 62 if near == max(streams) else 2 * near * dtypes.float32.size_bytes),
+        float(1 << 62 if near == max(streams) else 2 * near * size),
         streams[max(streams)],
         _FUNCTIONS * (Ops.EXP.cost + 2) * count / functions,
+        many / summing,
+        2 * size * side_of_many**2 / crossed,
+        size * side_of_many**2 / columns,
+        min(launch, max(1.0, batch)),
     ]
 
 
@@ -180,7 +181,7 @@ def _lengths(first: int, most: int) -> list[int]:
 
 def _stream_rate(device: Device, count: int, launch_ns: float) -> float:
     """Bytes per nanosecond of a kernel that reads and writes `count` values."""
-    return 2 * count * dtypes.float32.size_bytes / max(1.0, _time(device, _elementwise(count, 1), min) - launch_ns)
+    return 2 * count * dtypes.float32.size_bytes / max(1.0, _time(device, _elementwise(count, 1)) - launch_ns)
 
 
 def _additions(size: int) -> tuple[UOp, list[int]]:
@@ -197,6 +198,19 @@ def _functions(size: int) -> tuple[UOp, list[int]]:
     x = UOp(Ops.PARAM, dtypes.float32, (), (0, size))
     terms = [x.alu(Ops.MUL, const(dtypes.float32, 0.3 + 0.1 * n)).alu(Ops.EXP) for n in range(_FUNCTIONS)]
     return reduce(lambda a, b: a.alu(Ops.ADD, b), terms), [size]
+
+
+def _sums(rows: int, columns: int, axis: int) -> tuple[UOp, list[int]]:
+    """Sums of a matrix along one axis. What limits those of short rows is each row's chain, or reading."""
+    size = rows * columns
+    matrix = reshape(UOp(Ops.PARAM, dtypes.float32, (), (0, size)), (rows, columns))
+    return reduce_axes(matrix, Ops.ADD, (axis,)), [size]
+
+
+def _transposed(side: int) -> tuple[UOp, list[int]]:
+    """The transpose of a square matrix, stored."""
+    x = reshape(UOp(Ops.PARAM, dtypes.float32, (), (0, side * side)), (side, side))
+    return permute(x, (1, 0)).alu(Ops.ADD, const(dtypes.float32, 1.0)), [side * side]
 
 
 def _room(device: Device) -> int:
@@ -219,13 +233,8 @@ def _product(side: int) -> tuple[UOp, list[int]]:
     return reduce_axes(elementwise(Ops.MUL, rows, columns), Ops.ADD, (1,)), [side * side, side * side]
 
 
-def _time(
-    device: Device,
-    work: tuple[UOp, list[int]],
-    of: Callable[[list[float]], float] = statistics.median,
-    runs: int = _RUNS,
-) -> float:
-    """Median wall time of a graph on a device, or the least, in nanoseconds."""
+def _time(device: Device, work: tuple[UOp, list[int]], batch: int = 1) -> float:
+    """The least time of a graph on a device, or of several of it in one batch, in nanoseconds."""
     root, sizes = work
     graph, _ = later.planning.planned((root,), (device.name,) * len(sizes), frozenset(), device.name)
     kernels = [item for item in graph.items if isinstance(item, Kernel)]
@@ -236,27 +245,25 @@ def _time(
     calls = [
         Call(program, tuple([buffers[n] for n in kernel.buffers]), (), program.threads)
         for kernel, program in zip(kernels, programs, strict=True)
-    ]
+    ] * batch
 
     def run() -> None:
         device.run(calls)
         device.synchronize()
 
-    return median_ns(run, of, runs)
+    return least_ns(run)
 
 
-def median_ns(
-    run: Callable[[], object], of: Callable[[list[float]], float] = statistics.median, runs: int = _RUNS
-) -> float:
-    """Return the median wall time of a few runs, in nanoseconds; the first one does not count. Of slow ones there are
-    two: a first run alone may have started threads."""
+def least_ns(run: Callable[[], object]) -> float:
+    """Return the least time of a few runs, in nanoseconds: other programs can only make a run longer. The first one
+    does not count: it may have started threads."""
     run()
-    times: list[float] = []
-    while len(times) < (runs if sum(times) > _ENOUGH_NS else _SHORT_RUNS) and sum(times) < 100 * _ENOUGH_NS:
-        start = time.perf_counter_ns()
+    times: list[int] = []
+    while len(times) < _RUNS and sum(times) < (_BUDGET_NS if len(times) > 1 else 5 * _BUDGET_NS):
+        start = timer()
         run()
-        times.append(time.perf_counter_ns() - start)
-    return of(times)
+        times.append(timer() - start)
+    return float(min(times))
 
 
 # --- links -----------------------------------------------------------------------------------------------------------
@@ -295,7 +302,7 @@ def _measure_link(source: Device, target: Device) -> list[float]:
             copy_between(*pair)
             target.synchronize()
 
-        times.append(median_ns(run))
+        times.append(least_ns(run))
     rate = (large - _SMALL) / max(1.0, times[1] - times[0])
     return [max(1.0, times[0] - _SMALL / rate), rate]
 

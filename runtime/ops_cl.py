@@ -7,8 +7,7 @@ and the memory is the host's own, without copies. Other devices keep buffers of 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -323,17 +322,10 @@ class ClDevice(Device):
                 events.append(self.launch(call, is_timed))  # one by one: an error leaves those before it
         return self.finish(events, is_timed=is_timed)
 
-    @contextmanager
-    def enqueuing(self) -> Generator[list[Any]]:
+    def enqueuing(self) -> _Enqueuing:
         """Enqueue work after all earlier copies; its events are appended to the list, at least the last."""
         refuse_after_fork(self.name)
-        events: list[Any] = []
-        with self.told(), self.lock:
-            self.memory.begin()
-            try:
-                yield events
-            finally:  # later work also waits for what was enqueued before an error
-                self.memory.joined(events)
+        return _Enqueuing(self)
 
     def launch(self, call: Call, is_timed: bool = False) -> Any:
         """Enqueue one kernel, in smaller groups where the driver finds that it has no registers for these."""
@@ -363,20 +355,54 @@ class ClDevice(Device):
                 self.queue.finish()
                 self.memory.copies.finish()
 
-    @contextmanager
-    def told(self) -> Generator[None]:
+    def told(self) -> _Told:
         """The driver's errors as sentences."""
-        try:
-            yield
-        except self.cl.Error as error:
-            if getattr(error, "code", 0) in NO_ROOM:
-                raise OutOfMemoryError(
-                    f"{self.name}: {self.facts.name} is out of memory ({error}). {self.memory.figures()} {SMALLER}"
-                ) from error
-            raise DeviceError(
-                f"{self.name}: {self.facts.name} failed ({error}). The device may be lost: restart the program, "
-                "and choose another device if it happens again."
+        return _Told(self)
+
+
+class _Told:
+    """Raises a driver's errors as sentences. A class: a generator takes microseconds for each launch."""
+
+    def __init__(self, device: ClDevice) -> None:
+        self.device = device
+
+    def __enter__(self) -> Any:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        device = self.device
+        if error is None or not isinstance(error, device.cl.Error):
+            return
+        if getattr(error, "code", 0) in NO_ROOM:
+            raise OutOfMemoryError(
+                f"{device.name}: {device.facts.name} is out of memory ({error}). {device.memory.figures()} {SMALLER}"
             ) from error
+        raise DeviceError(
+            f"{device.name}: {device.facts.name} failed ({error}). The device may be lost: restart the program, "
+            "and choose another device if it happens again."
+        ) from error
+
+
+class _Enqueuing(_Told):
+    """A lock of the device, under which work is enqueued."""
+
+    def __enter__(self) -> list[Any]:
+        self.events: list[Any] = []
+        self.device.lock.acquire()
+        try:
+            self.device.memory.begin()
+        except BaseException as error:
+            self.device.lock.release()
+            super().__exit__(type(error), error, None)
+            raise
+        return self.events
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        try:
+            self.device.memory.joined(self.events)  # later work also waits for what was enqueued before an error
+        finally:
+            self.device.lock.release()
+        super().__exit__(kind, error, _)
 
 
 class _Launch:

@@ -12,7 +12,7 @@ from kernmill.compiler import estimate
 from kernmill.ir import Copy, DeviceTable, GraphPlan, Kernel, Placement, show_ns
 
 from .device import Call, get_device
-from .device_rates import median_ns
+from .device_rates import least_ns
 from .execute import allocate_buffer
 from .memory.buffer import Buffer
 from .programs.build import build_all
@@ -52,11 +52,10 @@ def splits_of(plan: GraphPlan, table: DeviceTable) -> list[PlacementSplit]:
             splits.append(PlacementSplit(item.device))
         last = splits[-1]
         last.copies += waiting.pop(item.device, [])
+        spec = table.spec(item.device)
+        last.predicted_ns += spec.in_batch_ns if last.kernels else spec.launch_ns
+        last.predicted_ns += spec.kernel_ns(estimate(item.ast).work)
         last.kernels.append(item)
-        cost = estimate(item.ast)
-        last.predicted_ns += table.spec(item.device).kernel_ns(
-            cost.plain_ops, cost.functions, products=cost.products, size_bytes=cost.bytes_moved
-        )
     splits += [PlacementSplit(device, copies=copies) for device, copies in waiting.items()]  # of results
     return splits
 
@@ -87,7 +86,7 @@ def _time_kernels(split: PlacementSplit, buffers: Sequence[Buffer]) -> float:
         device.run(calls)
         device.synchronize()
 
-    return median_ns(run) if calls else 0.0
+    return least_ns(run) if calls else 0.0
 
 
 def _least(kernel: Kernel) -> tuple[int, ...]:
@@ -99,7 +98,7 @@ def _time_copy(target: Buffer, source: Buffer) -> float:
         copy_between(target, source)
         get_device(target.device).synchronize()
 
-    return median_ns(run)
+    return least_ns(run)
 
 
 def placement_lines(

@@ -40,14 +40,14 @@ class PlacementChoice:
         if unit.pinned is not None and unit.is_leaf:
             return {unit.pinned: 0.0}
         found: dict[str, float] = {}
-        additions, size = max(unit.work, 0.0), unit.size_bytes
+        work, size = unit.kernel_work, unit.size_bytes
         for spec in self.table.specs:
             if unit.pinned not in (None, spec.name) or (unit.pinned is None and not spec.computes):
                 continue
             is_free = unit.pinned is None or unit.pin is not None
             if is_free and spec.refused and any(refusal(spec.refused, node) for node in unit.nodes):
                 continue
-            time = spec.kernel_ns(additions, unit.functions, products=unit.products, size_bytes=size)
+            time = spec.in_batch_ns + spec.kernel_ns(work)
             found[spec.name] = time + price.get(spec.name, 0.0) * size
         return found
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from kernmill.ir import FUNCTION_COST, OpGroup, Ops, Pin, UOp, dtypes, pin_of, static
+from kernmill.ir import FUNCTION_COST, KernelWork, OpGroup, Ops, Pin, UOp, chain_cost, dtypes, pin_of, static
 
 __all__ = ["PlacementUnit", "Value", "base_of", "find_units", "is_view", "size_bytes", "smallest"]
 
@@ -43,7 +43,9 @@ class PlacementUnit:
     work: float = 0.0  # additions, or what takes as long
     functions: float = 0.0  # exponentials and the like, in additions
     products: float = 0.0  # multiply-adds of matrix products
+    sums: float = 0.0  # terms of other reductions
     read_bytes: int = 0
+    crossed_bytes: int = 0  # of these: read with another last axis
     pinned: str | None = None
     why: str = ""  # the reason of `pinned`
     pin: Pin | None = None  # the pattern of PIN that pinned it
@@ -52,6 +54,12 @@ class PlacementUnit:
     def is_leaf(self) -> bool:
         """True if the unit is memory that is given."""
         return self.head.op is Ops.PARAM
+
+    @property
+    def kernel_work(self) -> KernelWork:
+        """Return the work of the unit as a kernel."""
+        crossed = 0.0 if self.products or self.sums else 2.0 * self.crossed_bytes
+        return KernelWork(max(self.work, 0.0), self.functions, self.products, self.sums, self.size_bytes, crossed)
 
     @property
     def size_bytes(self) -> int:
@@ -167,7 +175,7 @@ def _count(unit: PlacementUnit, node: UOp, unit_of: dict[UOp, PlacementUnit], fr
             unit.products += terms
             unit.work -= terms * body.op.cost  # the multiplication is part of the product
         else:
-            unit.work += terms
+            unit.sums += terms * chain_cost(node.arg[0])
     elif node.op.is_elementwise:
         cost = float(prod(static(node.shape))) * node.op.cost
         if node.op.cost >= FUNCTION_COST:
@@ -196,3 +204,5 @@ def _connect(
     if unit not in value.readers:
         value.readers.append(unit)
         unit.read_bytes += value.size_bytes
+        if any(view.op is Ops.PERMUTE and view.arg[-1] != len(view.arg) - 1 for view in path):
+            unit.crossed_bytes += value.size_bytes

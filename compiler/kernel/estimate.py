@@ -4,10 +4,11 @@ How long it takes is in compiler/kernel/cost.py."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from math import prod
+from typing import NamedTuple
 
-from kernmill.ir import FUNCTION_COST, Ops, UOp, closed_ranges, memory_of
+from kernmill.ir import FUNCTION_COST, LINE_BYTES, KernelWork, Ops, UOp, chain_cost, closed_ranges, linear, memory_of
 
 from .facts import iterations
 from .linearize import loop_paths
@@ -17,21 +18,18 @@ __all__ = ["Estimate", "estimate"]
 _NO_FLOPS = frozenset({Ops.CAST, Ops.BITCAST, Ops.WHERE})  # they convert and select
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(NamedTuple):
     """Units: floating-point operations, bytes."""
 
     flops: int
     bytes_moved: int
-    plain_ops: float = 0.0  # operations by Op.cost; without functions and products
-    functions: float = 0.0  # exponentials and the like, by Op.cost
-    products: float = 0.0  # multiply-adds that feed a sum
+    work: KernelWork = KernelWork()
 
 
 def estimate(ast: UOp) -> Estimate:
     """Counts for one launch; a symbolic size counts as its upper bound."""
     paths = loop_paths(ast)
-    flops = weighted_ops = products = functions = 0
+    flops, additions, functions, products, sums = 0, 0.0, 0.0, 0.0, 0.0
     touched: dict[UOp, int] = {}
     for node in ast.toposort():
         times = prod(iterations(loop) for loop in max((paths[r] for r in node.ranges), key=len, default=()))
@@ -39,13 +37,43 @@ def estimate(ast: UOp) -> Estimate:
             param = memory_of(node.src[0])
             if param.op is Ops.PARAM:
                 touched[param] = max(touched.get(param, 0), min(times, int(param.arg[1])))
-        elif node.op is Ops.REDUCE or (node.op.is_elementwise and not node.dtype.is_index):
+        elif node.op is Ops.REDUCE:
             times *= prod(iterations(loop) for loop in closed_ranges(node))
-            flops += times if node.dtype.is_float and node.op not in _NO_FLOPS else 0
-            weighted_ops += times * node.op.cost
-            functions += times * node.op.cost if node.op.cost >= FUNCTION_COST else 0
-            if node.op is Ops.REDUCE and node.arg[0] is Ops.ADD and node.src[0].op is Ops.MUL:
+            flops += times if node.dtype.is_float else 0
+            if node.arg[0] is Ops.ADD and node.src[0].op is Ops.MUL:
                 products += times
+                additions -= times * Ops.MUL.cost  # it is part of the product
+            else:
+                sums += times * chain_cost(node.arg[0])
+        elif node.op.is_elementwise and not node.dtype.is_index:
+            flops += times if node.dtype.is_float and node.op not in _NO_FLOPS else 0
+            if node.op.cost >= FUNCTION_COST:
+                functions += times * node.op.cost
+            else:
+                additions += times * node.op.cost
     bytes_moved = sum(count * param.dtype.size_bytes for param, count in touched.items())
-    plain_ops = max(0.0, weighted_ops - functions - products * (Ops.REDUCE.cost + Ops.MUL.cost))
-    return Estimate(flops, bytes_moved, plain_ops, functions, products)
+    crossed, columns = (sum(touched[p] * p.dtype.size_bytes for p in params) for params in _with_strides(ast, paths))
+    work = KernelWork(max(0.0, additions), functions, products, sums, bytes_moved, 2.0 * crossed, columns)
+    return Estimate(flops, bytes_moved, work)
+
+
+def _with_strides(ast: UOp, paths: Mapping[UOp, tuple[UOp, ...]]) -> tuple[set[UOp], set[UOp]]:
+    """Two kinds of memory that is read with strides. Without reductions: along the axis that is written without one.
+    With reductions: read once, along the innermost axis that is reduced."""
+    nodes, crossed, columns = ast.toposort(), set[UOp](), set[UOp]()
+    stores = [linear(node.src[0].src[1])[0] for node in nodes if node.op is Ops.STORE and node.src[0].op is Ops.INDEX]
+    written = {loop for terms in stores for loop, step in terms.items() if step == 1}
+    reduced = {loop for node in nodes if node.op is Ops.REDUCE for loop in closed_ranges(node)}
+    for node in nodes:
+        if node.op is not Ops.LOAD or node.src[0].op is not Ops.INDEX or memory_of(node.src[0]).op is not Ops.PARAM:
+            continue
+        param, steps = memory_of(node.src[0]), linear(node.src[0].src[1])[0]
+        path = max((paths[loop] for loop in node.ranges), key=len, default=())
+        strided = {loop for loop, step in steps.items() if abs(step) * param.dtype.size_bytes >= LINE_BYTES}
+        if 1 not in steps.values():
+            continue
+        if not reduced and strided & written:
+            crossed.add(param)
+        elif path and path[-1] in reduced & strided and prod(map(iterations, path)) <= int(param.arg[1]):
+            columns.add(param)
+    return crossed, columns

@@ -277,8 +277,9 @@ def _device_lines(base: str, default: str) -> list[str]:
         except Exception as error:  # nor a device that cannot be opened
             lines.append(f"{name:10} cannot be used: {error}")
             continue
-        memory = f"{props.total_bytes / 2**30:.1f} GiB" if props.total_bytes else "host memory"
-        memory = f"{props.free_bytes / 2**30:.1f} of {memory} free" if props.free_bytes else memory
+        unit, size = ("GiB", 2**30) if props.total_bytes >= 2**30 else ("MiB", 2**20)
+        memory = f"{props.total_bytes / size:.1f} {unit}" if props.total_bytes else "host memory"
+        memory = f"{props.free_bytes / size:.1f} of {memory} free" if props.free_bytes else memory
         mark = "  (default)" if name == default else ""
         lines.append(f"{name:10} {device.kind:6} {device.description}; {target.name}; {memory}{mark}")
         for detail in device.details():

@@ -31,7 +31,9 @@ def load_lines(model: Model, file: gguf.GGUFFile) -> list[str]:
     if split is not None:
         count = sum(name != split.host for name in split.layers)
         beside = " and the output" if split.output != split.host else ""
-        lines += [f"load: {split.text()}", f"load: {count} of {config.layers} layers{beside} are not on {split.host}"]
+        lines.append(f"load: {split.text()}")
+        if get_device(split.host).kind == "cpu":
+            lines.append(f"load: {count} of {config.layers} layers{beside} are not on {split.host}")
     for name in model.memory_by_device():
         parts = [f"{_mib([size])} {layout}" for (device, layout), size in weights.items() if device == name]
         lines += [f"load: {name:8} {', '.join(parts)}"] if parts else []

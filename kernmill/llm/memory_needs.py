@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from kernmill import FormatError
 from kernmill.ir import KernmillError, OutOfMemoryError
+from kernmill.runtime import device_list
 
 from ..formats import gguf
 from .arch import Cache, kept_by
@@ -29,6 +30,8 @@ def needing_memory(
     except (FormatError, MemoryError) as error:
         if isinstance(error, FormatError) and getattr(error.__context__, "errno", None) != errno.ENOMEM:
             raise
+        if isinstance(error, OutOfMemoryError) and len(device_list()) > 1:  # it has a line for each device
+            raise OutOfMemoryError(f"{os.fspath(path)}: {error}") from error
         size, context = os.path.getsize(path) / 2**20, _context_size(path, capacity, cache_type)
         raise OutOfMemoryError(
             f"{os.fspath(path)}: out of memory: this model does not fit. Its weights take about as much as the "

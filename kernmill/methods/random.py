@@ -36,7 +36,7 @@ from kernmill.ir import (
     show_shape,
     shrink,
 )
-from kernmill.runtime import upload
+from kernmill.runtime import Device, get_device, upload
 
 from ..arguments import with_sentences
 from ..lazy import device_name
@@ -74,8 +74,8 @@ def threefry(key: tuple[UOp, UOp], counter: tuple[UOp, UOp]) -> tuple[UOp, UOp]:
 class _Generator:
     """The state on one device: the words (seed, number of the next call), and how many calls are not yet in it."""
 
-    def __init__(self, state: Random) -> None:
-        self.state = state
+    def __init__(self, state: Random, home: Device) -> None:
+        self.state, self.home = state, home
         self.pending = 0
 
     def words(self, shape: Sequence[int]) -> tuple[UOp, UOp]:
@@ -163,11 +163,11 @@ class Random(Convolution, Searching):
 
     @classmethod
     def _generator(cls, name: str) -> _Generator:
-        if name not in _generators:
+        if name not in _generators or _generators[name].home.lost:
             import numpy as np
 
             node = upload(np.array([_seed_now() & _WORD, 0], np.uint32), dtypes.uint32, name)
-            _generators[name] = _Generator(cls._make(node, name))
+            _generators[name] = _Generator(cls._make(node, name), get_device(name))
         return _generators[name]
 
     @classmethod
@@ -195,7 +195,8 @@ class Random(Convolution, Searching):
         if not _generators:
             return []
         with _lock:
-            waiting = [g for g in _generators.values() if g.pending or g.state.uop.storage is None]
+            there = [generator for generator in _generators.values() if not generator.home.lost]
+            waiting = [g for g in there if g.pending or g.state.uop.storage is None]
             return [generator.advance() for generator in waiting]
 
     # --- distributions

@@ -7,8 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import Context, DeviceError, OutOfMemoryError, Tensor
-from kernmill.runtime import default_device, device_list, device_rates, get_device, opening, room
+from kernmill import Context, DeviceError, OutOfMemoryError, Tensor, dtypes
+from kernmill.runtime import (
+    allocate_buffer,
+    default_device,
+    device,
+    device_list,
+    device_rates,
+    get_device,
+    opening,
+    room,
+)
 
 
 @pytest.mark.parametrize(
@@ -192,3 +201,27 @@ def test_a_captured_function_whose_arguments_move(listed: str) -> None:
                     with_state(a)
             else:
                 assert with_state(a).item() == 14 + 6 * count
+
+
+def test_random_numbers_after_a_device_was_lost(far: Any) -> None:
+    """The state of its random numbers was on the device: each later call said that the device is lost."""
+    name = far()
+    first = Tensor.rand(4, device=name).numpy()
+    device.lose(get_device(name), "gone.")
+    assert Tensor.rand(4, device=name).numpy().tolist() == first.tolist()
+    assert Tensor.rand(4, device="LLVM").numpy().shape == (4,)
+
+
+def test_options_of_a_device_by_name(far: Any) -> None:
+    """`device="FAR?mib=8"` was refused: there is no option MIB."""
+    far()
+    name = Tensor.ones(2, device="far:2?mib=8").device
+    assert (name, get_device(name).props().total_bytes) == ("FAR:2", 8 << 20)
+
+
+def test_what_is_kept_for_reuse_is_room(far: Any) -> None:
+    """Blocks of earlier tensors counted as taken: a graph that fits was refused."""
+    opened = get_device(far(mib=8))
+    allocate_buffer(opened.name, dtypes.float32, 1 << 20)
+    assert opened.props().free_bytes <= 4 << 20
+    assert room(opened) >= 8 << 20

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernmill.compiler import estimate
-from kernmill.ir import Ops, dtypes, elementwise
+from kernmill.ir import Ops, dtypes, elementwise, permute
 from tests.compiler.kernels import data, matmul, only, softmax, total
 
 
@@ -36,4 +36,15 @@ def test_conversions_and_selections_are_no_flops() -> None:
 def test_what_takes_longer_counts_for_more() -> None:
     x = data(0, 64, 64)
     plain, costly = estimate(only(x + 1.0)), estimate(only(x.alu(Ops.EXP).alu(Ops.SIN).alu(Ops.EXP).alu(Ops.SIN)))
-    assert costly.functions > plain.functions == 0
+    assert costly.work.functions > plain.work.functions == 0
+
+
+def test_sums_and_transpositions_are_counted_by_themselves() -> None:
+    rows = estimate(only(total(data(0, 32, 64), 1))).work
+    assert (rows.sums, rows.products, rows.crossed_bytes) == (32 * 64, 0, 0)
+    x = data(0, 32, 64)
+    assert estimate(only(permute(x, (1, 0)) + 1.0)).work.crossed_bytes == 2 * 4 * 32 * 64
+    assert estimate(only(x + 1.0)).work.crossed_bytes == 0
+    assert estimate(only(total(x, 0))).work.column_bytes == 4 * 32 * 64
+    assert estimate(only(matmul(data(0, 1, 64), data(1, 64, 32)))).work.column_bytes == 4 * 64 * 32
+    assert estimate(only(matmul(data(0, 8, 64), data(1, 64, 32)))).work.column_bytes == 0

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from kernmill import Context
+from kernmill.ir import OutOfMemoryError
 from kernmill.llm import Model, Sampler
+from kernmill.llm.run import Options, run
 from kernmill.llm.split import SplitOptions
 
 
@@ -43,3 +46,14 @@ def test_a_model_that_fits_no_single_device(gguf: Any, far: Any) -> None:
     split, model = text_of(path, device=names)
     assert split == alone
     assert model.split is not None
+
+
+def test_a_list_that_is_too_small_says_so_by_device(gguf: Any, far: Any) -> None:
+    """The table was replaced by the sentence of one device."""
+    path = gguf("stories260K/stories260Ktok512.gguf").path
+    names = f"{far(0, mib=1)},{far(1, mib=1)}"
+    with (
+        Context(DEVICE=names),
+        pytest.raises(OutOfMemoryError, match=r"this model does not fit: its layers.*\nFAR +\d+\.\d MiB free"),
+    ):
+        run(path, Options("Once", capacity=4096), Sampler(temperature=0))
