@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from operator import index
 from typing import Any, NamedTuple, NoReturn
 
@@ -42,8 +43,8 @@ from ..captures import Jit
 from ..formats import gguf
 from ..formats.quoting import quoted
 from ..quant import MANY_ROWS, float_unit
-from .adapters import Adapter, ControlVector, Given, adapters_of
-from .arch import ARCHITECTURES, Architecture, Cache, Config, Positions, Weight, kept_by
+from .adapters import Adapter, ControlVector, Given, adapters_of, checked_scale
+from .arch import ARCHITECTURES, Architecture, Cache, Config, Positions, Weight, keeps_states, kept_by
 from .arch.cache import CacheTypes
 from .arch.part import Absent
 from .arch.weight import Watcher, nbytes
@@ -53,7 +54,7 @@ from .generation import Completion, Generations, Text, TokenGeneration, stop_str
 from .kept_states import KeptStates
 from .layer_templates import LayerTemplates
 from .model_file import check_all_used, check_known, config_in, config_of, digest_of, kept_metadata, naming
-from .ranks import over_ranks
+from .ranks import over_ranks, own_part
 from .sampling import Chooser, Sampler
 from .split import Split, SplitOptions, choose_split
 from .tokenizer import WITHOUT, Tokenizer
@@ -132,7 +133,8 @@ class Model:
         with no_grad():
             self.architecture: Architecture = ARCHITECTURES[config.name](config, weights, capacity)
             self._cache = Cache.empty(kept_by(config), capacity, sequences, cache_type)
-        self._kept = KeptStates(self._cache, sequences)
+        announce = partial(self._announce, "move_states")
+        self._kept = KeptStates(self._cache, sequences, is_needed=keeps_states(config), announce=announce)
         self._texts = WholeTexts(self.architecture, capacity)
         if float_unit((config.cache_homes or (default_device(),))[0]) is None or self.large_block < MANY_ROWS:
             self.large_block = self.block
@@ -228,18 +230,20 @@ class Model:
             with Context(DEVICE=device_of(name)):
                 found = loaded(own, name, arenas[device_of(name)])
                 for adapter in opened:
-                    found = adapter.adapted(name, found)
+                    found = adapter.adapted(name, found, file.entries[name].shape, own_part(own, name))
                 return found if watcher is None else watcher.watched(name, found)
 
         beside = 2 * min(1, int(setting("COMPILER_PROCESS")))  # many kernels will be compiled, a few at a time
         with naming(file), Context(COMPILER_PROCESS=beside), Progress("loading", len(own.entries), "tensor") as bar:
             opened += adapters_of(adapters, config)
+            if config.part is not None:
+                dist.agree("the adapters of the model", [(adapter.digest, adapter.scale) for adapter in opened])
             model = cls.of(file.metadata, weight, split=split, config=config, **options)
             for each in arenas.values():
                 each.close()
             check_all_used(file, used | (file.entries.keys() - own.entries.keys()), model.config)
         for adapter in opened:
-            adapter.check_all_used()
+            adapter.check_all_used(file.entries.keys() - own.entries.keys())
             if isinstance(adapter, ControlVector):
                 adapter.attach(model.architecture)
         model.adapters, model.digest = tuple(opened), digest_of(file)
@@ -368,6 +372,11 @@ class Model:
         if self.config.part is not None and self.config.part.rank == 0:
             dist.communicator().announce((call, *given))
 
+    def move_states(self, source: int, target: int) -> None:
+        """Copy the states of a sequence to another row, as rank 0 did."""
+        with self._stepping, self._on_device():
+            self._kept.move(source, target)
+
     def _next(self, texts: Sequence[list[int]]) -> list[Array]:
         """Return the logits after each text. A text without new tokens since the last call gets an empty array."""
         found = [np.zeros(0, np.float32) for _ in texts]
@@ -418,7 +427,9 @@ class Model:
         """
         if len(scales) != len(self.adapters):
             raise SettingError(f"rescale: {len(scales)} scales, and the model has {len(self.adapters)} adapters.")
+        scales = [checked_scale(scale) for scale in scales]
         with self._stepping, self._on_device():
+            self._announce("rescale", scales)
             for adapter, scale in zip(self.adapters, scales, strict=True):
                 adapter.rescale(scale)
             self.changes += 1
@@ -646,26 +657,17 @@ def _opened(source: str | os.PathLike[str] | gguf.GGUFFile) -> gguf.GGUFFile:
 def _divided(
     file: gguf.GGUFFile, wanted: SplitOptions | None, adapters: Given, options: dict[str, Any]
 ) -> tuple[gguf.GGUFFile, Config, Split | None]:
-    """Return the part of a file that this rank reads, its sizes, and how its layers are divided over devices."""
+    """Return the part of a file that this rank reads, its sizes, and how its layers are divided over devices. Of a
+    model over ranks, rank 0 has the others load theirs."""
     if wanted is None or not wanted.over_ranks:
         return file, config_in(file), _split_of(file, wanted, options)
-    if adapters:
-        raise KernmillError(
-            "Model.from_gguf: a model over ranks takes no adapters: the other ranks do not have them. Run it on one "
-            "rank."
-        )
-    return *_ranked(file, wanted, options), None
-
-
-def _ranked(file: gguf.GGUFFile, wanted: SplitOptions, options: dict[str, Any]) -> tuple[gguf.GGUFFile, Config]:
-    """The part of a file and the sizes that this rank of a job has. Rank 0 has the others load theirs."""
     if dist.rank() == 0:
-        shared = {name: value for name, value in options.items() if name != "tokenizer"}
-        dist.communicator().announce(("load", file.paths[0], shared | {"tokenizer": None, "wanted": wanted}))
+        shared = {**options, "tokenizer": None, "wanted": wanted, "adapters": adapters}
+        dist.communicator().announce(("load", file.paths[0], shared))
     own, config, text = over_ranks(file, wanted, lambda config: _cache_bytes(config, options))
     if dist.rank() == 0:
         print(text, file=sys.stderr)
-    return own, config
+    return own, config, None
 
 
 def _check_memory(capacity: int, size_bytes: int) -> None:
