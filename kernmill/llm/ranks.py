@@ -16,7 +16,7 @@ from zlib import crc32
 import numpy as np
 
 from kernmill import SettingError
-from kernmill.ir import DeviceTable, OutOfMemoryError, show_ns
+from kernmill.ir import DeviceTable, show_ns
 from kernmill.runtime import get_device, later
 
 from .. import dist
@@ -25,7 +25,7 @@ from .arch import ARCHITECTURES, Architecture, Config
 from .arch.experts import expert_shapes
 from .arch.part import RankPart, Slices
 from .model_file import config_in
-from .split import SplitOptions, stages
+from .split import ModelTooLargeError, SplitOptions, stages
 
 __all__ = ["RankedFile", "over_ranks"]
 
@@ -48,7 +48,7 @@ def over_ranks(file: gguf.GGUFFile, wanted: SplitOptions, cache_bytes: Callable[
 
     Raises:
         SettingError: the sizes of the model cannot be divided.
-        OutOfMemoryError: the memory of the ranks does not suffice.
+        ModelTooLargeError: the memory of the ranks does not suffice.
         DistError: ranks have different files or options.
     """
     dist.agree("the file of the model, or the options of its split", (_digest(file), wanted))
@@ -116,7 +116,7 @@ def _layers(file: gguf.GGUFFile, config: Config, wanted: SplitOptions, cache_byt
     if bounds is None:
         free = ", ".join(f"{spec.name} {spec.limit_bytes / 2**20:.1f} MiB" for spec in table.specs)
         need = (sum(of_layer) + of_output + embedding + cache_bytes * config.layers) / 2**20
-        raise OutOfMemoryError(
+        raise ModelTooLargeError(
             f"this model does not fit: it takes {need:.1f} MiB, and the ranks have free: {free}. Start more ranks, or "
             "choose a smaller context (-c) or a smaller cache type (-ctk)."
         )
@@ -178,7 +178,7 @@ def _check_room(file: gguf.GGUFFile, part: RankPart, cache_bytes: int) -> None:
     need = sum(entry.stop - entry.start for entry in file.entries.values()) // part.size + cache_bytes
     short = [n for n, room in enumerate(dist.communicator().all_objects(free)) if room < need]
     if short:
-        raise OutOfMemoryError(
+        raise ModelTooLargeError(
             f"this model does not fit: each rank needs {need / 2**20:.1f} MiB, and rank {short[0]} has less. Start "
             "more ranks, or choose a smaller context (-c) or a smaller cache type (-ctk)."
         )
