@@ -154,7 +154,7 @@ class Architecture(LayerTensors):
         if part is None or part.is_first:
             x = self.embed(tokens, positions)
         else:
-            x = part.received((*tokens.shape, self.width_before(part.first)))
+            x = part.received((*tokens.shape, self._width_before(part.first)))
         positions = positions._replace(inputs=self.layer_inputs(tokens, x))
         if part is not None and part.by_tensors:
             layers = None  # a reduction ends a graph: none is a template
@@ -188,7 +188,7 @@ class Architecture(LayerTensors):
         """Return what layers take in addition to x; None: nothing. Shapes: (sequences, tokens, layers, width)."""
         return None
 
-    def width_before(self, n: int) -> int:
+    def _width_before(self, n: int) -> int:
         """Return how many values of each token layer `n` takes, and after the last layer those of its result."""
         return self.config.width
 
