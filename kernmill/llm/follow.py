@@ -27,7 +27,7 @@ def follow() -> None:
             steps, model = None, _opened(*given)
             continue
         assert model is not None
-        if call in ("close", "rescale", "move_states", "_run_block"):
+        if call in ("close", "rescale", "_move_states", "_run_block"):
             getattr(model, call)(*given)
         elif call == "steps":
             steps = Steps(model, *given)

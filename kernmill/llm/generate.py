@@ -133,7 +133,7 @@ class Model:
         with no_grad():
             self.architecture: Architecture = ARCHITECTURES[config.name](config, weights, capacity)
             self._cache = Cache.empty(kept_by(config), capacity, sequences, cache_type)
-        announce = partial(self._announce, "move_states")
+        announce = partial(self._announce, "_move_states")
         self._kept = KeptStates(self._cache, sequences, is_needed=keeps_states(config), announce=announce)
         self._texts = WholeTexts(self.architecture, capacity)
         if float_unit((config.cache_homes or (default_device(),))[0]) is None or self.large_block < MANY_ROWS:
@@ -372,7 +372,7 @@ class Model:
         if self.config.part is not None and self.config.part.rank == 0:
             dist.communicator().announce((call, *given))
 
-    def move_states(self, source: int, target: int) -> None:
+    def _move_states(self, source: int, target: int) -> None:
         """Copy the states of a sequence to another row, as rank 0 did."""
         with self._stepping, self._on_device():
             self._kept.move(source, target)
