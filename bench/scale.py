@@ -5,7 +5,8 @@
     mpirun -n 2 python -m bench.scale --check model.gguf   # predicted and measured time of a token, and counts
 
 A token reads all active weights once. A layer split adds a link at each border; a tensor split divides the reads, and
-adds two sums a layer. A training step computes 6 operations for each weight and token, and sums the gradients.
+adds two sums a layer. A training step computes 6 operations for each weight and token, and sums the gradients
+meanwhile.
 Units: nanoseconds, bytes, bytes per nanosecond (GB/s), operations per nanosecond (GFLOP/s).
 """
 
@@ -20,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kernmill import Context, dist
+from kernmill import Context, Tensor, dist, jit
+from kernmill.dist.links import bucket_bytes
 from kernmill.formats import gguf
 from kernmill.ir import Link
 from kernmill.llm import Model
@@ -37,6 +39,7 @@ LINKS = {  # latency of a message between two programs, and rate
     "400 Gbit/s": Link(2_000, 50.0),
 }  # fmt: skip
 MOST = 1024  # ranks
+_SUMS = 20  # in a captured chain
 PAYS = 1.25  # twice the ranks pay off where they are this much faster
 
 
@@ -116,9 +119,12 @@ def tensor_ns(shape: Shape, machine: Machine, link: Link, ranks: int) -> float:
 
 
 def training_ns(shape: Shape, machine: Machine, link: Link, ranks: int, tokens: int = 4096) -> float:
-    """A step with `tokens` on each rank: gradients of float32 are summed after it."""
+    """A step with `tokens` on each rank. Gradients of float32 are summed in buckets while backward, two thirds of the
+    computation, goes on; the last bucket after it."""
     compute = 6 * shape.weights(active=True) * tokens / machine.ops_per_ns
-    return compute + sum_ns(link, ranks, 4 * shape.weights(active=False))
+    whole = 4 * shape.weights(active=False)
+    last = sum_ns(link, ranks, min(whole, bucket_bytes(whole, link)))
+    return compute / 3 + max(compute * 2 / 3, sum_ns(link, ranks, whole)) + last
 
 
 def counts(shape: Shape, ranks: int) -> dict[str, tuple[int, int]]:
@@ -210,11 +216,30 @@ def _count(ranks: Any) -> None:
         setattr(ranks, name, call)
 
 
+def between_sums_ns(link: Link, ranks: int, width: int) -> float:
+    """The time of a captured sum apart from its exchange: what the host does, and the launch of a small kernel."""
+
+    @jit
+    def chain(x: Tensor) -> Tensor:
+        for _ in range(_SUMS):
+            x = dist.all_reduce(x * 0.5)
+        return x
+
+    x, times = Tensor.ones(1, width).realize(), list[int]()
+    for _ in range(20):
+        dist.barrier()
+        start = time.perf_counter_ns()
+        chain(x).numpy()
+        times.append(time.perf_counter_ns() - start)
+    return max(0.0, min(times) / _SUMS - sum_ns(link, ranks, 4 * width))
+
+
 def check(path: Path, rounds: int) -> Iterator[str]:
     """Compare predictions with this job: rank 0 gives lines."""
     ranks = dist.communicator()
     link = dist.link_to_next()
     ranks.barrier()()
+    launch_ns = between_sums_ns(link, ranks.size, int(gguf.read(path).entries["token_embd.weight"].shape[1]))
     alone = token_ns(path, None, rounds) if ranks.rank == 0 else _Token(1.0, 1.0, {})
     ranks.barrier()()
     file = gguf.read(path)
@@ -223,7 +248,10 @@ def check(path: Path, rounds: int) -> Iterator[str]:
     layers, width = int(get["block_count"]), int(get["embedding_length"])
     heads, kv = int(get["attention.head_count"]), int(get["attention.head_count_kv"])
     shape = Shape(width, layers, int(get["feed_forward_length"]), heads, kv, width // heads, embedding.shape[0])
-    machine = Machine(shape.token_bytes / alone.ns, 1.0)
+    machine = Machine(shape.token_bytes / alone.ns, 1.0, launch_ns)
+    if ranks.rank == 0:
+        shown = f"{link.latency_ns / 1e3:.1f} us, {link.bytes_per_ns:.1f} GB/s"
+        yield f"link: {shown}; between two sums {launch_ns / 1e3:.1f} us"
     _count(ranks)
     for mode, predict in (("layer", layer_ns), ("tensor", tensor_ns)):
         if ranks.rank:

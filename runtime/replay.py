@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, groupby
 from time import perf_counter_ns
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 from kernmill.ir import Kernel, KernmillError, ShapeError, check_failed, np, setting
 
@@ -190,6 +190,8 @@ class Recording:
         for step in [singles[number] for number in overlapped(launches)]:
             if isinstance(step, _Kernels):
                 found.add_kernels(step.device, [*zip(step.kernels, step.calls, strict=True)])
+            elif isinstance(step, HostCall) and step.role == END and found.steps and _begins(found.steps[-1], step):
+                found.steps[-1] = step._replace(function=partial(_in_turn, found.steps[-1].function, step.function))
             else:
                 found.steps.append(step)
         return found
@@ -366,7 +368,10 @@ class Replay:
             return _Check(self.standing(step.buffer), step.message)
         if isinstance(step, HostCall):
             targets, sources = (tuple(map(self.standing, part)) for part in (step.targets, step.sources))
-            return step._replace(targets=targets, sources=sources)
+            buffers = (*step.targets, *step.sources)
+            is_fixed = not any(id(b) in self._slots or id(b) in self._inner or not _is_plain(b) for b in buffers)
+            prepared = step._replace(targets=targets, sources=sources)
+            return _with_arrays(prepared) if is_fixed and not step.on_buffers else prepared
         calls = [c._replace(buffers=tuple(self.standing(b) for b in c.buffers)) for c in step.calls]
         batch = batch_of(get_device(step.device), calls)
         variables: dict[str, list[tuple[int, int]]] = {}
@@ -549,6 +554,30 @@ class Replay:
         """A buffer of a step, or the one that stands for it in this call."""
         slot = self._slot_of_absent.get(id(buffer))
         return buffer if slot is None else given[slot]
+
+
+def _begins(step: Step, end: HostCall) -> TypeGuard[HostCall]:
+    """True if a step begins the exchange that ends in `end`."""
+    if not isinstance(step, HostCall) or step.role != BEGIN:
+        return False
+    return step.targets == end.targets and step.sources == end.sources
+
+
+def _in_turn(begin: HostFunction, end: HostFunction, outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
+    begin(outputs, inputs)
+    end(outputs, inputs)
+
+
+def _is_plain(buffer: Buffer) -> bool:
+    """True if an array of the memory is right at any time: the host sees it, and waits for all kernels."""
+    limits = get_device(buffer.device).limits
+    return limits.is_host_visible and not limits.is_async
+
+
+def _with_arrays(call: HostCall) -> HostCall:
+    """The same call on arrays that are made once."""
+    outputs, inputs = ([read_buffer(get_device(b.device), b) for b in some] for some in (call.targets, call.sources))
+    return HostCall(lambda _outputs, _inputs: call.function(outputs, inputs), (), (), on_buffers=True, role=call.role)
 
 
 def _kernels_of(step: _ReadyBatch | _Walk) -> list[Kernel]:

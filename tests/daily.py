@@ -113,6 +113,7 @@ DAILY_CASES: dict[str, int] = {
     "kernmill/llm/test_generate.py::test_trained_weights_in_fewer_bits": 1,
     "kernmill/llm/test_hub.py::test_a_file_is_chosen_and_downloaded_once": 3,
     "kernmill/llm/test_hub.py::test_mistakes": 3,
+    "kernmill/llm/test_ranks.py::test_adapters_over_ranks": 1,
     "kernmill/llm/test_ranks.py::test_blocks_are_divided_between_columns": 0,
     "kernmill/llm/test_ranks.py::test_logits_are_those_of_one_rank": 0,
     "kernmill/llm/test_sampling.py::test_mirostat_reaches_its_surprise": 3,

@@ -49,6 +49,15 @@ def test_sums_take_the_better_of_two_ways() -> None:
     assert sum_ns(link, 8, 8e6) == 14 * (100 + 1e6)
 
 
+def test_gradients_are_summed_while_backward_goes_on() -> None:
+    """A link as fast as backward costs the last bucket only; a slow one costs its own time."""
+    shape = SHAPES["7B"]
+    alone, whole = training_ns(shape, MACHINE, FREE, 1), 4.0 * shape.weights(active=False)
+    fast, slow = (Link(1_000.0, factor * whole / alone) for factor in (10, 0.1))
+    assert training_ns(shape, MACHINE, fast, 2) == pytest.approx(alone, rel=0.01)
+    assert training_ns(shape, MACHINE, slow, 2) == pytest.approx(alone / 3 + sum_ns(slow, 2, whole), rel=0.01)
+
+
 def test_ranks_pay_off_up_to_a_number() -> None:
     assert most_that_pay(lambda n: 100 / n + n) == 8
     assert most_that_pay(lambda n: 1.0) == 1

@@ -188,7 +188,7 @@ class _UnderWay:
         (wait, begun, _), self._now = self._now, None
         wait()
         for output, array in zip(outputs, begun, strict=True):
-            if not np.may_share_memory(output, array):
+            if output is not array and not np.may_share_memory(output, array):
                 output[...] = array
 
 

@@ -9,22 +9,25 @@ from __future__ import annotations
 
 import numbers
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from kernmill import FormatError, SettingError, Tensor
+from kernmill import FormatError, SettingError, Tensor, cat
 
 from ..formats import gguf
 from ..formats.quoting import escaped, quoted
 from ..quant import load_tensor
 from .arch import Architecture, Config, Weight
+from .arch.part import Slices
 from .arch.weight import linear, nbytes, rows
 from .model_file import digest_of, naming
 
-__all__ = ["AdaptedMatrix", "Adapter", "AdapterScales", "ControlVector", "Given", "adapters_of"]
+__all__ = [
+    "AdaptedMatrix", "Adapter", "AdapterScales", "ControlVector", "Given", "adapters_of", "checked_scale",
+]  # fmt: skip
 
 _FIRST, _SECOND = ".lora_a", ".lora_b"
 _EMBEDDING = "token_embd.weight"
@@ -96,7 +99,7 @@ class Adapter:
     """
 
     def __init__(self, file: gguf.GGUFFile, scale: float, architecture: str) -> None:
-        self.path, self.scale, self._file = file.paths[0], _checked_scale(scale), file
+        self.path, self.scale, self._file = file.paths[0], checked_scale(scale), file
         self.digest = digest_of(file)
         self._factors: dict[int, Tensor] = {}  # by rank
         with naming(self._file):
@@ -117,8 +120,9 @@ class Adapter:
             self._alpha = float(alpha)
             self._left = {name.removesuffix(_FIRST).removesuffix(_SECOND) for name in self._file.entries}
 
-    def adapted(self, name: str, weight: Weight) -> Weight:
-        """Return a weight with the adapter's pair for it; without one the weight.
+    def adapted(self, name: str, weight: Weight, shape: tuple[int, ...], own: Slices) -> Weight:
+        """Return a weight with the adapter's pair for it; without one the weight. `own` is the part of the model's
+        matrix, of this shape, that the weight has.
 
         Raises:
             FormatError: the pair does not fit.
@@ -128,7 +132,7 @@ class Adapter:
         self._left.discard(name)
         with naming(self._file):
             first, second = (self._half(name + end) for end in (_FIRST, _SECOND))
-            shape, is_embedding = tuple(weight.shape), name == _EMBEDDING
+            is_embedding = name == _EMBEDDING
             if len(shape) != 2:
                 raise FormatError(f"{escaped(name)} is not a matrix, and only matrices can be adapted.")
             rank = first.shape[-1] if is_embedding else first.shape[0]
@@ -138,22 +142,28 @@ class Adapter:
                     f"the pair of {escaped(name)} has shapes {tuple(first.shape)} and {tuple(second.shape)}, and the "
                     f"model's matrix {shape} needs {wanted[0]} and {wanted[1]}: the adapter is for another model."
                 )
+        if is_embedding:
+            first = _own_rows(first, own.rows)
+        else:
+            second = _own_rows(second, own.rows)
+        if own.columns is not None:
+            first = first[:, slice(*own.columns)].contiguous().realize()
         known = weight if isinstance(weight, AdaptedMatrix) else AdaptedMatrix(weight, (), is_embedding)
         return AdaptedMatrix(known.weight, (*known.pairs, Pair(first, second, self._factor(rank))), is_embedding)
 
-    def check_all_used(self) -> None:
-        """Check that the model has every weight that the adapter changes.
+    def check_all_used(self, elsewhere: Collection[str] = ()) -> None:
+        """Check that the model has every weight that the adapter changes. `elsewhere`: those that other ranks have.
 
         Raises:
             FormatError: it has not.
         """
-        if self._left:
-            name = escaped(min(self._left))
+        if missing := self._left.difference(elsewhere):
+            name = escaped(min(missing))
             raise FormatError(f"{self.path}: the model has no weight {name}: the adapter is for another model.")
 
     def rescale(self, scale: float) -> None:
         """Change the scale."""
-        self.scale = _checked_scale(scale)
+        self.scale = checked_scale(scale)
         for rank, factor in self._factors.items():
             factor.assign(Tensor(self._factor_value(rank), device=factor.device)).realize()
 
@@ -187,7 +197,7 @@ class ControlVector:
     def __init__(
         self, file: gguf.GGUFFile, scale: float, config: Config, layers: tuple[int, int] | None = None
     ) -> None:
-        self.path, self.scale = file.paths[0], _checked_scale(scale)
+        self.path, self.scale = file.paths[0], checked_scale(scale)
         self.digest = digest_of(file)
         self._directions: dict[int, np.ndarray[Any, Any]] = {}
         self._added: dict[int, Tensor] = {}
@@ -234,16 +244,16 @@ class ControlVector:
             self._added[layer] = Tensor(self._scaled_direction(layer), device=device).realize()
             architecture.added.setdefault(layer, []).append(self._added[layer])
 
-    def adapted(self, name: str, weight: Weight) -> Weight:
+    def adapted(self, name: str, weight: Weight, shape: tuple[int, ...], own: Slices) -> Weight:
         """Return the weight: a control vector changes none."""
         return weight
 
-    def check_all_used(self) -> None:
+    def check_all_used(self, elsewhere: Collection[str] = ()) -> None:
         """Nothing is left to check: the model has all layers that the file names."""
 
     def rescale(self, scale: float) -> None:
         """Change the scale."""
-        self.scale = _checked_scale(scale)
+        self.scale = checked_scale(scale)
         for layer, added in self._added.items():
             added.assign(Tensor(self._scaled_direction(layer), device=added.device)).realize()
 
@@ -272,7 +282,13 @@ def adapters_of(given: Given, config: Config) -> list[Adapter | ControlVector]:
     return found
 
 
-def _checked_scale(scale: object) -> float:
+def _own_rows(matrix: Tensor, ranges: Sequence[tuple[int, int]]) -> Tensor:
+    """Some rows of a matrix; without ranges all of them."""
+    return cat([matrix[start:stop] for start, stop in ranges]).contiguous().realize() if ranges else matrix
+
+
+def checked_scale(scale: object) -> float:
+    """Return a scale of an adapter. Raises SettingError unless it is a finite number."""
     if not isinstance(scale, numbers.Real) or isinstance(scale, bool) or not np.isfinite(float(scale)):
         raise SettingError(f"adapter: scale={scale!r}: must be a finite number.")
     return float(scale)

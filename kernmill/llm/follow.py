@@ -27,10 +27,8 @@ def follow() -> None:
             steps, model = None, _opened(*given)
             continue
         assert model is not None
-        if call == "close":
-            model.close()
-        elif call == "_run_block":
-            model._run_block(*given)
+        if call in ("close", "rescale", "_move_states", "_run_block"):
+            getattr(model, call)(*given)
         elif call == "steps":
             steps = Steps(model, *given)
         elif steps is not None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from operator import index
 from typing import Any, NamedTuple, NoReturn
 
@@ -38,8 +39,8 @@ from ..captures import Jit
 from ..formats import gguf
 from ..formats.quoting import quoted
 from ..quant import MANY_ROWS, float_unit
-from .adapters import Adapter, ControlVector, Given, adapters_of
-from .arch import ARCHITECTURES, Architecture, Cache, Config, Positions, Weight, kept_by
+from .adapters import Adapter, ControlVector, Given, adapters_of, checked_scale
+from .arch import ARCHITECTURES, Architecture, Cache, Config, Positions, Weight, keeps_states, kept_by
 from .arch.cache import CacheTypes
 from .arch.part import Absent
 from .arch.weight import Watcher, nbytes
@@ -52,6 +53,7 @@ from .kept_weights import KeptWeights
 from .layer_templates import LayerTemplates
 from .model_file import check_all_used, check_known, config_of, digest_of, kept_metadata, naming
 from .opening import DEFAULT_CAPACITY, check_memory, divided, opened_file
+from .ranks import own_part
 from .sampling import Chooser, Sampler
 from .split import Split, SplitOptions
 from .tokenizer import WITHOUT, Tokenizer
@@ -139,7 +141,8 @@ class Model:
         with no_grad():
             self.architecture: Architecture = ARCHITECTURES[config.name](config, weights, capacity)
             self._cache = Cache.empty(kept_by(config), capacity, sequences, cache_type)
-        self._kept = KeptStates(self._cache, sequences)
+        announce = partial(self._announce, "_move_states")
+        self._kept = KeptStates(self._cache, sequences, is_needed=keeps_states(config), announce=announce)
         self._texts = WholeTexts(self.architecture, capacity)
         if float_unit((config.cache_homes or (default_device(),))[0]) is None or self.large_block < MANY_ROWS:
             self.large_block = self.block
@@ -236,19 +239,21 @@ class Model:
             with Context(DEVICE=device_of(name)):
                 found = loaded(own, name, arenas[device_of(name)], kept)
                 for adapter in opened:
-                    found = adapter.adapted(name, found)
+                    found = adapter.adapted(name, found, file.entries[name].shape, own_part(own, name))
                 return found if watcher is None else watcher.watched(name, found)
 
         beside = 2 * min(1, int(setting("COMPILER_PROCESS")))  # many kernels will be compiled, a few at a time
         with naming(file), Context(COMPILER_PROCESS=beside), Progress("loading", len(own.entries), "tensor") as bar:
             opened += adapters_of(adapters, config)
+            if config.part is not None:
+                dist.agree("the adapters of the model", [(adapter.digest, adapter.scale) for adapter in opened])
             model = cls.of(file.metadata, weight, split=split, config=config, **options)
             for each in arenas.values():
                 each.close()
             kept.write()
             check_all_used(file, used | (file.entries.keys() - own.entries.keys()), model.config)
         for adapter in opened:
-            adapter.check_all_used()
+            adapter.check_all_used(file.entries.keys() - own.entries.keys())
             if isinstance(adapter, ControlVector):
                 adapter.attach(model.architecture)
         model.adapters, model.digest = tuple(opened), digest_of(file)
@@ -377,6 +382,11 @@ class Model:
         if self.config.part is not None and self.config.part.rank == 0:
             dist.communicator().announce((call, *given))
 
+    def _move_states(self, source: int, target: int) -> None:
+        """Copy the states of a sequence to another row, as rank 0 did."""
+        with self._stepping, self._on_device():
+            self._kept.move(source, target)
+
     def _next(self, texts: Sequence[list[int]]) -> list[Array]:
         """Return the logits after each text. A text without new tokens since the last call gets an empty array."""
         found = [np.zeros(0, np.float32) for _ in texts]
@@ -427,7 +437,9 @@ class Model:
         """
         if len(scales) != len(self.adapters):
             raise SettingError(f"rescale: {len(scales)} scales, and the model has {len(self.adapters)} adapters.")
+        scales = [checked_scale(scale) for scale in scales]
         with self._stepping, self._on_device():
+            self._announce("rescale", scales)
             for adapter, scale in zip(self.adapters, scales, strict=True):
                 adapter.rescale(scale)
             self.changes += 1

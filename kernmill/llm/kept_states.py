@@ -8,6 +8,8 @@ Tests: tests/kernmill/llm/test_kept_states.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kernmill import Tensor, Variable, no_grad
 
 from ..captures import Jit
@@ -17,10 +19,11 @@ __all__ = ["KeptStates"]
 
 
 class KeptStates:
-    """The kept states of a cache. `is_needed`: the cache has states."""
+    """The kept states of a cache. `is_needed`: the model has states, here or on other ranks, which do with theirs what
+    `announce` tells them."""
 
-    def __init__(self, cache: Cache, sequences: int) -> None:
-        self.is_needed = bool(cache.states)
+    def __init__(self, cache: Cache, sequences: int, *, is_needed: bool, announce: Callable[[int, int], None]) -> None:
+        self.is_needed, self._announce = is_needed, announce
         self._cache, self._sequences = cache, sequences
         self.lengths = [0] * sequences  # tokens before the kept state; 0: none is kept
         self._rows = [Variable(name, 0, max(1, 2 * sequences - 1)) for name in ("source_row", "target_row")]
@@ -30,7 +33,9 @@ class KeptStates:
         self._cache.copy_states(source, target)
         return Tensor([0])
 
-    def _move(self, source: int, target: int) -> None:
+    def move(self, source: int, target: int) -> None:
+        """Copy the states of a row of the cache to another one, on all ranks."""
+        self._announce(source, target)
         with no_grad():
             self._copy(*(row.bind(number) for row, number in zip(self._rows, (source, target), strict=True)))
 
@@ -42,13 +47,13 @@ class KeptStates:
         if not 0 < length <= want:
             self.lengths[number] = 0
             return 0
-        self._move(self._sequences + number, number)
+        self.move(self._sequences + number, number)
         return length
 
     def keep(self, number: int, length: int) -> None:
         """Keep the state of a sequence that has this many tokens."""
         if self.is_needed and length and length != self.lengths[number]:
-            self._move(number, self._sequences + number)
+            self.move(number, self._sequences + number)
             self.lengths[number] = length
 
     def forget(self) -> None:

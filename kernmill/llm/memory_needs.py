@@ -16,6 +16,7 @@ from .arch import Cache, kept_by
 from .arch.cache import CacheTypes
 from .model_file import config_of
 from .opening import DEFAULT_CAPACITY
+from .split import ModelTooLargeError
 
 __all__ = ["needing_memory"]
 
@@ -27,6 +28,8 @@ def needing_memory(
     """Replace out-of-memory errors by a message with the memory that the model needs."""
     try:
         yield
+    except ModelTooLargeError:  # it says what there is
+        raise
     except (FormatError, MemoryError) as error:
         if isinstance(error, FormatError) and getattr(error.__context__, "errno", None) != errno.ENOMEM:
             raise

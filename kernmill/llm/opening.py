@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernmill import DTypeError, SettingError
-from kernmill.ir import KernmillError
 from kernmill.runtime import device_list, get_device, room
 
 from .. import dist
@@ -56,26 +55,17 @@ def opened_file(source: str | os.PathLike[str] | gguf.GGUFFile) -> gguf.GGUFFile
 def divided(
     file: gguf.GGUFFile, wanted: SplitOptions | None, adapters: Given, options: dict[str, Any]
 ) -> tuple[gguf.GGUFFile, Config, Split | None]:
-    """Return the part of a file that this rank reads, its sizes, and how its layers are divided over devices."""
+    """Return the part of a file that this rank reads, its sizes, and how its layers are divided over devices. Of a
+    model over ranks, rank 0 has the others load theirs."""
     if wanted is None or not wanted.over_ranks:
         return file, config_in(file), _split_of(file, wanted, options)
-    if adapters:
-        raise KernmillError(
-            "Model.from_gguf: a model over ranks takes no adapters: the other ranks do not have them. Run it on one "
-            "rank."
-        )
-    return *_ranked(file, wanted, options), None
-
-
-def _ranked(file: gguf.GGUFFile, wanted: SplitOptions, options: dict[str, Any]) -> tuple[gguf.GGUFFile, Config]:
-    """The part of a file and the sizes that this rank of a job has. Rank 0 has the others load theirs."""
     if dist.rank() == 0:
-        shared = {name: value for name, value in options.items() if name != "tokenizer"}
-        dist.communicator().announce(("load", file.paths[0], shared | {"tokenizer": None, "wanted": wanted}))
+        shared = {**options, "tokenizer": None, "wanted": wanted, "adapters": adapters}
+        dist.communicator().announce(("load", file.paths[0], shared))
     own, config, text = over_ranks(file, wanted, lambda config: _cache_bytes(config, options))
     if dist.rank() == 0:
         print(text, file=sys.stderr)
-    return own, config
+    return own, config, None
 
 
 def check_memory(capacity: int, size_bytes: int) -> None:

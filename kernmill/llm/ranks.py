@@ -16,16 +16,16 @@ from zlib import crc32
 import numpy as np
 
 from kernmill import SettingError
-from kernmill.ir import DeviceTable, OutOfMemoryError, show_ns
+from kernmill.ir import DeviceTable, show_ns
 from kernmill.runtime import get_device, later
 
 from .. import dist
 from ..formats import gguf
-from .arch import ARCHITECTURES, Architecture, Config, kept_by
+from .arch import ARCHITECTURES, Architecture, Config
 from .arch.experts import expert_shapes
-from .arch.part import RankPart
+from .arch.part import RankPart, Slices
 from .model_file import config_in
-from .split import SplitOptions, stages
+from .split import ModelTooLargeError, SplitOptions, stages
 
 __all__ = ["RankedFile", "over_ranks"]
 
@@ -48,13 +48,13 @@ def over_ranks(file: gguf.GGUFFile, wanted: SplitOptions, cache_bytes: Callable[
 
     Raises:
         SettingError: the sizes of the model cannot be divided.
-        OutOfMemoryError: the memory of the ranks does not suffice.
+        ModelTooLargeError: the memory of the ranks does not suffice.
         DistError: ranks have different files or options.
     """
     dist.agree("the file of the model, or the options of its split", (_digest(file), wanted))
     config = config_in(file)
     kind = ARCHITECTURES[config.name]
-    if any(kept.states for kept in kept_by(config)) or kind.layer_inputs is not Architecture.layer_inputs:
+    if kind.layer_inputs is not Architecture.layer_inputs:
         raise SettingError(f"--split: layers of {config.name} models share more than x. Run the model on one rank.")
     vocabulary = file.entries["token_embd.weight"].shape[0]
     part = RankPart(dist.rank(), dist.size(), 0, config.layers, vocabulary, wanted.mode == "tensor")
@@ -116,7 +116,7 @@ def _layers(file: gguf.GGUFFile, config: Config, wanted: SplitOptions, cache_byt
     if bounds is None:
         free = ", ".join(f"{spec.name} {spec.limit_bytes / 2**20:.1f} MiB" for spec in table.specs)
         need = (sum(of_layer) + of_output + embedding + cache_bytes * config.layers) / 2**20
-        raise OutOfMemoryError(
+        raise ModelTooLargeError(
             f"this model does not fit: it takes {need:.1f} MiB, and the ranks have free: {free}. Start more ranks, or "
             "choose a smaller context (-c) or a smaller cache type (-ctk)."
         )
@@ -178,7 +178,7 @@ def _check_room(file: gguf.GGUFFile, part: RankPart, cache_bytes: int) -> None:
     need = sum(entry.stop - entry.start for entry in file.entries.values()) // part.size + cache_bytes
     short = [n for n, room in enumerate(dist.communicator().all_objects(free)) if room < need]
     if short:
-        raise OutOfMemoryError(
+        raise ModelTooLargeError(
             f"this model does not fit: each rank needs {need / 2**20:.1f} MiB, and rank {short[0]} has less. Start "
             "more ranks, or choose a smaller context (-c) or a smaller cache type (-ctk)."
         )
@@ -190,34 +190,34 @@ def _shapes(config: Config) -> dict[str, tuple[int, ...]]:
     return kind.shapes(config) | expert_shapes(config)
 
 
-class _Slices(NamedTuple):
-    """The part of a tensor: ranges of rows (of experts), or one of columns. Neither: all of it."""
+def own_part(file: gguf.GGUFFile, name: str) -> Slices:
+    """Return the part of a tensor that this rank has of a file."""
+    if not isinstance(file, _PartFile) or file.own.part is None or not file.own.part.by_tensors:
+        return Slices()
+    return _slices(file.whole.entries[name], file.own.part, file.config, file.own)
 
-    rows: tuple[tuple[int, int], ...] = ()
-    columns: tuple[int, int] | None = None
 
-
-def _slices(entry: gguf.GGUFEntry, part: RankPart, whole: Config, own: Config) -> _Slices:
+def _slices(entry: gguf.GGUFEntry, part: RankPart, whole: Config, own: Config) -> Slices:
     """The part of a tensor that this rank has: an axis that is shorter in its model is divided."""
     r, name = part.rank, entry.name
     if name in ("token_embd.weight", "output.weight", "output.bias"):
         each, most = part.rows_each, entry.shape[0]
-        return _Slices(((min(r * each, most), min((r + 1) * each, most)),))
+        return Slices(((min(r * each, most), min((r + 1) * each, most)),))
     all_of, mine = _shapes(whole), _shapes(own)
     merged = _joined_names(entry, whole)
     if merged[0] not in all_of:
-        return _Slices()
+        return Slices()
     old, new = all_of[merged[0]], mine[merged[0]]
     axis = next((axis for axis, (a, b) in enumerate(zip(old, new, strict=True)) if a != b), None)
     if axis is None:
-        return _Slices()
+        return Slices()
     if axis:
-        return _Slices(columns=(r * new[axis], (r + 1) * new[axis]))
+        return Slices(columns=(r * new[axis], (r + 1) * new[axis]))
     if len(old) == 3 or len(merged) == 1:
-        return _Slices(((r * new[0], (r + 1) * new[0]),))
+        return Slices(((r * new[0], (r + 1) * new[0]),))
     starts = itertools.accumulate((all_of[one][0] for one in merged), initial=0)
     sizes = [mine[one][0] for one in merged]
-    return _Slices(tuple((at + r * size, at + (r + 1) * size) for at, size in zip(starts, sizes, strict=False)))
+    return Slices(tuple((at + r * size, at + (r + 1) * size) for at, size in zip(starts, sizes, strict=False)))
 
 
 def _joined_names(entry: gguf.GGUFEntry, config: Config) -> list[str]:
@@ -263,7 +263,7 @@ class _PartFile(gguf.GGUFFile):
         """The bytes of this rank's part of a tensor: of rows in place where they are one range, else copied."""
         entry, part, data = self.whole.entries[name], self.own.part, self.whole.values(name)
         assert part is not None
-        cut = _slices(entry, part, self.config, self.own) if part.by_tensors else _Slices()
+        cut = own_part(self, name)
         if cut.columns is not None:
             table = np.frombuffer(data, np.uint8).reshape(prod(entry.shape[:-1]), -1)
             start, stop = (column // entry.type.values * entry.type.size_bytes for column in cut.columns)

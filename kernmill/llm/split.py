@@ -17,11 +17,15 @@ from typing import NamedTuple
 from kernmill.ir import DeviceTable, OutOfMemoryError, SettingError
 from kernmill.runtime import device_list, get_device, later
 
-__all__ = ["Split", "SplitOptions", "choose_split", "stages"]
+__all__ = ["ModelTooLargeError", "Split", "SplitOptions", "choose_split", "stages"]
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # what --cpu-moe keeps on the host
 _RESERVED = 16  # a sixteenth of a device's free memory is for intermediates
+
+
+class ModelTooLargeError(OutOfMemoryError):
+    """A model that no split over these devices or ranks has room for."""
 
 
 class SplitOptions(NamedTuple):
@@ -104,7 +108,7 @@ def choose_split(
         units = [*(size + in_cache for size in of_layer), of_output]
         fastest = _fastest(units, [*of_layer, of_output], names, table, room, 4 * width)
         if fastest is None:
-            raise OutOfMemoryError(_too_large(units, room))
+            raise ModelTooLargeError(_too_large(units, room))
         homes = fastest
     return Split(tuple(homes[:layers]), host, homes[layers], overrides, wanted.cache_on_host)
 

@@ -82,7 +82,7 @@ from .xverse import Xverse
 
 __all__ = [
     "ARCHITECTURES", "CACHE_TYPES", "Architecture", "Cache", "Config", "LayerMemory", "Matrix", "Positions", "Weight",
-    "kept_by",
+    "keeps_states", "kept_by",
 ]  # fmt: skip
 
 ARCHITECTURES: dict[str, type[Architecture]] = {  # general.architecture of a GGUF file
@@ -168,6 +168,13 @@ ARCHITECTURES: dict[str, type[Architecture]] = {  # general.architecture of a GG
     "t5encoder": T5Encoder,
     "xverse": Xverse,
 }
+
+
+def keeps_states(config: Config) -> bool:
+    """Return True if some layer of a model is recurrent, on this rank or on another."""
+    kind = ARCHITECTURES[config.name]
+    is_decoder = config.is_causal and not kind.is_encoder
+    return is_decoder and any(kind.kept(config, n).states for n in range(config.layers))
 
 
 def kept_by(config: Config) -> list[LayerMemory]:

@@ -155,7 +155,7 @@ class Architecture(LayerTensors):
         if part is None or part.is_first:
             x = self.embed(tokens, positions)
         else:
-            x = part.received((*tokens.shape, self.config.width))
+            x = part.received((*tokens.shape, self._width_before(part.first)))
         positions = positions._replace(inputs=self.layer_inputs(tokens, x))
         if part is not None and part.by_tensors:
             layers = None  # a reduction ends a graph: none is a template
@@ -188,6 +188,10 @@ class Architecture(LayerTensors):
     def layer_inputs(self, tokens: Tensor, x: Tensor) -> Tensor | None:
         """Return what layers take in addition to x; None: nothing. Shapes: (sequences, tokens, layers, width)."""
         return None
+
+    def _width_before(self, n: int) -> int:
+        """Return how many values of each token layer `n` takes, and after the last layer those of its result."""
+        return self.config.width
 
     def finished(self, x: Tensor) -> Tensor:
         """Return the x of the last norm from that of the last layer."""

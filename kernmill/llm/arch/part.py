@@ -10,12 +10,13 @@ Tests: tests/kernmill/llm/test_ranks.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kernmill import Tensor, dist, where
 
 from .weight import Weight, rows
 
-__all__ = ["Absent", "RankPart"]
+__all__ = ["Absent", "RankPart", "Slices"]
 
 
 class Absent:
@@ -31,6 +32,13 @@ class Absent:
         raise AssertionError("another rank has this matrix")
 
     linear = rows
+
+
+class Slices(NamedTuple):
+    """The part of a tensor: ranges of rows (of experts), or one of columns. Neither: all of it."""
+
+    rows: tuple[tuple[int, int], ...] = ()
+    columns: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

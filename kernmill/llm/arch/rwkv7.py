@@ -53,6 +53,10 @@ class Rwkv7(Rwkv):
         """The first layer and the last one take and pass on x alone."""
         return n == 0, n == self.config.layers - 1
 
+    def _width_before(self, n: int) -> int:
+        """Of x, and of the values of the first layer between it and the last one."""
+        return self.config.width * (1 if n in (0, self.config.layers) else 2)
+
     def carried(self, n: int, x: Tensor) -> Tensor | None:
         """The values of the first layer."""
         return x[..., self.config.width :] if n else None

@@ -8,6 +8,7 @@ Sequences and positions are data of a step: sequences join and leave, and texts 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from kernmill import Tensor, Variable
 
 from ...captures import Jit
-from ..arch import Cache, Positions, kept_by
+from ..arch import Cache, Positions, keeps_states, kept_by
 from ..arch.cache import CacheTypes
 from ..context_shift import ContextShift
 from ..generate import Model
@@ -48,7 +49,8 @@ class Steps:
         with model.turn():
             model._announce("steps", slots, context, chunk, cache_type)
             self.cache = Cache.empty(kept_by(model.config), context, slots, cache_type)
-        self._kept = KeptStates(self.cache, slots)
+        announce = partial(model._announce, "move_in_steps")
+        self._kept = KeptStates(self.cache, slots, is_needed=keeps_states(model.config), announce=announce)
         self.apart = int(self._kept.is_needed)  # last tokens of a prompt that are read one by one in any case
         self._one = Variable("token", 0, model.architecture.vocabulary - 1)
         self._tokens: dict[int, Jit[..., Tensor]] = {}
@@ -177,6 +179,11 @@ class Steps:
             tokens = Tensor(np.array([[*ids, *[0] * (size - len(ids))]], np.int32))
             logits: Array = self._checks(tokens, self._positions([number], [position], size)).numpy()
         return logits[: len(ids)]
+
+    def move_in_steps(self, source: int, target: int) -> None:
+        """Copy states, as rank 0 did."""
+        with self.model.turn():
+            self._kept.move(source, target)
 
     def _positions(self, numbers: Sequence[int], first: Sequence[int], count: int) -> Positions:
         return Positions.of_rows(numbers, first, count, (self.slots, self.context))

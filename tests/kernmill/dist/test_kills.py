@@ -50,6 +50,7 @@ while True:
         tensors = {f"model.{n}": t for n, t in model.state_dict().items()}
         tensors |= {f"opt.{n}": t for n, t in optimizer.state_dict().items()}
         save(path, tensors, {"step": str(done)})
+        (folder / "saved").write_text("yes")
 """
 
 
@@ -60,17 +61,19 @@ def device() -> str:
 
 
 def killed(folder: Path, chance: random.Random) -> float:
-    """Kill a rank of a job up to 2.5 s after its start; seconds until the job has ended."""
+    """Kill a rank of a job up to 2.5 s after its start, or after its first checkpoint; seconds until the job has ended.
+    """
     assert MPIRUN is not None
-    for name in ("pid0", "pid1"):
+    for name in ("pid0", "pid1", "saved"):
         (folder / name).unlink(missing_ok=True)
     command = [MPIRUN, "-n", "2", sys.executable, "-c", PROGRAM, str(folder)]
     environment = {**os.environ, "THREADS": "1"}
     victim, end = folder / f"pid{chance.randrange(2)}", time.monotonic() + 60
+    mark = chance.choice([victim, folder / "saved"])
     with subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as running:
-        while not (victim.exists() and victim.read_text()) and time.monotonic() < end:
+        while not (mark.exists() and mark.read_text()) and time.monotonic() < end:
             time.sleep(0.02)
         time.sleep(chance.uniform(0, 2.5))
         os.kill(int(victim.read_text()), signal.SIGKILL)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernmill.dist.ranks import MPIRUN, ROOT, job, needs_mpi
+from tests.tiny_models import CASES, write
 
 pytestmark = needs_mpi
 
@@ -239,6 +240,29 @@ def test_a_mistake_on_the_command_line_is_one_sentence_and_ends_all(arguments: l
     assert done.returncode == 2
     assert [line for line in done.stderr.splitlines() if words in line] == done.stderr.splitlines()[:1]
     assert done.stderr.count("kernmill:") == 1
+
+
+@pytest.mark.parametrize("mode", ["layer", "tensor"])
+def test_ranks_without_memory_for_their_part_are_one_sentence(tmp_path: Path, mode: str) -> None:
+    path = write(CASES["llama"], tmp_path / "llama.gguf")
+    program = "from kernmill.__main__ import main; import sys; sys.exit(main())"
+    done = job(program, 2, "run", str(path), "-p", "x", "-c", str(1 << 40), "--split", mode)
+    assert done.returncode == 2
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("kernmill:")]
+    assert "this model does not fit: " in line
+    assert "Start more ranks, or" in line
+
+
+def test_other_versions_on_ranks_are_one_sentence() -> None:
+    done = job("""
+import os, kernmill
+if os.environ["PMI_RANK"] == "1": kernmill.__version__ = "0.0.1"
+from kernmill import dist
+dist.rank()
+""")
+    assert done.returncode == 1
+    assert done.stderr.count("the ranks differ in the version of kernmill: rank 0 has") == 1
+    assert "[rank 1]" not in done.stderr
 
 
 def test_a_model_over_ranks_without_mpirun_is_an_error() -> None:

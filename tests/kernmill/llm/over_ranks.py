@@ -15,22 +15,31 @@ from typing import Any
 
 from kernmill import dist
 from kernmill.ir import KernmillError
+from kernmill.llm.arch import keeps_states
 from kernmill.llm.engine import Engine, GenerationRequest, SamplingOptions
 from kernmill.llm.follow import follow
 from kernmill.llm.generate import Model
+from kernmill.llm.sequences.drafts import NgramDraft
 from kernmill.llm.split import SplitOptions
 
 IDS = [1, 270, 45, 261, 99, 100, 101, 263, 264, 265, 12]
 
 
 def results(path: Path, wanted: SplitOptions | None) -> dict[str, Any]:
-    with Model.from_gguf(path, block=4, wanted=wanted) as model:
+    adapters = {str(one): 0.5 for one in sorted(path.parent.glob("*.adapter"))}
+    with Model.from_gguf(path, block=4, wanted=wanted, adapters=adapters) as model:
         found = {
             "blocks": model.next_logits(IDS).tolist(), "token": model.next_logits([*IDS, 7]).tolist(),
             "greedy": [*model.generate(IDS[:3], max_tokens=6)], "weights": model.memory().weights,
         }  # fmt: skip
-        with Engine(model, slots=2, chunk=16) as engine:
-            asked = [GenerationRequest([*IDS, n], SamplingOptions(temperature=0), max_tokens=4) for n in range(3)]
+        found["again"] = model.next_logits([*IDS, 9, 8]).tolist()  # a model with states goes back to a kept one
+        if adapters:
+            model.rescale([2.0] * len(adapters))
+            found["rescaled"] = model.next_logits(IDS).tolist()
+        draft = None if keeps_states(model.config) else NgramDraft()
+        with Engine(model, slots=2, chunk=16, draft=draft) as engine:
+            texts = [[*IDS, 0], [*IDS, 1], [*IDS, *IDS]]
+            asked = [GenerationRequest(ids, SamplingOptions(temperature=0), max_tokens=4) for ids in texts]
             found["texts"] = ["".join(piece.text for piece in one) for one in [*map(engine.submit, asked)]]
     return found
 

@@ -12,14 +12,21 @@ import pytest
 from kernmill import Tensor
 from kernmill.formats import gguf
 from kernmill.ir import DeviceSpec, DeviceTable, KernmillError
+from kernmill.llm.arch import ARCHITECTURES
 from kernmill.llm.ranks import over_ranks
 from kernmill.llm.split import SplitOptions, stages
 from kernmill.quant import QuantizedTensor, save
 from tests.kernmill.dist.ranks import everywhere, job, needs_mpi
+from tests.kernmill.llm.test_adapters import pairs, write_adapter, write_vector
 from tests.tiny_models import CASES, Case, metadata_of, weights_of, write
 
 CAUSAL = [name for name, case in CASES.items() if "attention.causal" not in case.keys]
-UNDIVIDED = {**dict.fromkeys(("olmo2", "olmoe", "minimax-m2"), "norm all heads"), "starcoder": "1 key heads"}
+UNDIVIDED = {
+    **dict.fromkeys(("olmo2", "olmoe", "minimax-m2"), "norm all heads"), "starcoder": "1 key heads",
+    **dict.fromkeys(("apertus", "baichuan", "bitnet", "bloom", "deepseek2", "llama4", "mpt"), "in another way"),
+    **{name: "in another way" for name in CAUSAL if ARCHITECTURES[CASES[name].arch].has_states},
+}  # fmt: skip
+SHARING = ("gemma3n", "gemma4")  # layers share more than x
 FEW = ["llama", "gpt-oss", "qwen2moe", "gemma2", "phi3", "gpt2"]  # every kind of part
 
 
@@ -40,7 +47,7 @@ def over(folder: Path, names: list[str], mode: str, ranks: int = 2, shares: str 
 
 def assert_same(found: dict[str, Any]) -> None:
     mine, truth = found["over"], found["alone"]
-    for name in ("blocks", "token"):
+    for name in ("blocks", "token", "again"):
         most = np.abs(truth[name]).max()
         np.testing.assert_allclose(mine[name], truth[name], rtol=2e-4, atol=2e-4 * most)
     assert (mine["greedy"], mine["texts"]) == (truth["greedy"], truth["texts"])
@@ -53,8 +60,10 @@ def test_logits_are_those_of_one_rank(tmp_path: Path, names: list[str], mode: st
     for name in names:
         write(CASES[name], tmp_path / f"{name}.gguf")
     for name, found in over(tmp_path, names, mode).items():
-        if mode == "tensor" and name in UNDIVIDED:
-            assert UNDIVIDED[name] in found["error"]
+        if CASES[name].arch in SHARING or (mode == "tensor" and CASES[name].arch in UNDIVIDED):
+            assert ("share more than x" if CASES[name].arch in SHARING else UNDIVIDED[CASES[name].arch]) in found[
+                "error"
+            ]
             continue
         assert "error" not in found, f"{name}: {found}"
         try:
@@ -62,6 +71,27 @@ def test_logits_are_those_of_one_rank(tmp_path: Path, names: list[str], mode: st
         except AssertionError as error:
             raise AssertionError(f"{name}: {error}") from None
         assert found["over"]["weights"] < 0.8 * found["alone"]["weights"]  # its part only
+
+
+@needs_mpi
+@pytest.mark.parametrize("mode", ["layer", "tensor"])
+def test_adapters_over_ranks(tmp_path: Path, mode: str) -> None:
+    """Pairs of matrices that are divided by rows, by columns and not, of each layer and of the embedding."""
+    write(CASES["llama"], tmp_path / "llama.gguf")
+    weights = weights_of(CASES["llama"])
+    names = [name for name, array in weights.items() if array.ndim == 2 and ("blk.0" in name or "blk.2" in name)]
+    for n, some in enumerate((names, ["token_embd.weight", "output.weight"])):
+        given = pairs(weights, 4, n, *some)
+        write_adapter(tmp_path / f"{n}.adapter", {name: pair for name, pair in given.items() if name in weights})
+    write_vector(
+        tmp_path / "vector.adapter", {layer: np.ones(weights["token_embd.weight"].shape[1]) for layer in (1, 2)}
+    )
+    found = over(tmp_path, ["llama"], mode)["llama"]
+    assert "error" not in found, found
+    assert_same(found)
+    mine, truth = found["over"]["rescaled"], found["alone"]["rescaled"]
+    np.testing.assert_allclose(mine, truth, rtol=2e-4, atol=2e-4 * np.abs(truth).max())
+    assert np.abs(np.subtract(truth, found["alone"]["blocks"])).max() > 0.1
 
 
 @needs_mpi
