@@ -54,7 +54,7 @@ def test_each_option(tmp_path: Path) -> None:
 
 def test_mistakes(tmp_path: Path) -> None:
     path = source(tmp_path / "in")
-    for how, message in (
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
         (
             {"tensor_types": (("ffn_up", "Q4_K"),)},
             r"--tensor-type 'ffn_up' is in no name of a matrix of .*in\. kernmill",
@@ -63,7 +63,8 @@ def test_mistakes(tmp_path: Path) -> None:
         ({"tensor_types": (("attn", "Q4_K_M"),)}, r"quantize: type 'Q4_K_M': must be one of F32, F16, BF16, Q4_0"),
         ({"output": "I8"}, r"quantize: type 'I8': must be one of"),
         ({"embedding": "Q8_K"}, r"quantize: type 'Q8_K': must be one of"),
-    ):
+    )
+    for how, message in cases:
         with pytest.raises(FormatError, match=message):
             choices(gguf.read(path), Recipe("Q4_K_M", **how))
 
