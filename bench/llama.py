@@ -69,7 +69,7 @@ class Ours:
         from kernmill.formats import gguf
         from kernmill.ir import dtypes
         from kernmill.llm import Model
-        from kernmill.llm.generate import arena_for
+        from kernmill.llm.file_weights import arena_for
 
         file = gguf.read(path)
         arena = arena_for(file)

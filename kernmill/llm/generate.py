@@ -491,19 +491,6 @@ class Model:
         context = sum(map(nbytes, self._cache.tensors))
         return ModelMemory(sum(self.architecture.bytes_by_layout.values()), context, compute)
 
-    def memory_by_device(self) -> dict[str, ModelMemory]:
-        """The memory on each device."""
-        found = {name: ModelMemory(0, 0, 0) for name in self.device.split(",")}
-        for (name, _), size_bytes in self.architecture.bytes_by_layout.items():
-            found[name] = found[name]._replace(weights=found[name].weights + size_bytes)
-        for name, size_bytes in (row for one in self._captures for row in one.memory().by_device.items()):
-            known = found.get(name, ModelMemory(0, 0, 0))
-            found[name] = known._replace(compute=known.compute + size_bytes)
-        for tensor in self._cache.tensors:
-            known = found[tensor.device]
-            found[tensor.device] = known._replace(context=known.context + nbytes(tensor))
-        return found
-
     # --- results
     def next_logits(self, ids: Sequence[int]) -> Array:
         """The logits of the token after these. Shapes: (vocabulary,)."""
