@@ -12,7 +12,7 @@ from functools import lru_cache
 from math import log2, prod
 from typing import Any, TypeAlias
 
-from kernmill.ir import LINE_BYTES, DType, Ops, Target, UOp, linear, memory_of
+from kernmill.ir import LINE_BYTES, DType, Op, Ops, Target, UOp, linear, memory_of
 
 from .facts import iterations
 
@@ -213,7 +213,7 @@ def _registers(dtype: DType, wide: int) -> int:
 
 @lru_cache(maxsize=4096)  # an unrolled body has few kinds of operations
 def _instructions(
-    op: Ops, dtype: DType, sources: tuple[DType, ...], about: Any, wide: int, has_dots: bool
+    op: Op, dtype: DType, sources: tuple[DType, ...], about: Any, wide: int, has_dots: bool
 ) -> tuple[tuple[tuple[str, float], ...], float]:
     """Return what an operation adds to a body, by field, and its steps in a chain.
 
@@ -236,7 +236,7 @@ def _instructions(
 
 
 def _lane_moves(
-    op: Ops, dtype: DType, sources: tuple[DType, ...], about: Any, count: int, has_dots: bool
+    op: Op, dtype: DType, sources: tuple[DType, ...], about: Any, count: int, has_dots: bool
 ) -> tuple[tuple[tuple[str, float], ...], float]:
     """Return the same for an operation that moves lanes, combines them, or is of a special unit."""
     if op is Ops.FOLD:

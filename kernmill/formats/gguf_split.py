@@ -83,7 +83,9 @@ def write_parts(
     written: list[str] = []
     try:
         for n, (path, tensors) in enumerate(zip(paths, parts, strict=True)):
-            own = dict(zip(_OWN, (*(gguf_write.Typed(short, v) for v in (n, len(parts))), total), strict=True))
+            own: dict[str, Any] = dict(
+                zip(_OWN, (*(gguf_write.Typed(short, v) for v in (n, len(parts))), total), strict=True)
+            )
             is_new = not os.path.exists(path)
             gguf_write.write(path, own if n else {**metadata, **own}, tensors, alignment=alignment)
             written += [path] if is_new else []

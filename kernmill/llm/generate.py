@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from operator import index
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -52,6 +52,7 @@ from .kept_states import KeptStates
 from .kept_weights import KeptWeights
 from .layer_templates import LayerTemplates
 from .model_file import check_all_used, check_known, config_of, digest_of, kept_metadata, naming
+from .model_memory import ModelMemory, by_device
 from .opening import DEFAULT_CAPACITY, check_memory, divided, opened_file
 from .ranks import own_part
 from .sampling import Chooser, Sampler
@@ -77,14 +78,6 @@ _MEMORY = (
     "_texts",
     "_shift",
 )  # attributes that `close` releases
-
-
-class ModelMemory(NamedTuple):
-    """The memory of a model on its device. Units: bytes. `context` is the cache, `compute` the memory of captures."""
-
-    weights: int
-    context: int
-    compute: int
 
 
 class Model:
@@ -490,6 +483,11 @@ class Model:
         compute = sum(one.memory().kept_bytes for one in self._captures)
         context = sum(map(nbytes, self._cache.tensors))
         return ModelMemory(sum(self.architecture.bytes_by_layout.values()), context, compute)
+
+    def memory_by_device(self) -> dict[str, ModelMemory]:
+        """Return the memory on each device."""
+        weights, captures, cache = self.architecture.bytes_by_layout, self._captures, self._cache.tensors
+        return by_device(self.device.split(","), weights, captures, cache)
 
     # --- results
     def next_logits(self, ids: Sequence[int]) -> Array:

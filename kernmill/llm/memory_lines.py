@@ -13,27 +13,11 @@ from kernmill.runtime import get_device
 
 from ..formats import gguf
 from .arch.cache import pair_of
-from .arch.weight import nbytes
-from .generate import Model, ModelMemory
+from .generate import Model
 
-__all__ = ["load_lines", "memory_by_device", "memory_table"]
+__all__ = ["load_lines", "memory_table"]
 
 _COLUMNS = ("total", "free", "self", "model", "context", "compute", "unaccounted")
-
-
-def memory_by_device(model: Model) -> dict[str, ModelMemory]:
-    """Return the memory of the weights, the cache and captured graphs on each device."""
-    nothing = ModelMemory(0, 0, 0)
-    found = dict.fromkeys(model.device.split(","), nothing)
-    for (name, _), size_bytes in model.architecture.bytes_by_layout.items():
-        found[name] = found[name]._replace(weights=found[name].weights + size_bytes)
-    for name, size_bytes in (row for one in model._captures for row in one.memory().by_device.items()):
-        known = found.get(name, nothing)
-        found[name] = known._replace(compute=known.compute + size_bytes)
-    for tensor in model._cache.tensors:
-        known = found[tensor.device]
-        found[tensor.device] = known._replace(context=known.context + nbytes(tensor))
-    return found
 
 
 def load_lines(model: Model, file: gguf.GGUFFile) -> list[str]:
@@ -50,12 +34,12 @@ def load_lines(model: Model, file: gguf.GGUFFile) -> list[str]:
         lines.append(f"load: {split.text()}")
         if get_device(split.host).kind == "cpu":
             lines.append(f"load: {count} of {config.layers} layers{beside} are not on {split.host}")
-    for name in memory_by_device(model):
+    for name in model.memory_by_device():
         parts = [f"{_mib([size])} {layout}" for (device, layout), size in weights.items() if device == name]
         lines += [f"load: {name:8} {', '.join(parts)}"] if parts else []
     keys, values = pair_of(model.cache_type)
     lines.append(f"context: {model.capacity} of the {config.context} tokens that it was trained on")
-    held = [f"{name} {_mib([memory.context])}" for name, memory in memory_by_device(model).items() if memory.context]
+    held = [f"{name} {_mib([memory.context])}" for name, memory in model.memory_by_device().items() if memory.context]
     lines.append(f"cache: k {keys}, v {values}, {', '.join(held) or 'nothing'}")
     if split is not None:
         homes = [split.host, *split.layers, split.output]
@@ -69,7 +53,7 @@ def memory_table(model: Model) -> list[str]:
     """Return the memory of the model, device by device: `self` is model, context and compute; `unaccounted` is what
     others have. Both with `free` are the total."""
     lines = [f"{'memory [MiB]':16}" + "".join(f"{name:>12}" for name in _COLUMNS)]
-    for name, memory in memory_by_device(model).items():
+    for name, memory in model.memory_by_device().items():
         props, own = get_device(name).props(), sum(memory)
         others = max(0, props.total_bytes - props.free_bytes - own)
         known = bool(props.total_bytes and props.free_bytes)

@@ -66,7 +66,7 @@ def test_a_text_goes_on_past_its_context(made: Callable[..., Path]) -> None:
         draft, counts = NgramDraft(2, 1), GuessCounts()
         open_draft(model, draft)
         assert [*drafted(model, draft, counts, IDS, END_FREE, 50, 4)] == tokens
-        found = []
+        found = list[int]()
         for token in model.generate(IDS, END_FREE, 50, keep=4):  # between steps of which another text is computed
             found.append(token)
             model.next_logits([1, 7])
@@ -74,8 +74,8 @@ def test_a_text_goes_on_past_its_context(made: Callable[..., Path]) -> None:
         assert len(found) == 50
 
     with Model.from_gguf(made(), capacity=16) as model:
-        for draft in (None, NgramDraft(2, 1)):
-            with Engine(model, slots=2, chunk=16, draft=draft) as engine:
+        for guesses in (None, NgramDraft(2, 1)):
+            with Engine(model, slots=2, chunk=16, draft=guesses) as engine:
                 asked = [GenerationRequest(IDS, ENGINE_END_FREE, 50, keep=4) for _ in range(3)]
                 ended = [engine.submit(one) for one in asked]
                 made_tokens = [[token for piece in one for token in piece.tokens] for one in ended]

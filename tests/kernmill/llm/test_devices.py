@@ -9,7 +9,6 @@ import pytest
 from kernmill import Context
 from kernmill.ir import OutOfMemoryError
 from kernmill.llm import Model, Sampler
-from kernmill.llm.memory_lines import memory_by_device
 from kernmill.llm.run import Options, run
 from kernmill.llm.split import SplitOptions
 
@@ -33,7 +32,7 @@ def test_a_model_over_devices_writes_the_same_text(names: str, gguf: Any, far: A
     assert split == alone
     assert model.split is not None
     assert [name for name, _, _ in model.split.ranges()] == ["LLVM", *devices][: len(model.split.ranges())]
-    memory = memory_by_device(model)
+    memory = model.memory_by_device()
     assert all(memory[name].weights and memory[name].context for name in names.split(",")[:-1])
     assert sum(m.weights for m in memory.values()) == model.memory().weights
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -158,7 +160,7 @@ def test_a_sum_of_several_products_counts_each_of_them() -> None:
     n = 6
     a, b, c, d = (Tensor(np.ones((n, n), np.float32)).realize() for _ in range(4))
     v = Tensor(np.ones(n, np.float32)).realize()
-    for made, flops in (
+    cases: tuple[tuple[Callable[[], Tensor], int], ...] = (
         (lambda: a @ b + c @ d, 4 * n**3 + n**2),
         (lambda: a @ b + a @ d, 4 * n**3 + n**2),
         (lambda: a @ v + c @ v, 4 * n**2 + n),
@@ -166,7 +168,8 @@ def test_a_sum_of_several_products_counts_each_of_them() -> None:
         (lambda: (a * b).sum(1) * (c * d).sum(1), 4 * n**2 + n),
         (lambda: (a @ b).cat(c @ d), 4 * n**3),
         (lambda: a.reshape(1, 1, n, n).conv2d(b[:2, :2].reshape(1, 1, 2, 2)), 2 * 4 * (n - 1) ** 2),
-    ):
+    )
+    for made, flops in cases:
         with profile() as found:
             made().realize()
         assert sum(row.flops for row in found.rows) == flops
