@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import Any
 
-from kernmill.compiler import Draft
 from kernmill.ir import DeviceTable, GraphPlan, Kernel, UOp, debug, setting
 
 from . import recorder
@@ -16,7 +16,7 @@ __all__ = [
 ]  # fmt: skip
 
 launched: dict[tuple[str, UOp], tuple[Kernel, int]] | None = None
-drafts: list[Draft] | None = None  # graphs that are planned, with the reasons of their kernels
+drafts: list[Any] | None = None  # Drafts of kernmill.compiler, which a warm start does not import: planned graphs
 placed: list[tuple[GraphPlan, DeviceTable]] | None = None  # what `kernmill explain` shows
 
 
@@ -53,7 +53,7 @@ def collecting_placements() -> Generator[list[tuple[GraphPlan, DeviceTable]]]:
 
 
 @contextmanager
-def collecting_drafts() -> Generator[list[Draft]]:
+def collecting_drafts() -> Generator[list[Any]]:
     """Every graph that is planned inside the block, with what each pass made of it; also those that the disk cache has
     a plan of."""
     global drafts

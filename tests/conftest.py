@@ -52,6 +52,12 @@ def pytest_configure(config: pytest.Config) -> None:
         importlib.import_module("tests.kernel_records").start_recording(Path(config.getoption("--record-kernels")))
 
 
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A worker that has finished takes tests of the other: the last tests in the order are slow ones."""
+    return importlib.import_module("xdist.scheduler").WorkStealingScheduling(config, log)
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m is looked at
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """`--device NAME` leaves out the other devices; tests without a device stay. `-m opencl` are those that need CL."""

@@ -34,9 +34,12 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "kernmill/commands/explain.py": "tests/runtime/test_placement_report.py runs the command",
     "kernmill/commands/program.py": "tests/kernmill/commands/test_tuning.py and the command explain run programs",
     "compiler/graph/choose_devices.py": "tests/compiler/graph/test_place.py compares with all placements",
+    "compiler/graph/cut_pairs.py": "tests/compiler/graph/test_place.py compares with all placements",
+    "compiler/graph/open_units.py": "tests/compiler/graph/test_place.py compares with all placements",
     "compiler/graph/placement_units.py": "tests/compiler/graph/test_place.py looks at the units through what is placed",
     "ir/device_spec.py": "data; tests/compiler/graph/test_place.py and tests/runtime/test_device_rates.py use it",
     "runtime/memory/holders.py": "tests/runtime/test_far_device.py reads what an error names",
+    "runtime/tape.py": "tests/runtime/test_recorder.py reads what replays write",
     "runtime/opening.py": "tests/runtime/test_far_device.py and test_device_list.py open devices",
     "runtime/cpu/pool_system.py": "tests/runtime/cpu/test_pool.py and test_interrupts.py run the pool's code",
 }
@@ -48,6 +51,10 @@ TESTED_ELSEWHERE |= dict.fromkeys(
 TESTED_ELSEWHERE |= {
     "kernmill/commands/generation.py": "tests/kernmill/commands/test_options.py hands over every option",
     "kernmill/llm/memory_needs.py": "tests/kernmill/llm/test_run.py runs out of memory",
+    "kernmill/commands/quantizing.py": "tests/kernmill/commands/test_options.py hands over every option",
+    "kernmill/quant/codebooks.py": "tests/kernmill/quant/test_grid_writing.py searches them",
+    "kernmill/llm/opening.py": "tests/kernmill/llm/test_generate.py and test_devices.py open models",
+    "kernmill/llm/model_memory.py": "tests/kernmill/llm/test_devices.py compares devices with the whole",
     "kernmill/llm/masks.py": "tests/kernmill/llm/test_grammar.py generates under masks",
     "kernmill/llm/sampling_steps.py": "tests/kernmill/llm/test_sampling.py has a test for each step",
     "kernmill/commands/serving.py": "tests/kernmill/serve/test_running.py runs the command",

@@ -12,16 +12,19 @@ from .locks import at_fork
 __all__ = ["grow_old", "no_collection"]
 
 _off_by: set[int] = set()  # threads that have turned it off
+_frozen_here: list[bool] = []  # not empty: Ctrl-C came between `freeze` and `unfreeze`
 
 
 def grow_old() -> None:
     """Move all objects to the collector's oldest generation without a scan, by freezing and unfreezing them. Do
     nothing if the program itself froze objects, as that would unfreeze them."""
-    if not gc.get_freeze_count():
+    if _frozen_here or not gc.get_freeze_count():  # counting takes long where something is frozen
+        _frozen_here.append(True)
         try:
             gc.freeze()
         finally:
             gc.unfreeze()
+            _frozen_here.clear()
 
 
 @contextlib.contextmanager

@@ -164,7 +164,7 @@ CASES: dict[str, Case] = {
                   "scaled_dot_product_attention: query, key and value of shapes (3,), (3,), (3,): the last two "
                   "axes must be positions and features. Unsqueeze the vectors."),
     "heads": (lambda: NN.MultiHeadAttention(4, 2)(x()), ShapeError,
-              "MultiHeadAttention: query of shape (3, 4): give (batch, positions, 4). Unsqueeze it, or build the "
+              "MultiHeadAttention: query of shape (3, 4): give (batch, length, 4). Unsqueeze it, or build the "
               "layer with a different embed_dim."),
     "momentum": (lambda: NN.BatchNorm(2, momentum=None), SettingError,
                  "BatchNorm: momentum=None. Give a number from 0 to 1."),

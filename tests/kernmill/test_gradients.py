@@ -228,6 +228,7 @@ MORE: dict[str, Function] = {
     "linear": lambda x, y: x.linear(y, y[:, 0]),
     "log_softmax": lambda x, y: x.log_softmax(1),
     "softmax": lambda x, y: x.softmax(1),
+    "layer_norm": lambda x, y: x.layer_norm((x.shape[-1],)),
     "softmin": lambda x, y: x.softmin(1),
     "masked_fill": lambda x, y: x.masked_fill(_mask(x), 2.0),
     "matmul": lambda x, y: x @ y.T,

@@ -288,8 +288,8 @@ def test_ctrl_c_leaves_what_was_written_and_the_timings(
     path = made()
     generate = Model.generate
 
-    def interrupted(self: Model, *arguments: Any) -> Iterator[int]:
-        for n, token in enumerate(generate(self, *arguments)):
+    def interrupted(self: Model, *arguments: Any, **options: Any) -> Iterator[int]:
+        for n, token in enumerate(generate(self, *arguments, **options)):
             if n == 3:
                 raise KeyboardInterrupt
             yield token

@@ -148,7 +148,7 @@ def test_a_full_queue(llm: LLM) -> None:
 MISTAKES: list[tuple[Callable[[LLM], Any], str]] = [
     (
         lambda llm: llm("a", temp=1),
-        "LLM: there is no option temp. Options are sampling, max_tokens, stop, logprobs, temp",
+        "LLM: there is no option temp. Options are sampling, max_tokens, stop, logprobs, keep, temp",
     ),
     (lambda llm: llm("a" * 10_000), "the prompt has 10000 characters, and the context of 256 tokens takes at most "),
     (
