@@ -1,7 +1,8 @@
 """THE LIST of strategies: the first one that matches makes the schedule of a kernel.
 
-A strategy reads the Facts of a kernel and returns a Schedule, or None for kernels of a different kind. None of them
-depends on what a kernel computes. Tests: tests/compiler/optimize/test_choose.py.
+A strategy reads the Facts of a kernel and returns a Schedule, or None for kernels of a different kind. They
+read loops, strides and kinds of accesses, not which layer or operation wrote the kernel.
+Tests: tests/compiler/optimize/test_choose.py.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ SETTINGS: dict[str, Setting] = {
         Setting("THREADS", 0, "threads of a CPU device; 0: as many as the process may use", "0 to 1024", _between(0, 1024), is_captured=True),
         Setting("SPIN", 30, "microseconds that a waiting worker spins before it sleeps", "0 to 1000000", _between(0, 1_000_000)),
         Setting("COMPILER_PROCESS", 1, "1: a second process helps to compile graphs of many new kernels; 2: it compiles every new kernel; 0: no second process", "0, 1 or 2", _between(0, 2)),
-        Setting("CHECK", 0, "1: verify every compiler stage, and run every kernel on PYTHON too", "0 or 1", _between(0, 1), is_captured=True),
+        Setting("CHECK", 0, "1: verify every compiler stage, and run every kernel on PYTHON too; then no kernel is timed or dumped", "0 or 1", _between(0, 1), is_captured=True),
         Setting("QUANT_ACT", "int8", "precision of activations in quantized products. int8: blocks of 32 int8 values (large batches on a matrix unit: bfloat16); float: unchanged", "int8 or float", _one_of("int8", "float"), is_captured=True),
         Setting("QUANT_FORM", "fast", "layout of interleaved IQ1, IQ2, IQ3 and TQ1_0 weights in memory. fast: decoded values if the device has byte dot products, 1.2 to 1.6 times the size of the file; small: the size of the file", "fast or small", _one_of("fast", "small"), is_captured=True),
         Setting("TARGET", "", "override the target. sse, avx2, avx512: lower CPU level; gpu, cpu: kernel shape on CL and PYTHON; amx: emulated matrix unit; mma: NVIDIA's matrix unit without its self-test; small: caches of some KB, for tests", "empty, sse, avx2, avx512, small, amx, gpu, cpu or mma", _one_of("", "sse", "avx2", "avx512", "small", "amx", "gpu", "cpu", "mma"), is_captured=True),

@@ -50,7 +50,7 @@ _WARN_AFTER = 8  # exact plans of one family
 _MOST_FAMILIES = 512
 _MOST_VARIABLES = 4
 _LEAST_BOUND = 256  # of a variable, so that a short sequence may become a long one
-_LONG = 1 << 14  # a sum of more elements is split (compiler/graph/split_reduce.py), or one accumulator loses digits
+_LONG = 1 << 14  # a longer sum may be split (compiler/graph/split_reduce.py); one accumulator loses digits
 _ROOM = 8  # a variable may grow by this factor before a plan with larger bounds is made
 
 families: OrderedDict[Any, Family] = OrderedDict()
