@@ -1,6 +1,7 @@
 import ctypes
 import gc
 import mmap
+import re
 import threading
 import time
 import weakref
@@ -236,10 +237,15 @@ def test_what_is_full_or_closed_may_become_large_pages(advised: list[int]) -> No
     assert advised.count(LARGE_PAGES) == before + 1
 
 
-def _in_large_pages() -> int:
-    """Bytes of this process."""
-    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("AnonHugePages:"))
+def _in_large_pages(begin: int, end: int) -> int:
+    """Bytes between two addresses: what else the process has, such as garbage of other tests, comes and goes."""
+    found, is_inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if extent := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            is_inside = int(extent[1], 16) < end and int(extent[2], 16) > begin
+        elif is_inside and line.startswith("AnonHugePages:"):
+            found += int(line.split()[1]) << 10
+    return found
 
 
 @pytest.fixture
@@ -277,20 +283,21 @@ def test_ordinary_pages_become_large_ones_that_hold_the_same(monkeypatch: pytest
     buffers = [arena.buffer(dtypes.uint8, 10 * MB) for _ in range(9)]  # one is not asked for: it takes no memory
     for number, buffer in enumerate(buffers):
         _fill(buffer, number)
-    before = _in_large_pages()
+    extent = min(b.address for b in buffers), max(b.address + 10 * MB for b in buffers)
+    before = _in_large_pages(*extent)
     arena.close()
     sums = set[int]()
 
     def is_large() -> bool:
         sums.add(sum(int(buffer.host_array().sum(dtype="uint64")) for buffer in buffers))
-        return _in_large_pages() >= before + 86 * MB or not all(made)
+        return _in_large_pages(*extent) >= before + 86 * MB or not all(made)
 
     _until(is_large)
     if not all(made):
         pytest.skip("a system that has no large page left")
     assert sums == {10 * MB * sum(range(9))}
     wait_for_large_pages()
-    assert _in_large_pages() <= before + 90 * MB
+    assert _in_large_pages(*extent) <= before + 90 * MB
     assert all((buffer.host_array() == number).all() for number, buffer in enumerate(buffers))
 
 
