@@ -20,6 +20,7 @@ from .origin import *
 from .pattern import *
 from .process import progress as progress
 from .process import weak as weak
+from .process.cached_property import *
 from .process.digest import *
 from .process.errors import *
 from .process.garbage import *

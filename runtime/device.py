@@ -16,7 +16,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ from kernmill.ir import (
     Target,
     UOp,
     before_forks,
+    cached_property,
     debug,
     np,
     process_lock,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 from kernmill.ir import (
@@ -20,6 +20,7 @@ from kernmill.ir import (
     Target,
     Unit,
     WeakTable,
+    cached_property,
     dtypes,
     keep_until_death,
     setting,

@@ -11,11 +11,11 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from time import perf_counter_ns
 from typing import Any, Final, NamedTuple
 
-from kernmill.ir import DeviceError
+from kernmill.ir import DeviceError, cached_property
 from kernmill.renderers import PTX_GROUP, PTXRenderer, Renderer
 
 from .cpu.llvm_codegen import assembly, llvm_version

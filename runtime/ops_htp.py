@@ -11,10 +11,9 @@ import queue
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from typing import Final, NamedTuple
 
-from kernmill.ir import CompileError, DeviceError, SettingError
+from kernmill.ir import CompileError, DeviceError, SettingError, cached_property
 from kernmill.renderers import LLVMRenderer, Renderer
 
 from .cpu.llvm_codegen import assembly, llvm_version

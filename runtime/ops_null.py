@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
-from kernmill.ir import Target, dtypes
+from kernmill.ir import Target, cached_property, dtypes
 from kernmill.renderers import LLVM_OPS, LLVMRenderer, Renderer
 
 from .device import Batch, Call, Device, Program

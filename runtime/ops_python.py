@@ -5,11 +5,23 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, cached_property
+from functools import cache
 from itertools import chain
 from typing import Any
 
-from kernmill.ir import DType, InternalError, Ops, Target, bits_of, dtypes, float_to_int, from_bits, setting, to_dtype
+from kernmill.ir import (
+    DType,
+    InternalError,
+    Ops,
+    Target,
+    bits_of,
+    cached_property,
+    dtypes,
+    float_to_int,
+    from_bits,
+    setting,
+    to_dtype,
+)
 from kernmill.renderers import AMX_UNITS, MMA_UNITS, PYTHON_OPS, PythonRenderer, Renderer, function_name, rounder_name
 
 from .device import Call, Device, Program

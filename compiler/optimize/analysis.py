@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from math import prod
 
-from kernmill.ir import DType, Ops, Target, UOp, closed_ranges, linear, memory_of
+from kernmill.ir import DType, Ops, Target, UOp, cached_property, closed_ranges, linear, memory_of
 
 from ..kernel.facts import iterations, loops_of, names_of, order_of
 

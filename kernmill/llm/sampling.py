@@ -9,12 +9,11 @@ from __future__ import annotations
 import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from kernmill.ir import FormatError, SettingError
+from kernmill.ir import FormatError, SettingError, cached_property
 
 from ..arguments import is_whole
 from .sampling_steps import STEPS, Candidates, mirostat, softmax, temperature

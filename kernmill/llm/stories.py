@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import cache, cached_property
+from functools import cache
 from itertools import pairwise
 from typing import Any
+
+from kernmill.ir import cached_property
 
 __all__ = ["Vocabulary", "stories"]
 

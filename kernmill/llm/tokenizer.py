@@ -25,13 +25,12 @@ import threading
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cached_property
 from itertools import compress
 from typing import Any, Self
 
 import numpy as np
 
-from kernmill.ir import FormatError, IndexRangeError, KernmillError
+from kernmill.ir import FormatError, IndexRangeError, KernmillError, cached_property
 
 from ..arguments import with_sentences
 from ..formats.gguf import Metadata

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from functools import cached_property
 
+from kernmill.ir import cached_property
 from kernmill.runtime import Note, Recorder, recording_profile
 
 from .notebook import profile_html

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
+
+from kernmill.ir import cached_property
 
 from ..tokenizer import Tokenizer
 
