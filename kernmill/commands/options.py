@@ -152,6 +152,11 @@ def _names_of_steps(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(";") if part.strip())
 
 
+def _device(text: str) -> str:
+    """llama.cpp's none: no layer leaves the CPU."""
+    return "LLVM" if text.lower() == "none" else text
+
+
 _COUNT, _THREADS = whole_number("integer", 1), whole_number("number of threads", 1, none=(-1, 0))
 _TOKENS = whole_number("number of tokens", 0)
 
@@ -165,7 +170,7 @@ _SHARED = (
     Option("--cache-type --cache-type-k -ctk", str.lower, None, "type of cached keys, and of values without -ctv: f32 (default), f16, bf16, or blocks: q8_0 (a quarter of f32), q4_0, ..", "TYPE"),
     Option("--cache-type-v -ctv", str.lower, None, "type of cached values, and of keys without -ctk", "TYPE"),
     Option("-b --batch-size --ubatch-size -ub", _COUNT, None, "prompt tokens per batch (default: 64, or 512 with a matrix unit)", "N"),
-    Option("--device -dev", str, None, "such as LLVM, or several over which the layers are split: CL,LLVM; default: the setting DEVICE", "NAME"),
+    Option("--device -dev", _device, None, "such as LLVM, or several over which the layers are split: CL,LLVM; none: the CPU; default: the setting DEVICE", "NAME"),
 )
 _SPLIT = (
     Option("-ngl --gpu-layers --n-gpu-layers", int, None, "of several devices: how many of the last layers, and the output, leave the CPU; negative = all; default: the fastest split that fits", "N"),

@@ -72,7 +72,8 @@ class FloatBits(Arithmetic):
     def to_float8(self, kind: str = "e4m3fn") -> Self:
         """The bits of the nearest float8, uint8: a quarter of the memory of float32. `from_float8` reads them.
 
-        `kind` is "e4m3fn", up to 448 and without infinities, or "e5m2", up to 57344. Larger values become nan, or inf.
+        `kind` is "e4m3fn", up to 448 and without infinities, "e5m2", up to 57344, or one of the forms without
+        infinities and without -0: "e4m3fnuz", up to 240, and "e5m2fnuz", up to 57344. Larger values become nan, or inf.
 
         Raises:
             SettingError: another kind.
@@ -85,8 +86,15 @@ class FloatBits(Arithmetic):
         unit = exponent._result(exponent.add(127 - mantissa).bitwise_left_shift(23).uop.bitcast(dtypes.float32))
         value = size.div(unit)._apply(Ops.ROUND).mul(unit)
         usual = value.le(most)
-        half = choose(usual, value, value._filled(0.0)).mul(_SCALE[kind])._as(dtypes.float16)
+        has_half = usual.logical_and(value.lt(32768.0)) if kind == "e5m2fnuz" else usual
+        half = choose(has_half, value, value._filled(0.0)).mul(_SCALE[kind])._as(dtypes.float16)
         bits = half._result(half.uop.bitcast(dtypes.uint16)).bitwise_right_shift(_SHIFT[kind])._as(dtypes.uint8)
+        if kind == "e5m2fnuz":
+            last = choose(usual, value, value._filled(0.0)).sub(32768.0).div(8192.0).add(124.0)._as(dtypes.uint8)
+            bits = choose(has_half, bits, last)
+        if kind.endswith("fnuz"):
+            bits = choose(bits.eq(0), bits, bits.bitwise_or(sign))
+            return choose(usual, bits, bits._filled(beyond))
         bits = choose(usual, bits, choose(size.isnan(), bits._filled(127), bits._filled(beyond)))
         return bits.bitwise_or(sign)
 
@@ -104,17 +112,27 @@ class FloatBits(Arithmetic):
         size = wide.bitwise_and(127)
         bits = size.bitwise_left_shift(_SHIFT[kind]).bitwise_or(wide.bitwise_and(128).bitwise_left_shift(8))
         value = bits._result(bits.uop.bitcast(dtypes.float16))._as(dtypes.float32).mul(1 / _SCALE[kind])
+        if kind == "e5m2fnuz":
+            last = size._as(dtypes.float32).sub(124.0).mul(8192.0).add(32768.0)
+            last = choose(wide.ge(128), last.neg(), last)
+            value = choose(size.ge(124), last, value)
+        if kind.endswith("fnuz"):
+            return choose(wide.eq(128), value._filled(math.nan), value)
         return choose(size.eq(127), value._filled(math.nan), value) if kind == "e4m3fn" else value
 
 
-# float16 has the bits of e5m2 in its upper byte; those of e4m3fn a bit lower, for values of 2**-8
-_SHIFT = {"e4m3fn": 7, "e5m2": 8}
-_SCALE = {"e4m3fn": 2.0**-8, "e5m2": 1.0}
-_FLOAT8 = {"e4m3fn": (3, -6, 448.0, 127), "e5m2": (2, -14, 57344.0, 124)}
+# float16 has the bits of e5m2 in its upper byte; those of e4m3 a bit lower. The scales come from the differences of
+# the biases; the largest exponent of e5m2fnuz is that of float16's inf, and its four values are computed apart.
+_SHIFT = {"e4m3fn": 7, "e5m2": 8, "e4m3fnuz": 7, "e5m2fnuz": 8}
+_SCALE = {"e4m3fn": 2.0**-8, "e5m2": 1.0, "e4m3fnuz": 2.0**-7, "e5m2fnuz": 2.0}
+_FLOAT8 = {
+    "e4m3fn": (3, -6, 448.0, 127), "e5m2": (2, -14, 57344.0, 124),
+    "e4m3fnuz": (3, -7, 240.0, 128), "e5m2fnuz": (2, -15, 57344.0, 128),
+}  # fmt: skip
 
 
 def _float8(kind: str) -> tuple[int, int, float, int]:
     """Bits of the mantissa, the least exponent, the largest value, and the bits of what is beyond."""
     if kind not in _FLOAT8:
-        raise SettingError(f"float8: kind={kind!r}: must be 'e4m3fn' or 'e5m2'.")
+        raise SettingError(f"float8: kind={kind!r}: must be 'e4m3fn', 'e5m2', 'e4m3fnuz' or 'e5m2fnuz'.")
     return _FLOAT8[kind]

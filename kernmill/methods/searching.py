@@ -216,15 +216,18 @@ class Searching(Scan):
     def repeat_interleave(self, repeats: int | Sequence[int] | Any, axis: int | None = None) -> Self:
         """Repeat every entry of an axis consecutively; without an axis every element of the flat tensor.
 
-        `repeats` is one number, or a list or array with a number for each entry.
+        `repeats` is one number, or a list, array or tensor with a number for each entry; a tensor's are computed now.
+
+        Raises:
+            ShapeError: another number of repeats; a tensor of them in a captured function, where the shape must not
+                depend on its values.
         """
         import numpy as np
 
         if isinstance(repeats, Lazy) and repeats.ndim:
-            raise ShapeError(
-                f"repeat_interleave: a tensor of shape {show_shape(repeats.uop.shape)} as repeats: the shape of the "
-                "result would depend on its values. Give a list or array, such as repeats.tolist()."
-            )
+            if is_recording():
+                raise data_dependent("repeat_interleave", "Give repeats as a list")
+            repeats = repeats.numpy()  # type: ignore[attr-defined]
         if isinstance(repeats, int) or not getattr(repeats, "ndim", isinstance(repeats, Sequence)):
             return super().repeat_interleave(repeats, axis)  # type: ignore[arg-type]
         if axis is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernmill import DTypeError, SettingError, ShapeError, Tensor, nn
+from kernmill import DTypeError, SettingError, ShapeError, Tensor, jit, nn
 from tests.errors.mistakes import Case, each_message
 
 ANY: Any = Tensor
@@ -21,6 +21,12 @@ def v() -> Any:
 
 def i() -> Any:
     return Tensor([[0, 1]])
+
+
+def twice(f: Any, *args: Any) -> Any:
+    """A captured function runs as a plain one the first time."""
+    f(*args)
+    return f(*args)
 
 
 CASES: dict[str, Case] = {
@@ -53,10 +59,12 @@ CASES: dict[str, Case] = {
     "repeats": (lambda: v().repeat_interleave([1, 2]), ShapeError,
                 "repeat_interleave: repeats [1, 2] for axis 0 of size 3: must be an integer of 0 or more for each "
                 "entry."),
-    "repeats_by_a_tensor": (lambda: v().repeat_interleave(Tensor([1, 2, 3])), ShapeError,
-                            "repeat_interleave: a tensor of shape (3,) as repeats: the shape of the result "
-                            "would depend "
-                            "on its values. Give a list or array, such as repeats.tolist()."),
+    "repeats_by_a_tensor": (lambda: v().repeat_interleave(Tensor([1, 2])), ShapeError,
+                            "repeat_interleave: repeats [1, 2] for axis 0 of size 3: must be an integer of 0 or more "
+                            "for each entry."),
+    "repeats_in_jit": (lambda: twice(jit(lambda r: v().repeat_interleave(r)), Tensor([1, 2, 3])), ShapeError,
+                       "repeat_interleave: the shape of the result depends on the data, and shapes must be known in "
+                       "advance. Give repeats as a list, or NumPy: t.numpy()[mask.numpy()]."),
     "pad": (lambda: v().pad([(1, 1)], value=[1, 2]), ShapeError,
             "pad: value=[1, 2] for shape (3,): must be a number, or (before, after) for each axis."),
     "cell": (lambda: NN.LSTMCell(3, 0), ShapeError, "LSTMCell: hidden_size=0: must be an integer >= 1."),

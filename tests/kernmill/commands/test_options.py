@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from kernmill import Context
 from kernmill.commands import options
 from kernmill.commands.cli import main
 from kernmill.llm import Sampler
 from kernmill.quantize import Recipe
+from kernmill.runtime import default_device
 
 
 @pytest.fixture(autouse=True)
@@ -129,6 +131,14 @@ def test_options_without_effect_are_named_and_ignored(
     assert (asked[0][0], asked[0][1].prompt) == ("x.gguf", "a")
     name = words.split()[0].partition("=")[0]
     assert capsys.readouterr().err == f"kernmill: run: {name} is ignored: {why}.\n"
+
+
+def test_device_none_of_llama_cpp_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[str] = []
+    monkeypatch.setattr("kernmill.llm.run.run", lambda *_: found.append(default_device()) or 0)
+    with Context(DEVICE="PYTHON"):
+        assert main(["run", "-dev", "none", "x.gguf", "-p", "a"]) == 0
+    assert found == ["LLVM"]
 
 
 @pytest.mark.parametrize("words", ["-gan 2", "-d 512", "-md x", "-d"])

@@ -62,7 +62,7 @@ def test_the_gradient_of_hypot_at_zero_is_zero() -> None:
     assert x.grad.tolist() + y.grad.tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("kind", ["e4m3fn", "e5m2"])
+@pytest.mark.parametrize("kind", ["e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"])
 def test_float8_is_what_ml_dtypes_says(kind: str) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     theirs = getattr(ml_dtypes, f"float8_{kind}")
@@ -79,7 +79,7 @@ def test_float8_is_what_ml_dtypes_says(kind: str) -> None:
 
 
 def test_bad_calls_of_float8() -> None:
-    with pytest.raises(SettingError, match="must be 'e4m3fn' or 'e5m2'"):
+    with pytest.raises(SettingError, match="must be 'e4m3fn', 'e5m2', 'e4m3fnuz' or 'e5m2fnuz'"):
         Tensor([1.0]).to_float8("e3m4")
     with pytest.raises(DTypeError, match="must be uint8"):
         Tensor([1.0]).from_float8()

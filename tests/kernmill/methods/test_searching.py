@@ -117,4 +117,5 @@ def test_repeats_by_an_array_are_numpys() -> None:
     x = values(3, 4)
     for repeats in ([1, 0, 2], np.array([2, 2, 2]), (0, 0, 0), [3]):
         close(ANY(x).repeat_interleave(repeats, 0), np.repeat(x, repeats, 0))
+        close(ANY(x).repeat_interleave(Tensor(np.asarray(repeats)), 0), np.repeat(x, repeats, 0))
     close(ANY(x).repeat_interleave(list(range(12))), np.repeat(x, list(range(12))))
