@@ -196,7 +196,8 @@ class _Run:
         slots = {leaf: slot for slot, leaf in enumerate(leaves)}
         wanted = {id(leaf.storage): leaf for node in assigns for leaf in _bottom(node) if leaf in slots}
         mine = set(self.roots)  # by memory, not by node: equal expressions that were realized apart share theirs
-        for node in _above_memory(other for other in others() if other not in mine) if wanted else ():
+        # what an expression reads of one of these roots is in memory afterwards, and not the old value below it
+        for node in _above_memory((other for other in others() if other not in mine), mine) if wanted else ():
             wanted.pop(id(node.storage), None)
         used = [id(s) for s in self.walk.storages]
         return frozenset(

@@ -485,6 +485,33 @@ def test_several_slices_of_one_tensor_are_written_in_place() -> None:
     assert captured.memory().kept_bytes < table.numel() * 4
 
 
+def test_a_cache_is_written_in_place_where_its_reader_is_realized_on_the_way() -> None:
+    """As a sum over ranks does it. Expressions alive then read the new value, and not the old one below it: a model
+    over ranks copied its whole cache for each token."""
+    cache = Tensor.zeros(8, 4).contiguous().realize()
+    place, memory = Variable("place", 0, 7), set[int]()
+
+    @jit
+    def step(x: Tensor, at: Any) -> Tensor:
+        cache[at : at + 1] = x
+        mixed = (cache * 2).sum(0)
+        part = (mixed + 1).realize()
+        return part * mixed
+
+    wanted = np.zeros((8, 4), np.float32)
+    for turn in range(6):
+        wanted[turn] = turn + 1
+        kept = cache.clone() if turn == 4 else None
+        twice = 2 * wanted.sum(0)
+        np.testing.assert_array_equal(
+            step(Tensor(wanted[turn : turn + 1]), place.bind(turn)).numpy(), (twice + 1) * twice
+        )
+        np.testing.assert_array_equal(cache.numpy(), wanted)
+        assert kept is None or kept.numpy()[turn].sum() == 0
+        memory.add(0 if (found := buffer_of(cache)) is None else found.address)
+    assert len(memory) <= 2  # the capture and its replays, which own theirs
+
+
 def test_a_tensor_that_keeps_a_value_between_two_writes_keeps_it() -> None:
     table = Tensor.zeros(4, 8).contiguous().realize()
     table[0] = 1.0
