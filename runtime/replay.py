@@ -106,8 +106,16 @@ class _Walk(NamedTuple):
 _MOST_PLACES = 4  # of one buffer, that straight-line code writes one by one
 _UNBOUND = -1  # instead of an address: while its locations are written, which Ctrl-C may interrupt
 
+
+class _BoundCall(NamedTuple):
+    """A function of the host, on arrays that are made once: between the sums of a model over ranks each microsecond
+    counts."""
+
+    call: Callable[[], None]
+
+
 Step: TypeAlias = "_Kernels | _Copy | _Check | HostCall"
-_Ready: TypeAlias = "_ReadyBatch | _Copy | _Check | HostCall"
+_Ready: TypeAlias = "_ReadyBatch | _Copy | _Check | HostCall | _BoundCall"
 
 
 @dataclass(slots=True)
@@ -321,7 +329,8 @@ class Replay:
         self.only = only if is_plain and isinstance(only, _ReadyBatch) else None
         self.checks_last = isinstance(self._steps[-1], _Check) if self._steps else False
         self.is_bound_only = not self.is_checked and not any(
-            isinstance(step, HostCall) or any(id(part) in self._slot_of_absent for part in step) for step in self._steps
+            isinstance(step, HostCall | _BoundCall) or any(id(part) in self._slot_of_absent for part in step)
+            for step in self._steps
         )
 
     @property
@@ -498,6 +507,9 @@ class Replay:
     def _launch(self, given: Sequence[Buffer], *, is_timed: bool) -> None:
         is_whole = not is_timed and recorder.active is None and not self.is_checked
         for step in self._steps if is_whole else self._parts:
+            if isinstance(step, _BoundCall):
+                step.call()
+                continue
             if isinstance(step, _Copy | _Check | HostCall):
                 self._run_other(step, given, is_timed=is_timed)
                 continue
@@ -574,10 +586,10 @@ def _is_plain(buffer: Buffer) -> bool:
     return limits.is_host_visible and not limits.is_async
 
 
-def _with_arrays(call: HostCall) -> HostCall:
+def _with_arrays(call: HostCall) -> _BoundCall:
     """The same call on arrays that are made once."""
     outputs, inputs = ([read_buffer(get_device(b.device), b) for b in some] for some in (call.targets, call.sources))
-    return HostCall(lambda _outputs, _inputs: call.function(outputs, inputs), (), (), on_buffers=True, role=call.role)
+    return _BoundCall(partial(call.function, outputs, inputs))
 
 
 def _kernels_of(step: _ReadyBatch | _Walk) -> list[Kernel]:

@@ -233,7 +233,10 @@ def _collectives(asked: Sequence[_Asked]) -> list[list[Tensor]]:
         memory.append((targets, tuple(map(buffer_of_tensor, one.tensors))))
     _carry_out([_UnderWay(_agreed(one)) for one in asked], memory)
     return [
-        [Tensor._make(buffer_node(target, shape), target.device) for target, shape in zip(found, one.shapes, strict=True)]
+        [
+            Tensor._make(buffer_node(target, shape), target.device)
+            for target, shape in zip(found, one.shapes, strict=True)
+        ]
         for (found, _), one in zip(memory, asked, strict=True)
     ]
 

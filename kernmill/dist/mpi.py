@@ -25,6 +25,7 @@ from .communicator import Array, Communicator, DistError, Wait, silence
 __all__ = ["MpiCommunicator", "job_rank", "job_size"]
 
 _SPINS = 20_000  # questions without a pause: some ms, longer than ranks of equal work are apart
+_SPIN_S = 1.0  # ... of a rank with a CPU of its own, which kernels find cold after a pause: a token takes less
 _PAUSE_S = 50e-6
 _HEAD_BYTES = 512  # of an announcement: most are smaller, and one message
 _ROLL_CALL_S = 1.0  # for the ranks that still answer to say so
@@ -80,6 +81,7 @@ class MpiCommunicator(Communicator):
         here = self._world.Split_type(MPI.COMM_TYPE_SHARED)
         self.local_rank, self.local_size = here.Get_rank(), here.Get_size()
         self.sharers = _sharers(here.allgather(_cpus()), self.local_rank)
+        self._spin_s = _SPIN_S if len(_cpus()) >= self.sharers else 0.0
         here.Free()
         self._ending = _Ending(self)
 
@@ -98,9 +100,8 @@ class MpiCommunicator(Communicator):
         """
         self._ending.status = 0  # the program went on after an exit that it caught
         self._calls += others is None
-        for _ in range(_SPINS):
-            if request.Test():
-                return
+        if self._is_done_soon(request):
+            return
         limit_s = float(setting("COMM_TIMEOUT"))
         end = time.monotonic() + limit_s
         while not request.Test():
@@ -110,11 +111,22 @@ class MpiCommunicator(Communicator):
 
     def _wait_for_ever(self, request: Any) -> None:
         """Return when the request is done: rank 0 may wait for a user."""
-        for _ in range(_SPINS):
-            if request.Test():
-                return
+        if self._is_done_soon(request):
+            return
         while not request.Test():
             time.sleep(_PAUSE_S)
+
+    def _is_done_soon(self, request: Any) -> bool:
+        """Ask without a pause for a while. False: it is not done then."""
+        end = 0.0
+        while True:
+            for _ in range(_SPINS):
+                if request.Test():
+                    return True
+            now = time.monotonic()
+            end = end or now + self._spin_s
+            if now >= end:
+                return False
 
     def _missing_ranks(self) -> list[int]:
         """The ranks that do not wait in the same collective: the others tell each other that they do."""
@@ -148,8 +160,11 @@ class MpiCommunicator(Communicator):
         return self._under_way(self._world.Irecv(self._bytes(array), source=source), "recv", [source])
 
     def all_reduce(self, outputs: Sequence[Array], inputs: Sequence[Array], op: str) -> Wait:
+        how = self._op(op)
+        if len(outputs) == 1:  # sums of a model over ranks, which are many and small
+            return self._under_way(self._world.Iallreduce(inputs[0], outputs[0], op=how), "all_reduce")
         pairs = zip(outputs, inputs, strict=True)
-        requests = [self._world.Iallreduce(given, output, op=self._op(op)) for output, given in pairs]
+        requests = [self._world.Iallreduce(given, output, op=how) for output, given in pairs]
         waits = [self._under_way(request, "all_reduce") for request in requests]
 
         def wait() -> None:
