@@ -1,11 +1,13 @@
-"""What two ranks gain over one here: training steps of the MNIST and the story example, and a sum against mpi4py's own.
+"""What two ranks gain over one here: training steps of the MNIST and the story example, a sum against mpi4py's own, and
+tokens of a model.
 
     mpirun -n 2 python -m bench.ranks             # each rank has one thread
     mpirun -n 2 python -m bench.ranks --rounds 20 --rows sum
+    mpirun -n 2 python -m bench.ranks --rows layer,tensor --model model.gguf --rounds 100
 
-A step of all ranks is compared with the step of one rank that has the whole batch, while the others wait. The rounds
-alternate, and a ratio is the median of the rounds' ratios. On a machine that others use, the CPU time of rank 0 and its
-part in exchanges say more than the time.
+A step of all ranks is compared with the step of one rank that has the whole batch, while the others wait; a token of a
+divided model with one of the whole model on rank 0. The rounds alternate, and a ratio is the median of the rounds'
+ratios. On a machine that others use, the CPU time of rank 0 and its part in exchanges say more than the time.
 """
 
 from __future__ import annotations
@@ -16,19 +18,26 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from examples.mnist import Network, make_up_data
-from kernmill import Context, Tensor, dist, jit, manual_seed, nn
+from examples.mnist import Network, make_up_data, training_step
+from kernmill import Context, Tensor, dist, manual_seed, nn
 from kernmill.dist.communicator import Solo
-from kernmill.llm import Learner, Vocabulary, llama_metadata, stories
+from kernmill.llm import Learner, Model, Vocabulary, llama_metadata, stories
+from kernmill.llm.follow import follow
+from kernmill.llm.split import SplitOptions
+from kernmill.runtime import wait_for_large_pages
 
-__all__ = ["ROWS", "compare", "timed_waits"]
+__all__ = ["ROWS", "SPLITS", "Took", "compare", "timed_waits", "tokens"]
 
 SUM_BYTES = 16 << 20
+SPLITS = "layer", "tensor"
+CAPACITY = 512  # tokens of a model's cache
+_WARM = 10  # rounds: captures, the first replays, and the large pages of other ranks
 
 
 class Took(NamedTuple):
@@ -46,16 +55,7 @@ def mnist(rows: int) -> Callable[[], object]:
     optimizer = nn.optim.Adam(model.parameters(), lr=2e-3)
     images, labels = (part[:rows] for part in make_up_data(1)[:2])
     images, labels = dist.data_parallel(model, optimizer, images, labels)
-
-    @jit
-    def step(x: Tensor, y: Tensor) -> Tensor:
-        optimizer.zero_grad()
-        loss = model(x).cross_entropy(y)
-        loss.backward()
-        optimizer.step()
-        result: Tensor = loss.detach()
-        return result
-
+    step = training_step(model, optimizer)
     return lambda: step(Tensor(images), Tensor(labels)).item()
 
 
@@ -67,15 +67,7 @@ def story(rows: int) -> Callable[[], object]:
     optimizer = nn.optim.AdamW(learner.parameters(), lr=3e-3)
     ids = [(vocabulary.encode(text, is_whole=True) * 129)[:129] for text in texts[:rows]]
     data = dist.data_parallel(learner.parameters(), optimizer, np.array(ids, np.int32))
-
-    @jit
-    def step(tokens: Tensor) -> Tensor:
-        loss = learner.loss(tokens)
-        loss.backward()
-        optimizer.step(loss)
-        optimizer.zero_grad()
-        return loss.detach()
-
+    step = learner.captured_step(optimizer)
     return lambda: step(Tensor(data)).item()
 
 
@@ -103,7 +95,7 @@ def timed_waits(call: Callable[..., Callable[[], Any]], spent: list[float]) -> C
 def exchanges(ranks: Any) -> list[float]:
     """CPU seconds that this rank is in exchanges, from now on."""
     spent: list[float] = []
-    for name in ("all_reduce", "are_equal"):
+    for name in ("all_reduce", "all_gather", "are_equal", "send", "recv"):
         setattr(ranks, name, timed_waits(getattr(ranks, name), spent))
     return spent
 
@@ -164,6 +156,52 @@ def sums(rounds: int) -> str:
     )
 
 
+def tokens(
+    path: Path, mode: str, rounds: int, spent: list[float], before: Callable[[], object] = tuple
+) -> list[tuple[Took, Took]]:
+    """Tokens of the whole model on rank 0 and of the divided one, in turn; on the other ranks nothing.
+
+    `spent`: CPU seconds in exchanges, which others add. `before`: called before each token.
+    """
+    if dist.rank():
+        follow()
+        return []
+    wanted, pairs, ids = SplitOptions(mode=mode, over_ranks=True), list[tuple[Took, Took]](), [1, 2, 3]
+    with ExitStack() as models:
+        opened = list[Model]()
+        for how in (None, wanted):  # links are measured when the first one's pages are there
+            model = models.enter_context(Model.from_gguf(path, capacity=CAPACITY, wanted=how))
+            model.next_logits([1, 2])
+            wait_for_large_pages()  # of this rank; the others have as much
+            opened.append(model)
+        for number in range(rounds + _WARM):
+            ids = [*ids[: CAPACITY - 2], 4] if len(ids) < CAPACITY - 1 else [1, 2, 3]
+            first, second = [(before(), took(partial(model.next_logits, ids), 1, spent))[1] for model in opened]
+            if number >= _WARM and len(ids) > 3:
+                pairs.append((first, second))
+    dist.communicator().announce(("end",))
+    return pairs
+
+
+def split(mode: str, path: Path | None, rounds: int) -> str:
+    """A token of a divided model against one of the whole model on one rank."""
+    assert path is not None
+    spent = exchanges(dist.communicator())
+    pairs = tokens(path, mode, rounds, spent)
+    if not pairs:
+        return ""
+    ones, alls = zip(*pairs, strict=True)
+    ratio = median(one.wall / both.wall for one, both in pairs)
+    least = min(one.wall for one in ones) / min(both.wall for both in alls)
+    return (
+        f"{mode} split: a token on one rank {1e3 * median(one.wall for one in ones):.2f} ms, on {dist.size()} ranks "
+        f"{1e3 * median(both.wall for both in alls):.2f} ms: {ratio:.2f}x ({least:.2f}x by the least times), "
+        f"{100 * (1 / ratio - 1):+.0f} % a token. CPU of rank 0: {1e3 * median(one.cpu for one in ones):.2f} and "
+        f"{1e3 * median(both.cpu for both in alls):.2f} ms, of it in exchanges "
+        f"{1e3 * median(both.exchange for both in alls):.2f} ms."
+    )
+
+
 ROWS: dict[str, Callable[[int], str]] = {
     "mnist": lambda rounds: compare("MNIST step", mnist, 128 * dist.size(), rounds, 20),
     "story": lambda rounds: compare("story step", story, 16 * dist.size(), rounds, 4),
@@ -174,14 +212,18 @@ ROWS: dict[str, Callable[[int], str]] = {
 def main(given: Sequence[str] | None = None) -> int:
     """Print a line for each row."""
     parser = argparse.ArgumentParser(prog="python -m bench.ranks", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rows", default=",".join(ROWS), help="default: %(default)s")
+    parser.add_argument("--rows", default=",".join(ROWS), help="default: %(default)s; also " + ", ".join(SPLITS))
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--model", type=Path, metavar="GGUF", help="what layer and tensor divide")
     asked = parser.parse_args(given)
+    rows = asked.rows.split(",")
+    if asked.model is None and not {*SPLITS}.isdisjoint(rows):
+        parser.error("layer and tensor divide a model: give --model")
     if dist.size() < 2:
         parser.error("ranks are compared: start it with mpirun -n 2")
     with Context(THREADS=1):
-        for row in asked.rows.split(","):
-            line = ROWS[row](asked.rounds)
+        for row in rows:
+            line = split(row, asked.model, asked.rounds) if row in SPLITS else ROWS[row](asked.rounds)
             if dist.rank() == 0:
                 print(line, flush=True)
     return 0

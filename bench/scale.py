@@ -18,19 +18,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from kernmill import Context, Tensor, dist, jit
 from kernmill.dist.links import bucket_bytes
 from kernmill.formats import gguf
 from kernmill.ir import Link
-from kernmill.llm import Model
-from kernmill.llm.follow import follow
-from kernmill.llm.split import SplitOptions
-from kernmill.runtime import later, wait_for_large_pages
+from kernmill.runtime import later
 
-from .ranks import timed_waits
+from .ranks import exchanges, tokens
 
 __all__ = ["LINKS", "SHAPES", "Machine", "Shape", "counts", "layer_ns", "sum_ns", "tensor_ns", "training_ns"]
 
@@ -39,7 +39,7 @@ LINKS = {  # latency of a message between two programs, and rate
     "400 Gbit/s": Link(2_000, 50.0),
 }  # fmt: skip
 MOST = 1024  # ranks
-_SUMS = 20  # in a captured chain
+_SUMS, _READ_BYTES = 20, 4 << 20  # in a captured chain; bytes read between two, more than an L2 cache
 PAYS = 1.25  # twice the ranks pay off where they are this much faster
 
 
@@ -172,105 +172,83 @@ def measured() -> Machine:
 
 
 # --- check -----------------------------------------------------------------------------------------------------------
-class _Token(NamedTuple):
-    """A token on this rank: its time, the CPU time outside exchanges, and calls and bytes of these."""
-
-    ns: float
-    cpu_ns: float
-    calls: dict[str, tuple[int, int]]
-
-
-def token_ns(path: Path, wanted: SplitOptions | None, rounds: int) -> _Token:
-    """The least times of a token. On a machine that others use, the CPU time is what can be compared."""
-    with Model.from_gguf(path, capacity=256, wanted=wanted) as model:
-        model.next_logits([1, 2])
-        wait_for_large_pages()  # of this rank; the others have as much, and the least time counts
-        ids, times, busy, found = [1, 2, 3], list[float](), list[float](), dict[str, tuple[int, int]]()
-        for _ in range(rounds):
-            before = dict(_counted)
-            _waited.clear()
-            start, cpu = time.perf_counter_ns(), time.thread_time_ns()
-            model.next_logits(ids)
-            times.append(time.perf_counter_ns() - start)
-            busy.append(time.thread_time_ns() - cpu - 1e9 * sum(_waited))
-            found = {name: (calls - before.get(name, (0, 0))[0], size - before.get(name, (0, 0))[1])
-                     for name, (calls, size) in _counted.items()}  # fmt: skip
-            ids.append(4)
-    return _Token(min(times[3:]), min(busy[3:]), found)
-
-
 _counted: dict[str, tuple[int, int]] = {}
-_waited: list[float] = []  # CPU seconds in the exchanges of a token
 
 
 def _count(ranks: Any) -> None:
     """Count the calls of a communicator, and the bytes that this rank gives."""
-    for name in ("all_reduce", "all_gather", "send", "recv"):
-        inner = timed_waits(getattr(ranks, name), _waited)
+    for name in ("all_reduce", "all_gather"):
+        inner = getattr(ranks, name)
 
         def call(*given: Any, inner: Any = inner, name: str = name) -> Any:
-            if name in ("all_reduce", "all_gather"):
-                arrays = given[1] if name == "all_reduce" else [given[1]]
-                calls, size = _counted.get(name, (0, 0))
-                _counted[name] = calls + len(arrays), size + sum(array.nbytes for array in arrays)
+            arrays = given[1] if name == "all_reduce" else [given[1]]
+            calls, size = _counted.get(name, (0, 0))
+            _counted[name] = calls + len(arrays), size + sum(array.nbytes for array in arrays)
             return inner(*given)
 
         setattr(ranks, name, call)
 
 
 def between_sums_ns(link: Link, ranks: int, width: int) -> float:
-    """The time of a captured sum apart from its exchange: what the host does, and the launch of a small kernel."""
+    """What a sum costs apart from its exchange: the host between two launches, with caches that the weights have just
+    filled. Two captured chains read the same memory, one of them with sums."""
+    weights = [Tensor(np.ones(_READ_BYTES // 4, np.float32)).realize() for _ in range(_SUMS)]
 
-    @jit
-    def chain(x: Tensor) -> Tensor:
-        for _ in range(_SUMS):
-            x = dist.all_reduce(x * 0.5)
+    def chain(x: Tensor, sums: bool) -> Tensor:
+        for weight in weights:
+            x = (x * 0.5 + weight.sum() * 0.0).realize()
+            x = dist.all_reduce(x) if sums else x
         return x
 
-    x, times = Tensor.ones(1, width).realize(), list[int]()
+    chains = [jit(partial(chain, sums=sums)) for sums in (False, True)]
+    x, times = Tensor.ones(1, width).realize(), list[tuple[int, int]]()
     for _ in range(20):
-        dist.barrier()
-        start = time.perf_counter_ns()
-        chain(x).numpy()
-        times.append(time.perf_counter_ns() - start)
-    return max(0.0, min(times) / _SUMS - sum_ns(link, ranks, 4 * width))
+        took = list[int]()
+        for one in chains:
+            dist.barrier()
+            start = time.perf_counter_ns()
+            one(x).numpy()
+            took.append(time.perf_counter_ns() - start)
+        times.append((took[0], took[1]))
+    least = min(one for one, _ in times[3:]), min(other for _, other in times[3:])
+    return max(0.0, (least[1] - least[0]) / _SUMS - sum_ns(link, ranks, 4 * width))
 
 
-def check(path: Path, rounds: int) -> Iterator[str]:
-    """Compare predictions with this job: rank 0 gives lines."""
-    ranks = dist.communicator()
-    link = dist.link_to_next()
-    ranks.barrier()()
-    launch_ns = between_sums_ns(link, ranks.size, int(gguf.read(path).entries["token_embd.weight"].shape[1]))
-    alone = token_ns(path, None, rounds) if ranks.rank == 0 else _Token(1.0, 1.0, {})
-    ranks.barrier()()
-    file = gguf.read(path)
+def _shape_of(file: gguf.GGUFFile) -> Shape:
+    """The sizes of a model; `bits` are those of its file."""
     get = {key.partition(".")[2]: file.metadata[key] for key in file.metadata if not key.startswith("tokenizer")}
     embedding = file.entries["token_embd.weight"]
     layers, width = int(get["block_count"]), int(get["embedding_length"])
     heads, kv = int(get["attention.head_count"]), int(get["attention.head_count_kv"])
-    shape = Shape(width, layers, int(get["feed_forward_length"]), heads, kv, width // heads, embedding.shape[0])
-    machine = Machine(shape.token_bytes / alone.ns, 1.0, launch_ns)
+    return Shape(width, layers, int(get["feed_forward_length"]), heads, kv, width // heads, embedding.shape[0])
+
+
+def check(path: Path, rounds: int) -> Iterator[str]:
+    """Compare predictions with this job: rank 0 gives lines."""
+    ranks, shape = dist.communicator(), _shape_of(gguf.read(path))
+    link = dist.link_to_next()
+    launch_ns = between_sums_ns(link, ranks.size, shape.width)
     if ranks.rank == 0:
         shown = f"{link.latency_ns / 1e3:.1f} us, {link.bytes_per_ns:.1f} GB/s"
         yield f"link: {shown}; between two sums {launch_ns / 1e3:.1f} us"
+    spent = exchanges(ranks)
     _count(ranks)
     for mode, predict in (("layer", layer_ns), ("tensor", tensor_ns)):
-        if ranks.rank:
-            follow()
+        pairs = tokens(path, mode, rounds, spent, _counted.clear)
+        if not pairs:
             continue
-        found = token_ns(path, SplitOptions(mode=mode, over_ranks=True), rounds)
-        ranks.announce(("end",))
-        guess = predict(shape, machine, link, ranks.size)
+        ones, alls = zip(*pairs, strict=True)
+        alone, found = (1e9 * min(each.wall for each in one) for one in (ones, alls))
+        busy = min(each.cpu - each.exchange for each in alls)
+        guess = predict(shape, Machine(shape.token_bytes / alone, 1.0, launch_ns), link, ranks.size)
         yield (
-            f"{mode}: one rank {alone.ns / 1e6:.2f} ms ({alone.cpu_ns / 1e6:.2f} of CPU), {ranks.size} ranks "
-            f"{found.ns / 1e6:.2f} ms ({found.cpu_ns / 1e6:.2f} of CPU on rank 0 without exchanges), predicted "
-            f"{guess / 1e6:.2f} ms ({100 * (guess / found.ns - 1):+.0f} %)"
+            f"{mode}: one rank {alone / 1e6:.2f} ms, {ranks.size} ranks {found / 1e6:.2f} ms ({1e3 * busy:.2f} of CPU "
+            f"on rank 0 without exchanges), predicted {guess / 1e6:.2f} ms ({100 * (guess / found - 1):+.0f} %)"
         )
         if mode == "tensor":
             expected = counts(shape, ranks.size)
-            verdict = "equal" if found.calls == expected else "DIFFERENT"
-            yield f"counts of a token: {found.calls}, predicted {expected}: {verdict}"
+            verdict = "equal" if _counted == expected else "DIFFERENT"
+            yield f"counts of a token: {_counted}, predicted {expected}: {verdict}"
 
 
 def main(given: Sequence[str] | None = None) -> int:

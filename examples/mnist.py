@@ -14,6 +14,7 @@ import struct
 import sys
 import time
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
@@ -123,6 +124,21 @@ def say(text: str, file: TextIO | None = None) -> None:
         print(text, file=file, flush=True)
 
 
+def training_step(model: Network, optimizer: nn.optim.Optimizer) -> Callable[[Tensor, Tensor], Tensor]:
+    """A captured step on images and their labels, which returns the loss."""
+
+    @jit
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = model(x).cross_entropy(y)
+        loss.backward()
+        optimizer.step()
+        result: Tensor = loss.detach()
+        return result
+
+    return step
+
+
 def train_epoch(step, data: list[np.ndarray], batch: int, rng: np.random.Generator, label: str) -> float:  # type: ignore[no-untyped-def]
     """One pass over the images in random order; the mean loss."""
     images, labels = data[:2]
@@ -152,14 +168,7 @@ def run(data: list[np.ndarray], epochs: int, batch: int, seed: int) -> float:
     model = Network()
     optimizer = nn.optim.Adam(model.parameters(), lr=2e-3)
     data[:2] = dist.data_parallel(model, optimizer, *data[:2])  # under mpirun: each rank its part
-
-    @jit
-    def step(x: Tensor, y: Tensor) -> Tensor:
-        optimizer.zero_grad()
-        loss = model(x).cross_entropy(y)
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
+    step = training_step(model, optimizer)
 
     @jit
     def predict(x: Tensor) -> Tensor:

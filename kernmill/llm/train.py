@@ -106,6 +106,22 @@ class Learner:
         result: Tensor = self.logits(tokens[:, :-1]).flatten(0, 1).cross_entropy(tokens[:, 1:].flatten())
         return result
 
+    def captured_step(self, optimizer: nn.optim.Optimizer) -> Callable[[Tensor], Tensor]:
+        """A captured step of training: a function of tokens that returns their loss, before the step.
+
+        Shapes: (texts, length + 1) -> ().
+        """
+
+        @jit
+        def step(tokens: Tensor) -> Tensor:
+            loss = self.loss(tokens)
+            loss.backward()
+            optimizer.step(loss)
+            optimizer.zero_grad()
+            return loss.detach()
+
+        return step
+
     def fit(self, texts: Sequence[Sequence[int]], steps: int, *, batch: int = 16, rate: float = 3e-3, seed: int = 1,
             report: Report = print) -> float:  # fmt: skip
         """Train on random batches of texts, by AdamW with a rate that falls to a tenth; return the last loss.
@@ -123,15 +139,7 @@ class Learner:
         chance = np.random.default_rng(seed)
         optimizer = nn.optim.AdamW(self.parameters(), lr=rate)
         data = dist.data_parallel(self.parameters(), optimizer, data[: len(data) // dist.size() * dist.size()])
-
-        @jit
-        def step(tokens: Tensor) -> Tensor:
-            loss = self.loss(tokens)
-            loss.backward()
-            optimizer.step(loss)
-            optimizer.zero_grad()
-            return loss.detach()
-
+        step = self.captured_step(optimizer)
         start, value = time.perf_counter(), math.nan
         with Progress("training", steps) as bar:
             for n in range(1, steps + 1):
