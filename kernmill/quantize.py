@@ -17,6 +17,7 @@ import numpy as np
 from kernmill.ir import FormatError, Progress, dtypes
 
 from .formats import gguf, gguf_write
+from .formats.gguf_made import MadeFile, MadeTensor, made_file
 from .formats.gguf_split import check_targets, part_paths, without_parts, write_parts
 from .formats.gguf_types import TensorType, ValueType
 from .formats.quoting import quoted
@@ -28,7 +29,7 @@ from .quant.recipe import NewType, Recipe, choices
 from .tensor import Tensor
 from .tensor_bytes import bytes_of, tensor_over
 
-__all__ = ["Recipe", "dry_run", "mix_named", "run"]
+__all__ = ["Recipe", "dry_run", "mix_named", "quantized", "run"]
 
 # Values that are converted at a time: a multiple of every block, so that one kernel serves all pieces. The K types try
 # 16 to 21 scales, and keep up to 180 bytes a value meanwhile.
@@ -41,10 +42,14 @@ Report = Callable[[str], None]
 
 
 def run(
-    source: str | os.PathLike[str], target: str | os.PathLike[str], recipe: Recipe | str, *, report: Report = print
+    source: str | os.PathLike[str] | gguf.GGUFFile,
+    target: str | os.PathLike[str],
+    recipe: Recipe | str,
+    *,
+    report: Report = print,
 ) -> None:
-    """Write `target` from `source`; all of it or nothing. A split source becomes one file, or with `keep_split` as many
-    files, named by the prefix `target`. A string is the mix.
+    """Write `target` from `source`, a path or an open file; all of it or nothing. A split source becomes one file, or
+    with `keep_split` as many files, named by the prefix `target`. A string is the mix.
 
     Raises:
         FormatError: a file that cannot be read or written, a target that is the source, a mix or type that kernmill
@@ -53,7 +58,7 @@ def run(
     """
     start = time.perf_counter()
     recipe = Recipe(recipe) if isinstance(recipe, str) else recipe
-    file = gguf.read(source)
+    file = _opened(source)
     found = choices(file, recipe)
     weights = _importances(file, found, recipe.importance)
     count = len(file.parts) if recipe.keep_split else 1
@@ -89,13 +94,13 @@ def run(
     report(f"{os.fspath(target)}: {name}, {_mib(after)} of weights from {before}, in {seconds:.1f} s")
 
 
-def dry_run(source: str | os.PathLike[str], recipe: Recipe, *, report: Report = print) -> None:
+def dry_run(source: str | os.PathLike[str] | gguf.GGUFFile, recipe: Recipe, *, report: Report = print) -> None:
     """Report a table of what `run` would write: of each tensor its shape, its types, and its bytes; then the total.
 
     Raises:
         FormatError: as `run`, except for values.
     """
-    file = gguf.read(source)
+    file = _opened(source)
     found = choices(file, recipe)
     _importances(file, found, recipe.importance)
     report(f"{'tensor':36} {'shape':>20} {'from':>8} {'to':>8} {'bytes':>14}")
@@ -110,6 +115,34 @@ def dry_run(source: str | os.PathLike[str], recipe: Recipe, *, report: Report = 
         report(fallen)
     bits = 8 * total / max(1, numbers)
     report(f"total: {total:,} bytes ({_mib(total)}) from {_weight_bytes(file):,}, {bits:.2f} bits a value")
+
+
+def quantized(file: gguf.GGUFFile, mix: str) -> gguf.GGUFFile:
+    """A file whose weights are quantized when they are read: for a model that is loaded once, without a new file.
+
+    Raises:
+        FormatError: as `run`; values that are inf or nan when they are read.
+    """
+    found = choices(file, Recipe(mix))
+    made = {
+        name: MadeTensor(
+            choice.type, file.entries[name].shape, partial(_whole, file, name, choice.type),
+            partial(file.sample, name), partial(file.release, name),
+        )
+        for name, choice in found.items() if choice.type is not file.entries[name].type
+    }  # fmt: skip
+    result = made_file(file, made)
+    if isinstance(file, MadeFile):
+        result.made = {**file.made, **made}
+    return result
+
+
+def _whole(file: gguf.GGUFFile, name: str, kind: TensorType) -> memoryview:
+    return memoryview(b"".join(_converted(file, name, kind, 0, lambda _: None, None)))
+
+
+def _opened(source: str | os.PathLike[str] | gguf.GGUFFile) -> gguf.GGUFFile:
+    return source if isinstance(source, gguf.GGUFFile) else gguf.read(source)
 
 
 def _weight_bytes(file: gguf.GGUFFile) -> int:

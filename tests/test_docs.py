@@ -118,7 +118,7 @@ LATER_PAGES = {  # KB that later issues brought, above the 200 of the rebuilt do
     "gradients: vmap, custom gradients, loops": 3,
     "quantize: types of tensors, importance, split files, perplexity": 3,
     "topics/opencl: drivers that were tried, forms without functions": 1,
-    "run-a-model: drafts, context shift, weights in the cache": 1,
+    "run-a-model: drafts, context shift, weights in the cache, folders of Hugging Face": 3,
 }
 
 

@@ -530,7 +530,7 @@ def run_model(given: argparse.Namespace) -> int:
         tuple(options.typed_text(text, given) for text in given.stop or ()), wanted,
         generation.grammar("run", given), generation.adapters("run", given), generation.template("run", given),
         given.chat_template_kwargs or {}, given.prompt_cache, given.prompt_cache_all, not given.prompt_cache_ro,
-        generation.draft("run", given), generation.kept("run", given),
+        generation.draft("run", given), generation.kept("run", given), given.quantize,
     )  # fmt: skip
     with _settings_of(given):
         return _led(wanted, run(given.model, asked, generation.sampling("run", given).sampler()))

@@ -16,7 +16,7 @@ import numpy as np
 
 from kernmill.ir import Context, FormatError, SettingError, setting
 
-from ..formats import gguf
+from ..llm import folders
 from ..llm.generate import Model
 from ..llm.imatrix import Collector, importance_of
 from ..llm.memory_needs import needing_memory
@@ -109,7 +109,7 @@ def _context(given: argparse.Namespace) -> int:
     """The tokens of a chunk."""
     if given.ctx_size is not None:
         return int(given.ctx_size)
-    file = gguf.read(given.model)
+    file = folders.read_any(given.model)
     with naming(file):
         return min(CONTEXT, config_in(file).context)
 

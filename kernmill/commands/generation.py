@@ -9,7 +9,7 @@ from typing import Any
 
 from kernmill.ir import SettingError
 
-from ..formats import gguf
+from ..llm import folders
 from ..llm.adapters import AdapterScales
 from ..llm.sampling import SamplingOptions
 from ..llm.sequences import DraftOptions
@@ -100,7 +100,7 @@ def draft(command: str, given: argparse.Namespace) -> DraftOptions | None:
         options.check_path(command, given.model_draft, "Give a GGUF file with -md.")
         if given.spec_type is not None:
             raise SettingError(f"{command}: -md and --spec-type are both a draft. Give one.")
-        gguf.read(given.model_draft)
+        folders.read_any(given.model_draft)
     if not values.get("least", 0) <= values.get("most", GUESSES) <= MOST_GUESSES:
         raise SettingError(
             f"{command}: --draft-max {values.get('most', GUESSES)} with --draft-min {values.get('least', 0)}: the "

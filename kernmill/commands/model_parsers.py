@@ -81,7 +81,11 @@ def _parser(
     computes: bool = True,
 ) -> argparse.ArgumentParser:
     parser = add(name, help=meaning, description=f"{meaning[0].upper()}{meaning[1:]}.")
-    parser.add_argument("model", metavar="MODEL", help="a GGUF file, or the first part of a split one")
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="a GGUF file, the first part of a split one, or the folder of a Hugging Face model",
+    )
     if computes and name != "tokenize":
         parser.add_argument("--device", help="such as LLVM; default: the setting DEVICE")
         parser.add_argument(

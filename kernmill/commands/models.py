@@ -10,7 +10,7 @@ from typing import Any
 
 from kernmill.ir import Context, FormatError, SettingError, setting
 
-from ..formats import gguf
+from ..llm import folders
 from ..llm.generate import Model
 from ..llm.memory_needs import needing_memory
 from ..llm.model_file import naming
@@ -87,7 +87,7 @@ def rerank_texts(given: argparse.Namespace) -> int:
 def tokenize_texts(given: argparse.Namespace) -> int:
     """Print the ids of each text, and what they are."""
     options.check_path("tokenize", given.model, "Give a GGUF file.")
-    texts, file = _texts(given), gguf.read(given.model)
+    texts, file = _texts(given), folders.read_any(given.model)
     with naming(file):
         tokenizer = Tokenizer(file.metadata)
     for text in texts:
@@ -103,7 +103,7 @@ def tokenize_texts(given: argparse.Namespace) -> int:
 def show_file(given: argparse.Namespace) -> int:
     """Print what is in a file."""
     options.check_path("show", given.model, "Give a GGUF file.")
-    file = gguf.read(given.model)
+    file = folders.read_any(given.model)
     by_type = _by_type(file)
     if given.json:
         entries = [

@@ -161,7 +161,7 @@ _COUNT, _THREADS = whole_number("integer", 1), whole_number("number of threads",
 _TOKENS = whole_number("number of tokens", 0)
 
 # fmt: off
-_MODEL = Option("-m --model", str, None, "a GGUF file, or the first part of a split one; also without -m", "FILE")
+_MODEL = Option("-m --model", str, None, "a GGUF file, the first part of a split one, or the folder of a Hugging Face model; also without -m", "FILE")
 _HUB = (
     Option("-hf -hfr --hf-repo", str, None, "a model of the Hugging Face hub, downloaded once: owner/name, or owner/name:Q8_0 for one of its files", "NAME"),
     Option("-hff --hf-file", str, None, "the file of it", "FILE"),
@@ -260,6 +260,7 @@ RUN = (
     *_DRAFT,
     *_SHIFT,
     _KEPT,
+    Option("--quantize", str, None, "quantize the weights while they are loaded, such as Q8_0: a mix of kernmill quantize; no file is written", "MIX"),
     Option("--prompt-cache", str, None, "a file that keeps what the model computed of the prompt, and is read by the next run", "FILE"),
     Option("--prompt-cache-all", None, False, "it keeps the generated text as well"),
     Option("--prompt-cache-ro", None, False, "it is read and not written"),

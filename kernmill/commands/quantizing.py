@@ -11,6 +11,7 @@ from kernmill.ir import FormatError, SettingError
 
 from ..formats import gguf, gguf_write
 from ..formats.gguf_split import check_targets, divided, part_paths, without_parts, write_parts
+from ..llm import folders
 from ..quant.importance import read
 from ..quant.recipe import Recipe
 from ..quantize import dry_run, run
@@ -35,9 +36,9 @@ def write_quantized(given: argparse.Namespace) -> int:
         dict(_override(text) for text in given.override_kv or ()),
     )  # fmt: skip
     if given.dry_run:
-        dry_run(given.source, recipe)
+        dry_run(folders.read_any(given.source), recipe)
     else:
-        run(given.source, given.target, recipe)
+        run(folders.read_any(given.source), given.target, recipe)
     return 0
 
 
@@ -76,7 +77,7 @@ def split_file(given: argparse.Namespace) -> int:
         raise SettingError("split: --merge writes one file. Leave out --split-max-size and --split-max-tensors.")
     if most and given.split_max_tensors:
         raise SettingError("split: give --split-max-size or --split-max-tensors, not both.")
-    file = gguf.read(given.model)
+    file = folders.read_any(given.model)
     tensors = {
         name: gguf_write.NewTensor(entry.type, entry.shape, partial(_copied, file, name))
         for name, entry in file.entries.items()

@@ -10,7 +10,7 @@ from typing import Any
 
 from kernmill.ir import SettingError
 
-from ..formats import gguf
+from ..llm import folders
 from ..serve.limits import ServerOptions
 from ..serve.running import run as serve
 from . import generation, options
@@ -26,7 +26,7 @@ def run(given: argparse.Namespace, wanted: Any) -> int:
     """
     paths = _paths(given)
     for path in paths.values():
-        gguf.read(path)  # a mistake is reported now, not when the model is loaded
+        folders.read_any(path)  # a mistake is reported now, not when the model is loaded
     return serve(
         paths,
         ServerOptions(

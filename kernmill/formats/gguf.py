@@ -103,6 +103,10 @@ class GGUFFile:
         entry = self.entries[name]
         return self.parts[entry.part][entry.start : entry.stop]
 
+    def sample(self, name: str, size_bytes: int) -> memoryview:
+        """The first bytes of a tensor, or of its sources: they tell files apart."""
+        return self.values(name)[:size_bytes]
+
     def release(self, name: str) -> None:
         """The tensor was copied: its pages need no memory until somebody reads them again."""
         entry = self.entries[name]
@@ -472,7 +476,7 @@ def _no_gguf(where: str, head: bytes) -> FormatError:
     text = f"they are {head[:4]!r}, not {MAGIC!r}"
     known = [meaning for start, meaning in _OTHERS.items() if head.startswith(start)]
     if _SAFETENSORS.match(head):
-        known.append("That is a safetensors file. Convert the model with llama.cpp's convert_hf_to_gguf.py.")
+        known.append("That is a safetensors file. Give the folder that it is in, with its config.json.")
     if known:
         return FormatError(f"{where}: at byte 0: first bytes: {text}. {known[0]}")
     return _fault(where, 0, "first bytes", text)

@@ -16,7 +16,7 @@ from .gguf import DEFAULT_ALIGNMENT, MAGIC, MAX_ALIGNMENT, MAX_AXES, MAX_NAME_BY
 from .gguf_types import TensorType, ValueType
 from .quoting import quoted
 
-__all__ = ["NewTensor", "Typed", "Values", "write"]
+__all__ = ["NewTensor", "Typed", "Values", "head", "write"]
 
 VERSION = 3
 Values = memoryview | Callable[[], Iterable[memoryview]]
@@ -59,13 +59,7 @@ def write(path: str | os.PathLike[str], metadata: Mapping[str, Any], tensors: Ma
     where = os.fspath(path)
     if not 0 < alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
         raise FormatError(f"{where}: alignment {alignment} is not a power of two up to {MAX_ALIGNMENT}. Use 32.")
-    header = bytearray(MAGIC + struct.pack("<Iqq", VERSION, len(tensors), 0))
-    pairs = {key: value for key, value in metadata.items() if key != "general.alignment"}
-    if alignment != DEFAULT_ALIGNMENT:
-        pairs["general.alignment"] = Typed(ValueType.UINT32, alignment)
-    struct.pack_into("<q", header, len(header) - 8, len(pairs))
-    for key, value in pairs.items():
-        header += _name(key, f"{where}: a metadata key") + _value(value, f"{where}: metadata {key!r}")
+    header = bytearray(_head(metadata, len(tensors), alignment, where))
     offset = 0
     for name, tensor in tensors.items():
         header += _record(name, tensor, offset, where)
@@ -75,6 +69,27 @@ def write(path: str | os.PathLike[str], metadata: Mapping[str, Any], tensors: Ma
         file.write(header)
         for name, tensor in tensors.items():
             _write_values(file, tensor, alignment, f"{where}: tensor {name!r}")
+
+
+def head(metadata: Mapping[str, Any], where: str) -> bytes:
+    """Return the bytes of a file with metadata and without tensors, which `gguf.parse` reads; `where` is for errors.
+
+    Raises:
+        FormatError: a value that the format cannot store.
+    """
+    found = _head(metadata, 0, DEFAULT_ALIGNMENT, where)
+    return found + bytes(_padded(len(found), DEFAULT_ALIGNMENT) - len(found))
+
+
+def _head(metadata: Mapping[str, Any], tensors: int, alignment: int, where: str) -> bytes:
+    """The beginning of a file, up to its metadata."""
+    pairs = {key: value for key, value in metadata.items() if key != "general.alignment"}
+    if alignment != DEFAULT_ALIGNMENT:
+        pairs["general.alignment"] = Typed(ValueType.UINT32, alignment)
+    header = bytearray(MAGIC + struct.pack("<Iqq", VERSION, tensors, len(pairs)))
+    for key, value in pairs.items():
+        header += _name(key, f"{where}: a metadata key") + _value(value, f"{where}: metadata {key!r}")
+    return bytes(header)
 
 
 def _padded(size_bytes: int, alignment: int) -> int:

@@ -18,6 +18,7 @@ from kernmill.runtime import get_device, host, wait_for_large_pages
 
 from ..formats import gguf
 from ..quant.mixes import MIXES
+from . import folders
 from .arch.cache import CACHE_TYPES, CacheTypes, pair_of
 from .generate import Model
 from .memory_needs import needing_memory
@@ -73,7 +74,7 @@ def run(path: str | os.PathLike[str], wanted: Wanted, output: str = "md") -> Non
     """
     lengths = [(n, 0) for n in wanted.prompts if n] + [(0, n) for n in wanted.counts if n]
     with needing_memory(path, max(map(sum, lengths)), wanted.cache_type):
-        file = gguf.read(path)
+        file = folders.read_any(path)
         tests = (measure(file, *each, wanted, threads=count) for count in wanted.threads for each in lengths)
         for line in OUTPUTS[output](tests):
             print(line, flush=True)

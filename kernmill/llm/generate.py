@@ -24,7 +24,7 @@ from kernmill import (
     no_grad,
     stack,
 )
-from kernmill.ir import KernmillError, Progress, process_lock, setting
+from kernmill.ir import KernmillError, process_lock
 from kernmill.runtime import (
     WeightArena,
     canonical_devices,
@@ -39,22 +39,19 @@ from ..captures import Jit
 from ..formats import gguf
 from ..formats.quoting import quoted
 from ..quant import MANY_ROWS, float_unit
-from .adapters import Adapter, ControlVector, Given, adapters_of, checked_scale
+from .adapters import Adapter, ControlVector, Given, checked_scale
 from .arch import ARCHITECTURES, Architecture, Cache, Config, Positions, Weight, keeps_states, kept_by
 from .arch.cache import CacheTypes
-from .arch.part import Absent
 from .arch.weight import Watcher, nbytes
 from .context_shift import ContextShift, dropped_tokens, kept_tokens
 from .embedding import WholeTexts, are_several, paired
-from .file_weights import arenas_for, loaded
 from .generation import Completion, Generations, Text, TokenGeneration, stop_strings
 from .kept_states import KeptStates
-from .kept_weights import KeptWeights
 from .layer_templates import LayerTemplates
-from .model_file import check_all_used, check_known, config_of, digest_of, kept_metadata, naming
+from .loading import Loading
+from .model_file import check_known, config_of, digest_of, kept_metadata, naming
 from .model_memory import ModelMemory, by_device
 from .opening import DEFAULT_CAPACITY, check_memory, divided, opened_file
-from .ranks import own_part
 from .sampling import Chooser, Sampler
 from .split import Split, SplitOptions
 from .tokenizer import WITHOUT, Tokenizer
@@ -194,62 +191,38 @@ class Model:
         wanted: SplitOptions | None = None,
         adapters: Given = (),
         watcher: Watcher | None = None,
+        quantize: str | None = None,
         **options: Any,
     ) -> Model:
-        """Load a model from a GGUF file, or the first part of a split one; `options` as for the class and `of`.
+        """Load a model from a GGUF file, or the first part of a split one, or from the folder of a Hugging Face model;
+        `options` as for the class and `of`.
 
         `arena`: the result of an earlier `arena_for` for the file. `device`: such as "CL", or several in order
         of preference, over which the layers are split: "CL,LLVM"; default: the setting DEVICE. `wanted`: how to split.
         `adapters`: paths of LoRA files and control vectors, or a dict of paths and scales. `watcher`: replaces weights
-        by ones that report their inputs.
+        by ones that report their inputs. `quantize`: the mix that the weights get now, such as "Q8_0", as
+        `kernmill.quantize` names them; default: they keep their bits.
 
-        Weights keep their bits. They are copied now, matrices in the layout that products read fastest; no tensor of
-        the file is read again.
+        Weights are copied now, matrices in the layout that products read fastest; no tensor of the file is read again.
 
         Raises:
             FormatError: the file cannot be read, or has no model that kernmill can run.
         """
         if device is not None:
             with Context(DEVICE=canonical_devices(device)):
-                return cls.from_gguf(source, arena=arena, wanted=wanted, adapters=adapters, watcher=watcher, **options)
-        file = opened_file(source)
-        used, opened = set[str](), list[Adapter | ControlVector]()
+                return cls.from_gguf(source, arena=arena, wanted=wanted, adapters=adapters, watcher=watcher,
+                                     quantize=quantize, **options)  # fmt: skip
+        file = opened_file(source, quantize)
         with naming(file):
             own, config, split = divided(file, wanted, adapters, options)
-        device_of = (lambda _: default_device()) if split is None else split.device_of
-        kept = KeptWeights(own)
-        arenas = arenas_for(own, device_of, kept)
+        loading = Loading(file, own, split, watcher)
         if arena is not None:
-            arenas[default_device()] = arena
-
-        def weight(name: str) -> Weight | None:
-            used.add(name)
-            if name not in file.entries:
-                return None
-            if name not in own.entries:
-                return Absent(file.entries[name].shape, device_of(name))
-            bar.advance(text=name)
-            with Context(DEVICE=device_of(name)):
-                found = loaded(own, name, arenas[device_of(name)], kept)
-                for adapter in opened:
-                    found = adapter.adapted(name, found, file.entries[name].shape, own_part(own, name))
-                return found if watcher is None else watcher.watched(name, found)
-
-        beside = 2 * min(1, int(setting("COMPILER_PROCESS")))  # many kernels will be compiled, a few at a time
-        with naming(file), Context(COMPILER_PROCESS=beside), Progress("loading", len(own.entries), "tensor") as bar:
-            opened += adapters_of(adapters, config)
-            if config.part is not None:
-                dist.agree("the adapters of the model", [(adapter.digest, adapter.scale) for adapter in opened])
-            model = cls.of(file.metadata, weight, split=split, config=config, **options)
-            for each in arenas.values():
-                each.close()
-            kept.write()
-            check_all_used(file, used | (file.entries.keys() - own.entries.keys()), model.config)
-        for adapter in opened:
-            adapter.check_all_used(file.entries.keys() - own.entries.keys())
-            if isinstance(adapter, ControlVector):
-                adapter.attach(model.architecture)
-        model.adapters, model.digest = tuple(opened), digest_of(file)
+            loading.arenas[default_device()] = arena
+        with loading.shown():
+            loading.open_adapters(adapters, config)
+            model = cls.of(file.metadata, loading.weight, split=split, config=config, **options)
+            loading.finish(model.architecture)
+        model.adapters, model.digest = tuple(loading.adapters), digest_of(file)
         return model
 
     def __reduce__(self) -> NoReturn:

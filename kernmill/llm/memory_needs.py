@@ -11,7 +11,7 @@ from kernmill import FormatError
 from kernmill.ir import KernmillError, OutOfMemoryError
 from kernmill.runtime import device_list
 
-from ..formats import gguf
+from . import folders
 from .arch import Cache, kept_by
 from .arch.cache import CacheTypes
 from .model_file import config_of
@@ -35,7 +35,7 @@ def needing_memory(
             raise
         if isinstance(error, OutOfMemoryError) and len(device_list()) > 1:  # it has a line for each device
             raise OutOfMemoryError(f"{os.fspath(path)}: {error}") from error
-        size, context = os.path.getsize(path) / 2**20, _context_size(path, capacity, cache_type)
+        size, context = folders.size_bytes(path) / 2**20, _context_size(path, capacity, cache_type)
         raise OutOfMemoryError(
             f"{os.fspath(path)}: out of memory: this model does not fit. Its weights take about as much as the "
             f"file, {size:.0f} MiB, and its context {context}. Choose a file of fewer bits, or a smaller context: "
@@ -45,7 +45,7 @@ def needing_memory(
 
 def _context_size(path: str | os.PathLike[str], capacity: int | None, cache_type: CacheTypes) -> str:
     try:
-        config = config_of(gguf.read(path).metadata)
+        config = config_of(folders.read_any(path).metadata)
     except KernmillError:  # not even its head can be read
         return "takes additional memory"
     capacity = capacity or min(config.context, DEFAULT_CAPACITY)

@@ -57,7 +57,7 @@ def digest_of(file: gguf.GGUFFile) -> str:
         digest.update(repr((key, value)).encode())
     for name, entry in sorted(file.entries.items()):
         digest.update(repr((name, entry.type.name, entry.shape)).encode())
-        digest.update(file.values(name)[:_SAMPLED_BYTES])
+        digest.update(file.sample(name, _SAMPLED_BYTES))
     return digest.hexdigest()
 
 

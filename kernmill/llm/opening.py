@@ -16,6 +16,9 @@ from kernmill.runtime import device_list, get_device, room
 from .. import dist
 from ..arguments import name_call
 from ..formats import gguf
+from ..formats.gguf_made import MadeFile
+from ..quantize import quantized
+from . import folders
 from .adapters import Given
 from .arch import Cache, Config, kept_by
 from .model_file import config_in
@@ -43,10 +46,11 @@ def _cache_bytes(config: Config, options: Mapping[str, Any]) -> int:
     return Cache.nbytes(kept_by(config), capacity, options.get("sequences", 1), options.get("cache_type", "f32"))
 
 
-def opened_file(source: str | os.PathLike[str] | gguf.GGUFFile) -> gguf.GGUFFile:
-    """Return the file of a path."""
+def opened_file(source: str | os.PathLike[str] | gguf.GGUFFile, mix: str | None = None) -> gguf.GGUFFile:
+    """Return the file of a path, which may be the folder of a Hugging Face model; with a mix, its weights in that."""
     try:
-        return source if isinstance(source, gguf.GGUFFile) else gguf.read(source)
+        file = source if isinstance(source, gguf.GGUFFile) else folders.read_any(source)
+        return file if mix is None else quantized(file, mix)
     except DTypeError as error:
         name_call(error, "Model.from_gguf")
         raise
@@ -59,6 +63,11 @@ def divided(
     model over ranks, rank 0 has the others load theirs."""
     if wanted is None or not wanted.over_ranks:
         return file, config_in(file), _split_of(file, wanted, options)
+    if isinstance(file, MadeFile):
+        raise SettingError(
+            f"{file.where}: a model over ranks is read from a GGUF file, since each rank reads its part. Write one: "
+            "kernmill quantize FOLDER model.gguf F16."
+        )
     if dist.rank() == 0:
         shared = {**options, "tokenizer": None, "wanted": wanted, "adapters": adapters}
         dist.communicator().announce(("load", file.paths[0], shared))

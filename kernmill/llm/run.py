@@ -14,7 +14,6 @@ from typing import Any
 from kernmill import SettingError
 from kernmill.runtime import device_list
 
-from ..formats import gguf
 from .arch.cache import CacheTypes
 from .chat import ChatTemplate
 from .context_shift import kept_behind
@@ -27,7 +26,7 @@ from .masks import MaskedSampler
 from .memory_lines import load_lines, memory_table
 from .memory_needs import needing_memory
 from .model_file import config_in, naming
-from .opening import DEFAULT_CAPACITY
+from .opening import DEFAULT_CAPACITY, opened_file
 from .sampling import Chooser, Sampler
 from .saved_state import load_state, save_state
 from .sequences import DraftOptions, DraftSource
@@ -50,7 +49,7 @@ class Options:
     the file's. `template_values`: its variables. `state`: a file with the state of an earlier text, which is read if it
     exists, and written at the end, with the answer or without. `draft`: how next tokens are guessed. `keep`: how
     many tokens stay when a full context is shifted, in addition to the begin token, -1: the prompt; None: it ends the
-    text."""
+    text. `quantize`: the mix of types that the weights get while they are loaded."""
 
     prompt: str | None
     chat: bool = False
@@ -73,6 +72,7 @@ class Options:
     writes_state: bool = True
     draft: DraftOptions | None = None
     keep: int | None = None
+    quantize: str | None = None
 
 
 class Timings:
@@ -178,7 +178,7 @@ class _Chat:
         self.timings, self.options = Timings(), options
         self.sampler = _TimedSampler(**{one.name: getattr(sampler, one.name) for one in fields(sampler)})
         self.sampler.timings = self.timings
-        self.file = gguf.read(path)
+        self.file = opened_file(path, options.quantize)
         self.model: Model | None = None
         self.draft: DraftSource | None = None
         self.guesses = GuessCounts()

@@ -119,6 +119,7 @@ class Tokenizer:
         self._lock = threading.Lock()  # texts exchange the library's object, and `encode_special_tokens` is its state
         self._short_texts = _SHORT_TEXTS if self.kind in _BY_NEED and len(self.tokens) > _SMALL else 0
         self._is_whole = False
+        self._renumbered: dict[int, int] = {}
         self._containing: dict[tuple[str, ...], frozenset[int]] = {}
         self._built: Any = None
         if not self._short_texts:
@@ -319,6 +320,9 @@ class Tokenizer:
                 (always if is_always else special).append(added)
         built.add_special_tokens(special)
         built.add_tokens(always)
+        if self.kind == "t5":  # its control tokens have other names in the model, so that the library gives new numbers
+            found = {built.token_to_id(self.tokens[i]): i for i in self._found_first if self.tokens[i]}
+            self._renumbered = {number: i for number, i in found.items() if number != i}
 
     def _spaces(self, library: Any) -> Any:
         """Spaces as U+2581, with one in front where the model was trained so."""
@@ -471,6 +475,8 @@ class Tokenizer:
             self._provide(text)
             self._built.encode_special_tokens = not parse_special
             ids: list[int] = self._built.encode(text, add_special_tokens=False).ids
+        if self._renumbered:
+            ids = [self._renumbered.get(i, i) for i in ids]
         if not add_special:
             return ids
         begin = [self.bos_id] if self.add_bos and self.bos_id is not None else []

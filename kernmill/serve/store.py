@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 
 from kernmill.ir import KernmillError, OutOfMemoryError
 
+from ..llm import folders
 from ..llm.talk import LLM
 from .errors import RequestError
 from .limits import ServerOptions
@@ -37,7 +37,7 @@ class ModelEntry:
     def size_bytes(self) -> int:
         """The size of the file: about that of the weights."""
         try:
-            return os.path.getsize(self.path)
+            return folders.size_bytes(self.path)
         except OSError:
             return 0
 
