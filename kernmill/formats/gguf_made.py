@@ -18,7 +18,8 @@ __all__ = ["MadeFile", "MadeTensor", "made_file"]
 class MadeTensor:
     """A tensor that `make` computes, every time that its values are read.
 
-    `sample` gives some bytes of its sources: at most that many of each. `release` is called when the values were copied.
+    `sample` gives some bytes of its sources: at most that many of each. `release` is called when the values were
+    copied.
     Shapes: the slowest axis first.
     """
 

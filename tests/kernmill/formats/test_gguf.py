@@ -57,7 +57,7 @@ ALIGN = "general.alignment"
 REFUSED: dict[str, tuple[memoryview, str]] = {
     "empty": (memoryview(b""), "at byte 0: first bytes: they are b'', not b'GGUF'"),
     "magic": (memoryview(b"GGML" + bytes(40)), "first bytes: they are b'GGML'"),
-    "safetensors": (memoryview(b"8" + bytes(7) + b'{"a":{}}'), "not b'GGUF'. That is a safetensors file. Give the folder"),
+    "safetensors": (memoryview(b"8" + bytes(7) + b'{"a":{}}'), "That is a safetensors file. Give the folder"),
     "git lfs": (memoryview(b"version https://git-lfs.github.com/spec/v1\n"), "Fetch it with: git lfs pull."),
     "web page": (memoryview(b"<!DOCTYPE html>"), "That is a web page. Fetch the file that it links to."),
     "before gguf": (memoryview(b"tjgg" + bytes(40)), "That is older than GGUF. Fetch a newer file of the model."),
