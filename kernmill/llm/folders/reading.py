@@ -182,7 +182,7 @@ def _sources(where: str) -> tuple[list[str], list[_Source]]:
 
 
 class _Tensors:
-    """The tensors of a folder under their names in a GGUF file: those that are used as they are, and those to make."""
+    """The tensors of a folder under their names in a GGUF file: those that are in the files, and those to make."""
 
     def __init__(self, config: ConfigJson, family: Family, sources: Sequence[_Source]) -> None:
         self.config, self.family = config, family
