@@ -23,6 +23,7 @@ from .tiny_models import CASES, Case, write
 
 Array = np.ndarray[Any, Any]
 IDS = [1, *np.random.default_rng(7).integers(3, 279, 40).tolist()]
+SOURCE = [*IDS[20:33], 2]  # of a model with an encoder and a decoder
 RESULTS = Path(__file__).with_name("llama_cpp.json")
 LIMIT, GELU_LIMIT = 1e-4, 6e-3  # standard deviations; where llama.cpp reads gelu from a table of float16
 
@@ -78,6 +79,18 @@ class Theirs:
         rows = [self.c.llama_get_logits_ith(self.context, n)[: self.rows] for n in range(len(ids))]
         return np.array(rows, np.float64)
 
+    def encode(self, ids: list[int]) -> None:
+        """Read a source."""
+        batch = self.c.llama_batch_init(len(ids), 0, 1)
+        batch.n_tokens = len(ids)
+        for n, token in enumerate(ids):
+            batch.token[n], batch.pos[n], batch.n_seq_id[n], batch.logits[n] = token, n, 1, 1
+            batch.seq_id[n][0] = 0
+        status = self.c.llama_encode(self.context, batch)
+        self.c.llama_batch_free(batch)
+        if status:
+            raise RuntimeError(f"llama_encode returned {status}")
+
     def step(self, token: int, position: int) -> Array:
         self._decode([token], position)
         return np.array(self.c.llama_get_logits_ith(self.context, 0)[: self.rows], np.float64)
@@ -99,6 +112,9 @@ def compare(name: str, folder: Path) -> Found:
     theirs = Theirs(path, embeds=embeds)
     ours = Model.from_gguf(path, tokenizer=None, capacity=256, block=16)
     try:
+        if case.arch == "t5":
+            theirs.encode(SOURCE)
+            ours.encode(SOURCE)
         if embeds:
             return _of_vectors(ours, theirs)
         return _of_logits(ours, theirs)

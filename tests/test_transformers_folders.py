@@ -32,6 +32,8 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_fac
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32}
 LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0, 1.1, 1.3, 1.5], "factor": 4.0,
             "long_factor": [1.0, 2.0, 4.0, 9.0], "original_max_position_embeddings": 32}  # fmt: skip
+T5 = {"d_model": 32, "d_kv": 12, "d_ff": 48, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 4,
+      "decoder_start_token_id": 0}  # fmt: skip
 HALF = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
 CASES = [
     Case("Llama", SHARED | {"rope_parameters": LLAMA3, "tie_word_embeddings": True}),
@@ -50,6 +52,8 @@ CASES = [
     Case("GPTNeoX", {"rope_parameters": HALF, "hidden_act": "gelu_new"}),
     Case("GPT2", {"n_inner": 48}, "LMHeadModel"),
     Case("Bert", {"hidden_act": "gelu_new"}, "Model"),
+    Case("T5", T5 | {"feed_forward_proj": "gated-gelu"}, "ForConditionalGeneration"),
+    Case("T5", T5 | {"tie_word_embeddings": False}, "ForConditionalGeneration"),
     Case("Granite", SHARED | {"attention_multiplier": 0.2, "embedding_multiplier": 3.0, "residual_multiplier": 0.5,
                               "logits_scaling": 2.0}),
     Case("Olmo2", SHARED),
@@ -79,8 +83,11 @@ def test_the_logits_of_a_saved_folder_are_theirs(case: Case, tmp_path: Path) -> 
     model.save_pretrained(tmp_path, max_shard_size="20KB")
     ids = torch.randint(0, 50, (1, 40))
     with torch.no_grad():
-        found = model(ids)
+        has_source = case.kind == "ForConditionalGeneration"
+        found = model(input_ids=ids[:, :11], decoder_input_ids=ids) if has_source else model(ids)
     with Model.from_gguf(tmp_path, block=16) as ours:
+        if has_source:
+            ours.encode(ids[0, :11].tolist())
         if case.kind == "Model":
             expected = found.last_hidden_state[0].mean(0).numpy()
             logits = ours.embed(ids[0].tolist(), normalize=False).numpy()

@@ -66,6 +66,18 @@ class Case:
 ENCODER = {"attention.causal": False, "attention.head_count_kv": HEADS, "pooling_type": 1}
 BERT_ENDS = ("token_embd_norm.weight", "token_embd_norm.bias", "token_types.weight")
 BERT = rf"{QKVO}|(attn_output|layer_output)_norm\.bias|ffn_(up|down)\.bias"
+T5 = {"attention.head_count_kv": HEADS, "attention.relative_buckets_count": 16, "attention.key_length": 12,
+      "attention.value_length": 12, "block_count": 3, "decoder_block_count": 2,
+      "decoder_start_token_id": 1}  # fmt: skip
+T5_ENCODER = {
+    f"enc.blk.{n}.{name}.weight": shape
+    for n in range(3)
+    for name, shape in {
+        "attn_norm": (W,), "attn_q": (HEADS * 12, W), "attn_k": (HEADS * 12, W), "attn_v": (HEADS * 12, W),
+        "attn_o": (W, HEADS * 12), "ffn_norm": (W,), "ffn_up": (F, W), "ffn_down": (W, F),
+        **({"attn_rel_b": (16, HEADS)} if n == 0 else {}),
+    }.items()
+}  # fmt: skip
 NO_HEADS = {"attention.head_count": 0, "attention.head_count_kv": 0, "feed_forward_length": 0}
 SSM = {"ssm.conv_kernel": 4, "ssm.inner_size": 2 * W, "ssm.state_size": 16, "ssm.time_step_rank": 4}
 SSM2 = SSM | {"ssm.time_step_rank": 8, "ssm.group_count": 2}
@@ -241,6 +253,10 @@ _ROWS: tuple[Case, ...] = (
     Case("starcoder", {"attention.head_count_kv": 1}, ALL, (*OUTPUT_BIAS, "position_embd.weight"), gelu=True,
          fused=("attn_qkv",)),
     Case("starcoder2", {}, ALL, OUTPUT_BIAS, gelu=True),
+    Case("t5", T5, ends=("enc.output_norm.weight",), extra=T5_ENCODER),
+    Case("t5", T5 | {"block_count": 1, "decoder_block_count": 1}, r"ffn_gate\.weight", ("enc.output_norm.weight",),
+         gelu=True, extra={name: shape for name, shape in T5_ENCODER.items() if ".0." in name}
+         | {"enc.blk.0.ffn_gate.weight": (F, W)}),
     Case("t5encoder", ENCODER | {"attention.relative_buckets_count": 32, "attention.key_length": 12,
                                  "attention.value_length": 12}, r"ffn_gate\.weight", gelu=True),
     Case("t5encoder", ENCODER | {"attention.relative_buckets_count": 16}),

@@ -32,7 +32,9 @@ def _models(kind: type[Architecture]) -> str:
 
 def _kinds(name: str, kind: type[Architecture]) -> str:
     """The kind of an architecture, by its class and its tiny models."""
-    words = "encoder" if kind.is_encoder else "with states" if kind.has_states else "decoder"
+    is_pair = name == "t5"
+    words = "encoder and decoder" if is_pair else "encoder" if kind.is_encoder else "decoder"
+    words = "with states" if kind.has_states else words
     counts = {bool(case.keys.get("expert_count")) for case in CASES.values() if case.arch == name}
     return words + ("" if True not in counts else ", some with experts" if False in counts else ", experts")
 

@@ -18,6 +18,7 @@ from .generation import Generations, Text, TokenGeneration
 from .sampling import Chooser
 from .sequences import DraftSource
 from .sequences.drafts import checked_size, guess_of
+from .sources import check_without_source
 
 __all__ = ["GuessCounts", "drafted", "open_draft"]
 
@@ -38,6 +39,7 @@ def open_draft(model: Model, draft: DraftSource) -> None:
     Raises:
         SettingError: the draft has another vocabulary, or the model has states or several sequences.
     """
+    check_without_source(model.architecture, "draft")
     if len(model._seen) != 1:
         raise SettingError(f"draft: the model was built for {len(model._seen)} texts at once. Build it for one.")
     if model._kept.is_needed:

@@ -53,6 +53,7 @@ from .sequences import (
 from .sequences.drafts import checked_size, guess_of
 from .sequences.slots import common_length
 from .sequences.steps import Row
+from .sources import check_without_source
 
 __all__ = [
     "DraftOptions",
@@ -131,6 +132,7 @@ class Engine:
             raise SettingError(
                 f"Engine: {model.config.name} is an encoder, which writes no text. Use Model.embed, or a causal model."
             )
+        check_without_source(model.architecture, "Engine")
         context = model.capacity if context is None else context
         if not all(is_whole(size, 1) for size in (slots, context, queue, chunk)):
             raise SettingError(

@@ -42,6 +42,7 @@ from ..quant import MANY_ROWS, float_unit
 from .adapters import Adapter, ControlVector, Given, checked_scale
 from .arch import ARCHITECTURES, Architecture, Cache, Config, Positions, Weight, keeps_states, kept_by
 from .arch.cache import CacheTypes
+from .arch.t5 import T5
 from .arch.weight import Watcher, nbytes
 from .context_shift import ContextShift, dropped_tokens, kept_tokens
 from .embedding import WholeTexts, are_several, paired
@@ -53,6 +54,7 @@ from .model_file import check_known, config_of, digest_of, kept_metadata, naming
 from .model_memory import ModelMemory, by_device
 from .opening import DEFAULT_CAPACITY, check_memory, divided, opened_file
 from .sampling import Chooser, Sampler
+from .sources import Sources
 from .split import Split, SplitOptions
 from .tokenizer import WITHOUT, Tokenizer
 
@@ -133,7 +135,9 @@ class Model:
             self._cache = Cache.empty(kept_by(config), capacity, sequences, cache_type)
         announce = partial(self._announce, "_move_states")
         self._kept = KeptStates(self._cache, sequences, is_needed=keeps_states(config), announce=announce)
-        self._texts = WholeTexts(self.architecture, capacity)
+        model = self.architecture
+        self._texts = WholeTexts(model.encoder if isinstance(model, T5) else model, capacity)
+        self._sources = Sources(model, self._texts, capacity, sequences) if isinstance(model, T5) else None
         if float_unit((config.cache_homes or (default_device(),))[0]) is None or self.large_block < MANY_ROWS:
             self.large_block = self.block
         if tokenizer is not None and len(tokenizer) > self.architecture.vocabulary:
@@ -353,10 +357,13 @@ class Model:
         with self._stepping, self._on_device():
             self._kept.move(source, target)
 
-    def _next(self, texts: Sequence[list[int]]) -> list[Array]:
-        """Return the logits after each text. A text without new tokens since the last call gets an empty array."""
+    def _next(self, texts: Sequence[list[int]], sources: Sequence[list[int]] = ()) -> list[Array]:
+        """Return the logits after each text. A text without new tokens since the last call gets an empty array.
+        `sources`: what the decoder of each reads, of a model with an encoder."""
         found = [np.zeros(0, np.float32) for _ in texts]
         with self._stepping:
+            for number, source in enumerate(sources):
+                self._put_source(number, source)
             self._rewind(texts)
             self._read_prompts(texts)
             for new, logits in self._run(texts, self._last):
@@ -378,6 +385,25 @@ class Model:
             for n in prompts:
                 self._kept.keep(n, len(before[n]))
 
+    def _put_source(self, number: int, ids: list[int]) -> None:
+        """Have a sequence read this source; the caller has the lock."""
+        with self._on_device():
+            if self._sources is not None and self._sources.put(number, ids):
+                self._seen[number] = []
+
+    def encode(self, source: str | Sequence[int]) -> None:
+        """Encode a text, or token ids, for the decoder of a model that has both: what `logits` and `next_logits` go
+        by. `generate` and `complete` encode their prompt.
+
+        Raises:
+            SettingError: the model has no decoder with an encoder, or the text is too long.
+        """
+        if self._sources is None:
+            raise SettingError(f"encode: {self.config.name} has no encoder and decoder. Use generate() or embed().")
+        ids = self._checked(self._tokens_of(source, "encode") if isinstance(source, str) else source, "encode")
+        with self._stepping:
+            self._put_source(0, ids)
+
     def _states(self, ids: Sequence[int], call: str) -> Tensor:
         known = self._checked(ids, call)
         if self.config.part is not None:
@@ -385,6 +411,8 @@ class Model:
         with self._stepping, self._on_device():
             if not self.architecture.is_causal:
                 return Tensor(self._texts.hidden(known))
+            if self._sources is not None:
+                self._sources.check(call)
             self._seen[0] = []
             self._kept.forget()
             return Tensor(np.concatenate([states[0, new[0]] for new, states in self._run([known], self._all)]))
@@ -409,6 +437,8 @@ class Model:
             for adapter, scale in zip(self.adapters, scales, strict=True):
                 adapter.rescale(scale)
             self.changes += 1
+            if self._sources is not None:
+                self._sources.clear()
         self.reset()
 
     @contextmanager
@@ -465,7 +495,10 @@ class Model:
     # --- results
     def next_logits(self, ids: Sequence[int]) -> Array:
         """The logits of the token after these. Shapes: (vocabulary,)."""
-        return self._next([self._checked(ids, "logits")])[0]
+        known = self._checked(ids, "logits")
+        if self._sources is not None:
+            self._sources.check("logits")
+        return self._next([known])[0]
 
     def hidden(self, ids: Sequence[int]) -> Tensor:
         """The last hidden state of each token. Shapes: (tokens, width)."""
@@ -541,6 +574,8 @@ class Model:
         if keep is not None:
             self._shift = self._shift or ContextShift(self.architecture, self._cache)
             keep = kept_tokens(keep, len(known), self.capacity)
+        if self._sources is not None:
+            return Text.of([self.config.start_id], max_tokens, self.capacity, source=known)
         return Text.of(known, max_tokens, self.capacity, keep)
 
     def _make_room(self, number: int, text: Text) -> None:
@@ -598,13 +633,14 @@ class Model:
         """The steps of `generate_all`."""
         ends = frozenset[int]() if self.tokenizer is None else self.tokenizer.end_ids
         known = None if self.tokenizer is None else len(self.tokenizer)  # embeddings may be padded past the vocabulary
+        sources = [text.source for text in texts] if self._sources is not None else []
         try:
             while any(text.finish_reason is None for text in texts):
                 step: list[int | None] = []
                 for number, text in enumerate(texts):
                     self._make_room(number, text)
                 open_ids = [text.ids if text.finish_reason is None else [] for text in texts]
-                for text, logits in zip(texts, self._next(open_ids), strict=True):
+                for text, logits in zip(texts, self._next(open_ids, sources), strict=True):
                     token: int | None = None
                     if text.finish_reason is None:
                         token = sampler.choose(logits[:known], text.ids)

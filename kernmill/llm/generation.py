@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kernmill.ir import SettingError
 from kernmill.runtime import recorder
@@ -30,13 +30,17 @@ class Text:
     finish_reason: str | None = None
     keep: int | None = None
     dropped: int = 0
+    source: list[int] = field(default_factory=list[int])  # what an encoder reads; then `ids` are the decoder's
 
     @classmethod
-    def of(cls, ids: list[int], max_tokens: int | None, capacity: int, keep: int | None = None) -> Text:
+    def of(
+        cls, ids: list[int], max_tokens: int | None, capacity: int, keep: int | None = None,
+        source: Sequence[int] = (),
+    ) -> Text:  # fmt: skip
         """Return a sequence with only a prompt. A cache has room for one token less than a text."""
         most = capacity + 1 if keep is None else sys.maxsize - 1
         wanted = most + 1 if max_tokens is None else len(ids) + max_tokens
-        text = cls(ids, len(ids), min(most, wanted), wanted > most, keep=keep)
+        text = cls(ids, len(ids), min(most, wanted), wanted > most, keep=keep, source=[*source])
         text.end_if_full()
         return text
 
@@ -113,7 +117,7 @@ class TokenGeneration(Iterator[int]):
     @property
     def prompt_tokens(self) -> int:
         """Number of tokens of the prompt."""
-        return self._text.prompt_tokens
+        return len(self._text.source) or self._text.prompt_tokens
 
     @property
     def tokens(self) -> int:

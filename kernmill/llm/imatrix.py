@@ -18,6 +18,7 @@ from .arch.tensors import is_plain
 from .arch.weight import Matrix, chosen, linear, nbytes, rows
 from .generate import Model
 from .perplexity import with_begin
+from .sources import check_without_source
 
 __all__ = ["Collector", "importance_of"]
 
@@ -101,6 +102,7 @@ def importance_of(model: Model, watcher: Collector, chunks: Array, text: str = "
         raise SettingError(
             f"imatrix: {model.config.name} is an encoder: it reads no text in order. Use a causal model."
         )
+    check_without_source(model.architecture, "imatrix")
     size = chunks.shape[1]
     cache = Cache.empty(kept_by(model.config), size)
 

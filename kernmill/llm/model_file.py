@@ -17,7 +17,7 @@ from .arch.config import architecture_in
 
 __all__ = ["check_all_used", "check_known", "config_in", "config_of", "digest_of", "kept_metadata", "naming"]
 
-_OF_LAYER = re.compile(r"(?:enc\.)?blk\.(\d+)\.\w+\.weight")
+_OF_LAYER = re.compile(r"(?:enc\.|dec\.)?blk\.(\d+)\.\w+\.weight")
 _SAMPLED_BYTES = 256
 _NOT_MODELS = {
     "adapter": "an adapter to a model", "imatrix": "an importance matrix", "mmproj": "the image encoder of a model",
@@ -106,7 +106,9 @@ def config_in(file: gguf.GGUFFile) -> Config:
     tensor = kind.named(f"blk.0.{first}")
     if tensor not in file.entries:
         raise FormatError(f"the file has no tensor {tensor}, which a {config.name} model needs.")
-    layers = max(int(m[1]) + 1 for name in file.entries if (m := _OF_LAYER.fullmatch(name)))
+    begin = kind.named("blk.")
+    found = (_OF_LAYER.fullmatch(name) for name in file.entries if name.startswith(begin))
+    layers = max(int(one[1]) + 1 for one in found if one)
     counted = config.layers + config.ahead_layers
     if layers != counted:
         raise FormatError(

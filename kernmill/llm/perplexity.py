@@ -33,6 +33,7 @@ from kernmill.ir import Progress
 from ..captures import Jit
 from ..formats.disk import Output, mapped, replacing
 from .generate import Model
+from .sources import check_without_source
 
 __all__ = ["Base", "Predictions", "chunks_of", "predictions"]
 
@@ -164,6 +165,7 @@ def predictions(
     """
     if not model.architecture.is_causal:
         raise SettingError(f"perplexity: {model.config.name} is an encoder: it predicts no text. Use a causal model.")
+    check_without_source(model.architecture, "perplexity")
     known = _vocabulary(model)
     if base is not None and base.vocabulary != known:
         raise SettingError(

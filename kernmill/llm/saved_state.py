@@ -18,6 +18,7 @@ from kernmill.ir import blake2b
 from ..formats import safetensors
 from ..formats.quoting import quoted
 from .generate import Model
+from .sources import check_without_source
 
 __all__ = ["load_state", "save_state"]
 
@@ -131,6 +132,7 @@ def _check_facts(found: Mapping[str, str], wanted: Mapping[str, str], where: str
 
 
 def _check_whole(model: Model, call: str) -> None:
+    check_without_source(model.architecture, call)
     if model.config.part is not None:
         raise SettingError(f"{call}: the model is divided over {model.config.part.size} ranks. Open it on one rank.")
     if not model.digest:

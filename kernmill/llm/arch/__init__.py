@@ -76,6 +76,7 @@ from .smollm3 import SmolLM3
 from .stablelm import StableLM
 from .starcoder import StarCoder
 from .starcoder2 import StarCoder2
+from .t5 import T5
 from .t5encoder import T5Encoder
 from .weight import Matrix, Weight
 from .xverse import Xverse
@@ -165,6 +166,7 @@ ARCHITECTURES: dict[str, type[Architecture]] = {  # general.architecture of a GG
     "stablelm": StableLM,
     "starcoder": StarCoder,
     "starcoder2": StarCoder2,
+    "t5": T5,
     "t5encoder": T5Encoder,
     "xverse": Xverse,
 }

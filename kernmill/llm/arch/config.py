@@ -169,6 +169,8 @@ class Config:
     recurrent_layers: int | tuple[bool, ...] = 0  # all but every n-th, or for each layer; 0: the file does not say
     of_layers: tuple[OfLayer, ...] = ()  # the sizes of each layer where they differ; the others are the largest
     ahead_layers: int = 0  # the last ones of a file, which predict further tokens and are not computed
+    encoder_layers: int = 0  # of a model with a decoder too, whose layers are counted by `layers`
+    start_id: int = 0  # the token that a decoder begins with
     homes: tuple[str, ...] = ()  # of a model over several devices: those of the layers, then that of the output
     cache_homes: tuple[str, ...] = ()  # those of the layers' keys and values
     part: RankPart | None = None  # of a model over ranks: what this one computes
@@ -213,7 +215,9 @@ class Config:
             name=keys.name,
             context=keys.size("context_length"),
             width=width,
-            layers=keys.layers(),
+            layers=keys.size("decoder_block_count", keys.layers()),
+            encoder_layers=keys.layers(),
+            start_id=keys.size("decoder_start_token_id", 0, least=0),
             ahead_layers=keys.size("nextn_predict_layers", 0, least=0),
             feed_forward=max(each.feed_forward for each in of_layers),
             of_layers=() if len(set(of_layers)) == 1 else tuple(of_layers),

@@ -38,7 +38,7 @@ class T5Encoder(Architecture):
         super().__init__(config, weights, capacity)
         distances = np.arange(-capacity + 1, capacity)
         table = self.vectors[0]["attn_rel_b.weight"]
-        self._falls = table[Tensor(buckets(distances, table.shape[0], False))].float().contiguous().realize()
+        self._falls = table[Tensor(buckets(distances, table.shape[0], self.is_causal))].float().contiguous().realize()
 
     @classmethod
     def named(cls, name: str) -> str:

@@ -95,6 +95,28 @@ _STARCODER2 = {
     "layers.{n}.mlp.c_fc": "ffn_up",
     "layers.{n}.mlp.c_proj": "ffn_down",
 }
+
+
+def _t5_names() -> dict[str, str]:
+    """Of an encoder, and of a decoder whose layers have attention to it in between."""
+    found = {"shared": "token_embd", "lm_head": "output"}
+    for side, short, parts in (
+        ("encoder", "enc", (("SelfAttention", "attn"),)),
+        ("decoder", "dec", (("SelfAttention", "attn"), ("EncDecAttention", "cross_attn"))),
+    ):
+        found[f"{side}.final_layer_norm"] = f"{short}.output_norm"
+        begin, ours = f"{side}.block.{{n}}.layer", f"{short}.blk.{{n}}"
+        for number, (theirs, name) in enumerate(parts):
+            found |= {f"{begin}.{number}.{theirs}.{letter}": f"{ours}.{name}_{letter}" for letter in "qkvo"}
+            found[f"{begin}.{number}.{theirs}.relative_attention_bias"] = f"{ours}.{name}_rel_b"
+            found[f"{begin}.{number}.layer_norm"] = f"{ours}.{name}_norm"
+        last = f"{begin}.{len(parts)}"
+        found[f"{last}.layer_norm"] = f"{ours}.ffn_norm"
+        for theirs, name in (("wi", "up"), ("wi_0", "gate"), ("wi_1", "up"), ("wo", "down")):
+            found[f"{last}.DenseReluDense.{theirs}"] = f"{ours}.ffn_{name}"
+    return found
+
+
 _RMS = {"rms_norm_eps": 1e-6}
 
 
@@ -193,6 +215,23 @@ def _bert(config: ConfigJson) -> Keys:
     return {"attention.causal": False}
 
 
+def _t5(config: ConfigJson) -> Keys:
+    kind = config.get("feed_forward_proj") or "relu"
+    distance = config.whole("relative_attention_max_distance", default=128)
+    if kind not in ("relu", "gated-gelu") or distance != 128:
+        raise config.fault(
+            f"feed_forward_proj {kind!r} with relative_attention_max_distance {distance}: only 'relu' and 'gated-gelu' "
+            "with 128 are supported"
+        )
+    is_scaled = config.flag("scale_decoder_outputs", config.flag("tie_word_embeddings", True))
+    return {
+        "logit_scale": config.width**-0.5 if is_scaled else 1.0,
+        "attention.relative_buckets_count": config.whole("relative_attention_num_buckets", default=32),
+        "decoder_block_count": config.whole("num_decoder_layers", default=config.layers),
+        "decoder_start_token_id": config.whole("decoder_start_token_id", default=0, least=0),
+    }
+
+
 def _heads_apart(config: ConfigJson) -> dict[str, Change]:
     return {"attn_qkv": queries_first(config.heads)}
 
@@ -263,6 +302,10 @@ FAMILIES: dict[str, Family] = {  # `architectures` of config.json
         "qwen3moe", {**_LLAMA, **_EXPERTS}, _experts, lambda config: _ROUTERS, {**_RMS, "head_dim": 128}
     ),
     "SmolLM3ForCausalLM": Family("smollm3", _LLAMA, changes=_paired, defaults=_RMS),
+    "T5ForConditionalGeneration": Family(
+        "t5", _t5_names(), _t5, defaults={"layer_norm_epsilon": 1e-6, "tie_word_embeddings": True, "n_positions": 512},
+        activations=("relu",), has_rope=False,
+    ),
     "StableLmForCausalLM": Family(
         "stablelm", _LLAMA, defaults={"layer_norm_eps": 1e-5, "partial_rotary_factor": 0.25}
     ),

@@ -38,7 +38,7 @@ _TYPES = {dtypes.float32: "F32", dtypes.float16: "F16", dtypes.bfloat16: "BF16"}
 _STORED: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
 _BEGINNING = re.compile(r"(?:language_model\.)?(?:model\.|transformer\.|gpt_neox\.|bert\.)?(?:language_model\.)?")
 _UNUSED = re.compile(
-    r"rotary_emb\.inv_freq$|(^|\.)(attn|attention)\.(masked_)?bias$|position_ids$|"
+    r"rotary_emb\.inv_freq$|(^|\.)(attn|attention)\.(masked_)?bias$|position_ids$|(encoder|decoder)\.embed_tokens\.weight$|"
     r"^(model\.)?(vision_tower|multi_modal_projector|visual)\.|pooler\.|^cls\."
 )
 _KEY = re.compile(r"\\\{[ne]\\\}")
@@ -213,7 +213,8 @@ class _Tensors:
         for pattern, ours in self._patterns:
             if (match := pattern.fullmatch(stem)) is not None:
                 numbers = [int(number) for number in match.groups()]
-                whole = f"blk.{numbers[0]}.{ours}" if numbers else ours
+                inner = ours if "{n}" in ours or not numbers else f"blk.{{n}}.{ours}"
+                whole = inner.format(n=numbers[0]) if numbers else inner
                 return f"{whole}.{end}", numbers[1] if len(numbers) > 1 else -1
         raise FormatError(
             f"{self.config.folder}: tensor {escaped(name)} is not part of {self.family.architecture}; the output would "
@@ -223,7 +224,7 @@ class _Tensors:
     def _add(self, name: str, group: list[tuple[int, _Source]]) -> None:
         group = sorted(group, key=lambda pair: pair[0])
         first, stem = group[0][1], name.rpartition(".")[0]
-        inner = stem.rpartition(".")[2] if stem.startswith("blk.") else stem
+        inner = stem.rpartition(".")[2] if "blk." in stem else stem
         end = name.rpartition(".")[2]
         is_stack = group[0][0] >= 0
         if not is_stack and len(group) > 1:
