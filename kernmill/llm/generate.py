@@ -67,16 +67,8 @@ Tokens = Tensor | tuple[Any, ...]  # of a block, or a variable for each sequence
 BLOCK, LARGE_BLOCK = 64, 512  # tokens of a prompt that are computed together; ... where a matrix unit does it
 _PADDED = 0.6  # of a large block: with this many tokens it is faster than small ones
 ONE_BY_ONE = 8  # tokens, of a short prompt or left of a long one: the graph for one token is needed in any case
-_MEMORY = (
-    "architecture",
-    "_cache",
-    "_kept",
-    "_last",
-    "_all",
-    "_each",
-    "_texts",
-    "_shift",
-)  # attributes that `close` releases
+# attributes that `close` releases
+_MEMORY = ("architecture", "_cache", "_kept", "_last", "_all", "_each", "_texts", "_shift", "_sources")
 
 
 class Model:
