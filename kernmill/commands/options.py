@@ -319,6 +319,7 @@ BENCH = (
 )
 
 QUANTIZE = (
+    *_ADAPTERS[:2],
     Option("--requantize --allow-requantize", None, False, "accept quantized weights as input"),
     Option("--tensor-type", str, None, "the type of the tensors whose names a regular expression is found in; may be repeated", "PATTERN=TYPE", repeats=True),
     Option("--output-tensor-type", str, None, "the type of output.weight, such as Q8_0", "TYPE"),

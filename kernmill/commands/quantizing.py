@@ -12,10 +12,11 @@ from kernmill.ir import FormatError, SettingError
 from ..formats import gguf, gguf_write
 from ..formats.gguf_split import check_targets, divided, part_paths, without_parts, write_parts
 from ..llm import folders
+from ..llm.merging import merged
 from ..quant.importance import read
 from ..quant.recipe import Recipe
-from ..quantize import dry_run, run
-from . import options
+from ..quantize import dry_run, mix_named, run
+from . import generation, options
 
 __all__ = ["split_file", "write_quantized"]
 
@@ -35,10 +36,14 @@ def write_quantized(given: argparse.Namespace) -> int:
         given.pure, given.leave_output_tensor, given.keep_split,
         dict(_override(text) for text in given.override_kv or ()),
     )  # fmt: skip
+    file = folders.read_any(given.source)
+    given.control_vector = given.control_vector_scaled = given.control_vector_layer_range = None
+    if adapters := generation.adapters("quantize", given):
+        file = merged(file, adapters, keeps_types=not mix_named(given.mix).base)
     if given.dry_run:
-        dry_run(folders.read_any(given.source), recipe)
+        dry_run(file, recipe)
     else:
-        run(folders.read_any(given.source), given.target, recipe)
+        run(file, given.target, recipe)
     return 0
 
 

@@ -22,7 +22,7 @@ from ..formats.quoting import escaped, quoted
 from ..quant import load_tensor
 from .arch import Architecture, Config, Weight
 from .arch.part import Slices
-from .arch.weight import linear, nbytes, rows
+from .arch.weight import chosen, linear, nbytes, rows
 from .model_file import digest_of, naming
 
 __all__ = [
@@ -45,7 +45,8 @@ class Pair:
 
 @dataclass(frozen=True)
 class AdaptedMatrix:
-    """A matrix with the pairs of adapters: a `Matrix` of an architecture. Shapes: (out, in)."""
+    """A matrix with the pairs of adapters: a `Matrix` of an architecture. Shapes: (out, in); of all experts of a layer
+    (experts, out, in), as those of the pairs."""
 
     weight: Weight
     pairs: tuple[Pair, ...]
@@ -78,6 +79,14 @@ class AdaptedMatrix:
             found = found + linear(rows(pair.first, ids), pair.second) * pair.factor
         return found
 
+    def chosen(self, x: Tensor, ids: Tensor) -> Tensor:
+        """Rows with the expert of their tile. Shapes: (tiles, rows, in), (tiles,) -> (tiles, rows, out)."""
+        found = chosen(x, self.weight, ids)
+        for pair in self.pairs:
+            small = chosen(x, pair.first, ids)
+            found = found + chosen(small, pair.second, ids) * pair.factor
+        return found
+
     def linear(self, x: Tensor) -> Tensor:
         """x @ self.T. Shapes: (.., in) -> (.., out)."""
         found = linear(x, self.weight)
@@ -88,6 +97,11 @@ class AdaptedMatrix:
             small = linear(x, pair.first)
             found = found + linear(small, pair.second) * pair.factor
         return found
+
+
+def _rank_of(name: str, first: Any) -> int:
+    """The rank of a pair by its first matrix."""
+    return int(first.shape[-1] if name == _EMBEDDING else first.shape[-2])
 
 
 class Adapter:
@@ -118,7 +132,8 @@ class Adapter:
             if not isinstance(alpha, numbers.Real) or not np.isfinite(float(alpha)):
                 raise FormatError(f"adapter.lora.alpha is {quoted(alpha)}: must be a number.")
             self._alpha = float(alpha)
-            self._left = {name.removesuffix(_FIRST).removesuffix(_SECOND) for name in self._file.entries}
+            self._names = {name.removesuffix(_FIRST).removesuffix(_SECOND) for name in self._file.entries}
+            self._left = set(self._names)
 
     def adapted(self, name: str, weight: Weight, shape: tuple[int, ...], own: Slices) -> Weight:
         """Return a weight with the adapter's pair for it; without one the weight. `own` is the part of the model's
@@ -127,21 +142,12 @@ class Adapter:
         Raises:
             FormatError: the pair does not fit.
         """
-        if name not in self._left:
+        if not self.changes(name):
             return weight
-        self._left.discard(name)
-        with naming(self._file):
-            first, second = (self._half(name + end) for end in (_FIRST, _SECOND))
-            is_embedding = name == _EMBEDDING
-            if len(shape) != 2:
-                raise FormatError(f"{escaped(name)} is not a matrix, and only matrices can be adapted.")
-            rank = first.shape[-1] if is_embedding else first.shape[0]
-            wanted = ((shape[0], rank), (shape[1], rank)) if is_embedding else ((rank, shape[1]), (shape[0], rank))
-            if (tuple(first.shape), tuple(second.shape)) != wanted:
-                raise FormatError(
-                    f"the pair of {escaped(name)} has shapes {tuple(first.shape)} and {tuple(second.shape)}, and the "
-                    f"model's matrix {shape} needs {wanted[0]} and {wanted[1]}: the adapter is for another model."
-                )
+        first, second = self.check_pair(name, shape)
+        is_embedding = name == _EMBEDDING
+        if len(shape) == 3 and (own.rows or own.columns is not None):
+            raise FormatError(f"{self.path}: {escaped(name)}: adapters of experts are not divided over ranks.")
         if is_embedding:
             first = _own_rows(first, own.rows)
         else:
@@ -149,7 +155,42 @@ class Adapter:
         if own.columns is not None:
             first = first[:, slice(*own.columns)].contiguous().realize()
         known = weight if isinstance(weight, AdaptedMatrix) else AdaptedMatrix(weight, (), is_embedding)
-        return AdaptedMatrix(known.weight, (*known.pairs, Pair(first, second, self._factor(rank))), is_embedding)
+        pair = Pair(first, second, self._factor(_rank_of(name, first)))
+        return AdaptedMatrix(known.weight, (*known.pairs, pair), is_embedding)
+
+    def changes(self, name: str) -> bool:
+        """True if there is a pair for a weight of this name."""
+        return name in self._names
+
+    def check_pair(self, name: str, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """Return the pair for a weight of this shape; from now on it counts as used.
+
+        Raises:
+            FormatError: one of the pair is missing, or it does not fit.
+        """
+        self._left.discard(name)
+        with naming(self._file):
+            if len(shape) not in (2, 3):
+                raise FormatError(f"{escaped(name)} is not a matrix, and only matrices can be adapted.")
+            first, second = (self._half(name + end, len(shape)) for end in (_FIRST, _SECOND))
+            *experts, rows, columns = shape
+            rank = _rank_of(name, first)
+            wanted = (
+                ((rows, rank), (columns, rank)) if name == _EMBEDDING
+                else ((*experts, rank, columns), (*experts, rows, rank))
+            )  # fmt: skip
+            if (tuple(first.shape), tuple(second.shape)) != wanted:
+                raise FormatError(
+                    f"the pair of {escaped(name)} has shapes {tuple(first.shape)} and {tuple(second.shape)}, and the "
+                    f"model's matrix {shape} needs {wanted[0]} and {wanted[1]}: the adapter is for another model."
+                )
+        return first, second
+
+    def difference(self, name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        """Return what the pair adds to a weight: scale * B A. Shapes: `shape`. Dtypes: float32."""
+        first, second = (part.float().numpy() for part in self.check_pair(name, shape))
+        product = first @ second.T if name == _EMBEDDING else second @ first
+        return np.asarray(product * self._factor_value(_rank_of(name, first)), np.float32)
 
     def check_all_used(self, elsewhere: Collection[str] = ()) -> None:
         """Check that the model has every weight that the adapter changes. `elsewhere`: those that other ranks have.
@@ -167,12 +208,13 @@ class Adapter:
         for rank, factor in self._factors.items():
             factor.assign(Tensor(self._factor_value(rank), device=factor.device)).realize()
 
-    def _half(self, name: str) -> Tensor:
+    def _half(self, name: str, axes: int) -> Tensor:
         if name not in self._file.entries:
             raise FormatError(f"it has no tensor {escaped(name)}: each adapted weight needs {_FIRST} and {_SECOND}.")
         found = load_tensor(self._file, name, copied=True)
-        if not isinstance(found, Tensor) or not found.dtype.is_float or found.ndim != 2:
-            raise FormatError(f"{escaped(name)}: must be a matrix of floats.")
+        if not isinstance(found, Tensor) or not found.dtype.is_float or found.ndim != axes:
+            what = "a matrix of floats" if axes == 2 else "a matrix of floats for each expert"
+            raise FormatError(f"{escaped(name)}: must be {what}.")
         return found
 
     def _factor(self, rank: int) -> Tensor:
