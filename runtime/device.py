@@ -39,6 +39,7 @@ from kernmill.ir import (
 )
 from kernmill.renderers import Renderer
 
+from .local_rank import spread
 from .memory.allocator import CachingAllocator, HostAllocator, finishing
 from .memory.buffer import Buffer
 from .opening import (
@@ -71,6 +72,7 @@ __all__ = [
     "device_indices",
     "device_list",
     "device_names",
+    "devices_of_rank",
     "failure",
     "get_device",
     "loaded",
@@ -282,6 +284,11 @@ class Device(ABC):
     def devices(cls) -> list[int]:
         """(default: one) The indices of the devices of this kind that are there."""
         return [0]
+
+    @classmethod
+    def alike(cls) -> list[int]:
+        """(default: all) The indices that are as good as the first one: ranks on this machine take one each."""
+        return cls.devices()
 
     @classmethod
     def index_of(cls, text: str) -> int | None:
@@ -572,7 +579,18 @@ def _named_by_variable(given: str) -> str:
     if len({*named, *([given.upper()] if given else [])}) > 1:
         said = [*([f"DEVICE={given}"] if given else []), *(f"{name}=1" for name in named)]
         raise SettingError(f"environment: {' and '.join(said)} name different devices. Set one of them.")
-    return given or "".join(named)
+    return devices_of_rank(given or "".join(named))
+
+
+def devices_of_rank(names: str) -> str:
+    """Devices as the user names them: of several alike each rank here takes one, unless an index is given."""
+    return spread(names, _alike)
+
+
+def _alike(base: str) -> list[int]:
+    with contextlib.suppress(DeviceError):  # who uses the device gets the error
+        return _device_class(base, base).alike()
+    return []
 
 
 text_hooks["DEVICE"] = _named_by_variable

@@ -99,6 +99,12 @@ class ClDevice(Device):
         return list(range(len(found_devices())))
 
     @classmethod
+    def alike(cls) -> list[int]:
+        """Those of the first one's type: a CPU's driver is no second GPU."""
+        types = [device.type for device in found_devices()]
+        return [index for index, type in enumerate(types) if type == types[0]]
+
+    @classmethod
     def index_of(cls, text: str) -> int:
         """The first device whose name or platform contains the text."""
         names = [f"{device.name} {device.platform.name}" for device in found_devices()]

@@ -23,6 +23,7 @@ from kernmill.runtime import (
     device_indices,
     device_list,
     device_names,
+    devices_of_rank,
     get_device,
     host,
 )
@@ -115,7 +116,7 @@ def _run(given: argparse.Namespace) -> int:
     device = getattr(given, "device", None)
     if device is None:
         return command(given)
-    with Context(DEVICE=canonical_devices(device)):
+    with Context(DEVICE=canonical_devices(devices_of_rank(device))):
         get_device()
         return command(given)
 
@@ -587,7 +588,9 @@ def run_bench(given: argparse.Namespace) -> int:
         asked.n_prompt, asked.n_gen, asked.threads or [int(setting("THREADS"))], asked.repetitions, asked.batch_size,
         options.cache_types(asked),
     )  # fmt: skip
-    with Context(DEVICE=setting("DEVICE") if asked.device is None else canonical_devices(asked.device)):
+    with Context(
+        DEVICE=setting("DEVICE") if asked.device is None else canonical_devices(devices_of_rank(asked.device))
+    ):
         get_device()
         run(asked.model, wanted, asked.output)
     return 0
