@@ -100,7 +100,7 @@ class ClDevice(Device):
 
     @classmethod
     def alike(cls) -> list[int]:
-        """Those of the first one's type: a CPU's driver is no second GPU."""
+        """Return those of the first one's type: next to a GPU, a CPU is not."""
         types = [device.type for device in found_devices()]
         return [index for index, type in enumerate(types) if type == types[0]]
 
