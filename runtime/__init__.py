@@ -11,6 +11,7 @@ from . import device as device
 from . import failed as failed
 from . import lanes as lanes
 from . import later as later
+from . import local_rank as local_rank
 from . import opening as opening
 from . import recorder as recorder
 from . import watch as watch

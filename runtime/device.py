@@ -286,7 +286,7 @@ class Device(ABC):
         return [0]
 
     @classmethod
-    def alike(cls) -> list[int]:
+    def _alike(cls) -> list[int]:
         """(default: all) The indices that are as good as the first one: ranks on this machine take one each."""
         return cls.devices()
 
@@ -589,7 +589,7 @@ def devices_of_rank(names: str) -> str:
 
 def _alike(base: str) -> list[int]:
     with contextlib.suppress(DeviceError):  # who uses the device gets the error
-        return _device_class(base, base).alike()
+        return _device_class(base, base)._alike()
     return []
 
 
