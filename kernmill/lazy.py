@@ -210,8 +210,10 @@ def tracing() -> Generator[None]:
         _tracing.reset(token)
 
 
-_alive: set[weakref.ref[Lazy]] = set()
-_track, _forget = _alive.add, _alive.discard  # functions of C: they run for every tensor
+# In order of creation: the results of a graph are listed in it, and a plan on disk is found by the same list.
+_alive: dict[weakref.ref[Lazy], None] = {}
+_track = _alive.setdefault  # functions of C: they run for every tensor
+_forget: Callable[[weakref.ref[Any]], Any] = _alive.pop
 
 
 def keep_track(tensor: Lazy) -> None:

@@ -26,7 +26,7 @@ def merged(file: gguf.GGUFFile, given: Given, *, keeps_types: bool) -> gguf.GGUF
     `keeps_types`: such a matrix has the type that it had, or F16 if kernmill does not write it; else F32, for a mix.
 
     Raises:
-        FormatError: an adapter that cannot be read, or is for another model; a control vector, which is no weight.
+        FormatError: an adapter that cannot be read, or is for another model; a control vector.
     """
     with naming(file):
         config = config_in(file)

@@ -12,7 +12,7 @@ import pytest
 
 import kernmill
 from kernmill import Context, DeviceError, GradientError, Tensor, no_grad, train
-from kernmill.lazy import changes, device_name, is_grad_enabled, is_training
+from kernmill.lazy import changes, device_name, is_grad_enabled, is_training, tracked_tensors
 from kernmill.runtime import get_device
 
 
@@ -169,3 +169,13 @@ def test_a_result_is_not_written_to_without_gradients() -> None:
         y = y.detach()
         y += 1
     assert y.tolist() == [4.0, 7.0]
+
+
+def test_live_tensors_are_in_order_of_creation() -> None:
+    """A graph lists the tensors that it assigns in this order: in another one its stored plan was not found again, and
+    each start of a large model planned again."""
+    made = [Tensor([float(n)]) for n in range(400)]
+    del made[::3]
+    numbers = {id(tensor): n for n, tensor in enumerate(made)}
+    found = [numbers[id(tensor)] for _, tensor in tracked_tensors() if id(tensor) in numbers]
+    assert found == sorted(numbers.values())
