@@ -26,7 +26,9 @@ __all__ = ["MpiCommunicator", "job_rank", "job_size"]
 
 _SPINS = 20_000  # questions without a pause: some ms, longer than ranks of equal work are apart
 _SPIN_S = 1.0  # ... of a rank with a CPU of its own, which kernels find cold after a pause: a token takes less
+_GLANCE = 100  # questions before other programs may have the CPU
 _PAUSE_S = 50e-6
+_give_way = getattr(os, "sched_yield", partial(time.sleep, 0))
 _HEAD_BYTES = 512  # of an announcement: most are smaller, and one message
 _ROLL_CALL_S = 1.0  # for the ranks that still answer to say so
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS")
@@ -117,16 +119,17 @@ class MpiCommunicator(Communicator):
             time.sleep(_PAUSE_S)
 
     def _is_done_soon(self, request: Any) -> bool:
-        """Ask without a pause for a while. False: it is not done then."""
-        end = 0.0
-        while True:
-            for _ in range(_SPINS):
+        """Ask without a pause for a while, first of all alone and then between others. False: it is not done then."""
+        for _ in range(_SPINS):
+            if request.Test():
+                return True
+        end = time.monotonic() + self._spin_s
+        while time.monotonic() < end:
+            for _ in range(_GLANCE):
                 if request.Test():
                     return True
-            now = time.monotonic()
-            end = end or now + self._spin_s
-            if now >= end:
-                return False
+            _give_way()  # the other rank may be waiting for this very CPU
+        return False
 
     def _missing_ranks(self) -> list[int]:
         """The ranks that do not wait in the same collective: the others tell each other that they do."""
