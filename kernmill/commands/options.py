@@ -202,7 +202,7 @@ _DRAFT = (
     Option("--draft-min --draft-n-min", _TOKENS, None, "with fewer guesses none is checked (default 0)", "N"),
     Option("--draft-p-min", float, None, "a draft model ends its guesses before a token of less probability (default 0.75)", "P"),
 )
-_KEPT = Option("--keep-weights", _TOKENS, None, "keep interleaved weights in the cache folder, up to this many MiB of all models: a later start maps them; default: the setting KEEP_WEIGHTS_MB", "MIB")
+_KEPT = Option("--keep-weights", _TOKENS, None, "keep interleaved weights in the cache folder, up to this many MiB of all models: a later start maps them, and checks their bytes while it runs; default: the setting KEEP_WEIGHTS_MB", "MIB")
 _SHIFT = (
     Option("--context-shift", None, False, "a full context does not end a text: half of its tokens behind the kept ones are dropped"),
     Option("--keep", int, None, "tokens that are kept then, in addition to the begin token; -1: the prompt (default 0)", "N"),

@@ -76,6 +76,7 @@ class Loading:
         for arena in self.arenas.values():
             arena.close()
         self._kept.write()
+        self._kept.check_behind()
         elsewhere = self._file.entries.keys() - self._own.entries.keys()
         check_all_used(self._file, self._used | elsewhere, architecture.config)
         for adapter in self.adapters:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from kernmill.commands.cli import main
+from kernmill.formats import gguf
 from kernmill.ir import Context
 from kernmill.llm import Model, kept_weights
 
@@ -29,8 +30,6 @@ def logits(path: Path) -> np.ndarray:
 
 def mapped_names(path: Path) -> int:
     """How many matrices a start would map."""
-    from kernmill.formats import gguf
-
     return len(kept_weights.KeptWeights(gguf.read(path))._entries)
 
 
@@ -70,6 +69,32 @@ def test_what_is_damaged_is_written_again(made: Callable[..., Path], folder: Pat
         assert np.array_equal(logits(path), expected)
         assert mapped_names(path) == 8
     assert kept.read_bytes() == whole
+
+
+def test_a_bit_that_flips_inside_of_a_matrix_is_found_while_the_model_runs(
+    made: Callable[..., Path], folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+    plain = kept_weights.KeptWeights.check_behind
+    monkeypatch.setattr(kept_weights.KeptWeights, "check_behind", lambda self: threads.append(plain(self)))
+    monkeypatch.setattr(kept_weights, "_SAMPLED", 16)  # the matrices of the tiny model are short
+    path = made("Q8_0")
+    expected = logits(path)
+    (kept,) = folder.iterdir()
+    assert np.array_equal(logits(path), expected)
+    assert threads[0] is None  # the first start has nothing to check
+    threads[1].join(60)
+    assert capsys.readouterr().err == ""
+    entry = max(kept_weights.KeptWeights(gguf.read(path))._entries.values(), key=lambda one: one.nbytes)
+    raw = bytearray(kept.read_bytes())
+    raw[entry.start + entry.nbytes // 2] ^= 4
+    kept.write_bytes(raw)
+    logits(path)
+    threads[2].join(60)
+    assert "has changed on disk: text of this run may be wrong" in capsys.readouterr().err
+    assert not kept.exists()
+    assert np.array_equal(logits(path), expected)
+    assert mapped_names(path) == 8
 
 
 def test_another_file_is_not_mixed_up(made: Callable[..., Path], folder: Path) -> None:
