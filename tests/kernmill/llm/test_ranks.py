@@ -40,7 +40,7 @@ def device() -> str:
 def over(folder: Path, names: list[str], mode: str, ranks: int = 2, shares: str = "[]") -> dict[str, Any]:
     """The results of models on ranks, and on one rank, by name."""
     done = job("from tests.kernmill.llm import over_ranks as it; import sys; it.main(*sys.argv[1:])",
-               ranks, str(folder), mode, shares, *names, MPIEXEC_TIMEOUT="550")  # fmt: skip
+               ranks, str(folder), mode, shares, *names, MPIEXEC_TIMEOUT="1500")  # fmt: skip
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
