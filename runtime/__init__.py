@@ -47,6 +47,7 @@ from .weight_arena import *
 if TYPE_CHECKING:  # loaded by name when first used; announced here for type checkers
     from . import chains as chains
     from . import device_rates as device_rates
+    from . import kernel_report as kernel_report
     from . import ops_cl as ops_cl
     from . import ops_cuda as ops_cuda
     from . import ops_htp as ops_htp
@@ -54,7 +55,6 @@ if TYPE_CHECKING:  # loaded by name when first used; announced here for type che
     from . import ops_null as ops_null
     from . import ops_python as ops_python
     from . import placement_report as placement_report
-    from . import profile as profile
     from .cpu import arm as arm
     from .cpu import cpu_target as cpu_target
     from .cpu import elf_machines as elf_machines
@@ -67,13 +67,13 @@ if TYPE_CHECKING:  # loaded by name when first used; announced here for type che
     from .htp import linker as linker
     from .htp import resident as resident
     from .htp import session as session
+    from .kernel_report import *
     from .opencl import cl_driver as cl_driver
     from .opencl import cl_memory as cl_memory
     from .opencl import cl_program as cl_program
     from .opencl import cl_trial as cl_trial
     from .pages import *
     from .plans.planning import *
-    from .profile import *
     from .programs import kernel_text as kernel_text
     from .programs import tune_worker as tune_worker
     from .programs.candidates import *
@@ -82,8 +82,8 @@ if TYPE_CHECKING:  # loaded by name when first used; announced here for type che
     from .programs.tune import *
 
 __getattr__, __dir__ = lazy_exports(
-    __name__, "pages", "programs.candidates", "programs.compiling", "plans.planning", "profile", "programs.reproduce",
-    "programs.tune",
+    __name__, "pages", "programs.candidates", "programs.compiling", "plans.planning", "kernel_report",
+    "programs.reproduce", "programs.tune",
     by_name=(
         "opencl.cl_driver", "opencl.cl_memory", "opencl.cl_program", "opencl.cl_trial",
         "programs.kernel_text", "cpu.arm", "cpu.cpu_target", "cpu.elf_machines", "cpu.llvm_process", "cpu.probe",

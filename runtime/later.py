@@ -12,9 +12,9 @@ from kernmill.ir import lazy_exports
 
 if TYPE_CHECKING:
     from . import device_rates as device_rates
+    from . import kernel_report as kernel_report
     from . import pages as pages
     from . import placement_report as placement_report
-    from . import profile as profile
     from .plans import planning as planning
     from .programs import check as check
     from .programs import compiling as compiling
@@ -24,5 +24,5 @@ if TYPE_CHECKING:
 
 __getattr__ = lazy_exports(
     __name__.rpartition(".")[0], "programs.check", "programs.compiling", "device_rates", "programs.kernel_inputs",
-    "pages", "placement_report", "plans.planning", "profile", "programs.reproduce", "programs.tune",
+    "pages", "placement_report", "plans.planning", "kernel_report", "programs.reproduce", "programs.tune",
 )[0]  # fmt: skip

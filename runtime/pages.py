@@ -19,7 +19,7 @@ from kernmill.compiler import PIPELINE, kernel_cost, lower, optimize_loops
 from kernmill.ir import Kernel, KernmillError, Listings, UOp, has_origin
 
 from .device import Device
-from .profile import cost_of, work_of
+from .kernel_report import cost_of, work_of
 from .programs.compile_cache import cache_key
 from .programs.compiling import given_actions
 from .programs.schedules import given_schedule, stamp, symbol

@@ -530,7 +530,7 @@ class Replay:
                 values = tuple([self._values.get(name, 0) for name, _, _ in kernel.variables])
                 later.check.run_checked(device, kernel, call._replace(buffers=buffers, variables=values))
         elif is_timed:
-            later.profile.report(device, step.kernels, step.batch.run(is_timed=True))
+            later.kernel_report.report(device, step.kernels, step.batch.run(is_timed=True))
         elif recorder.active is not None:
             recorder.active.launch(step.batch, step.kernels, self._values)
         else:
@@ -645,7 +645,7 @@ def copy_between(target: Buffer, source: Buffer, *, is_timed: bool = False, is_o
         if is_timed or recorder.active is not None:
             device.synchronize()
         if is_timed:
-            later.profile.report_copy(target, source, perf_counter_ns() - start)
+            later.kernel_report.report_copy(target, source, perf_counter_ns() - start)
         if (now := recorder.active) is not None and start:
             now.copied(target, source, start)
     except Exception as error:  # whatever a device's own code raises

@@ -268,7 +268,7 @@ DAILY_CASES: dict[str, int] = {
     "runtime/test_interrupts.py::test_ctrl_c_is_raised_soon": 1,
     "runtime/test_interrupts.py::test_ctrl_c_is_raised_soon_by_opencl_on_a_cpu": 0,
     "runtime/test_lanes.py::test_results_are_those_of_one_device": 2,
-    "runtime/test_profile.py::test_each_level_shows_more": 3,
+    "runtime/test_kernel_report.py::test_each_level_shows_more": 3,
     "runtime/test_scratch.py::test_captures_in_threads_do_not_disturb_each_other": 3,
     "test_bench.py::test_kernmill_is_right_at_a_tiny_size": 3,
     "test_bench.py::test_numpy_is_right_at_a_tiny_size": 5,

@@ -145,7 +145,7 @@ def new_plan(structure: Structure, nodes: Iterable[UOp], devices: tuple[str, ...
         *_scheduled((structure, devices, in_place), [node.origin for node in nodes], default), len(structure)
     )
     if wants_report():
-        later.profile.report_memory(plan.memory)
+        later.kernel_report.report_memory(plan.memory)
     return plan
 
 
