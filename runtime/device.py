@@ -40,6 +40,7 @@ from kernmill.ir import (
 from kernmill.renderers import Renderer
 
 from .local_rank import spread
+from .cpu.located import located
 from .memory.allocator import CachingAllocator, HostAllocator, finishing
 from .memory.buffer import Buffer
 from .opening import (
@@ -391,9 +392,14 @@ class Device(ABC):
         """(default: none) Return the machine code as text."""
         return ""
 
-    def assembly_later(self, source: str) -> Callable[[], str]:
-        """(default: `assembly`, at the call) Start making it, and return a function that waits for it."""
-        return lambda: self.assembly(source)
+    def assembly_later(self, source: str) -> Callable[[float | None], tuple[str, list[int]]]:
+        """(default: `assembly`, at the call) Start making it, and return a function that waits for it, at most so many
+        seconds: the text, and for each of its lines that of the source, from 0, or -1.
+
+        Raises:
+            TimeoutError: from that function, which can be called again.
+        """
+        return lambda limit_s: located(source, self.assembly)
 
     def expect_many(self) -> None:
         """(default: nothing) Get ready for many calls of `compile_later`."""

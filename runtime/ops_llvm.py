@@ -82,8 +82,8 @@ class LlvmDevice(Device):
         """The machine's instructions."""
         return assembly(source, self.host)
 
-    def assembly_later(self, source: str) -> Callable[[], str]:
-        """The same, made in another process."""
+    def assembly_later(self, source: str) -> Callable[[float | None], tuple[str, list[int]]]:
+        """The same with the lines of the source, made in another process."""
         return assembly_later(source, self.host)
 
     def load(self, name: str, binary: bytes) -> Program:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from html import escape
@@ -18,6 +18,8 @@ from typing import NamedTuple
 from kernmill.compiler import PIPELINE, kernel_cost, lower, optimize_loops
 from kernmill.ir import Kernel, KernmillError, Listings, UOp, has_origin
 
+from .cpu.located import located
+from .cpu.located import split_locations as split_locations
 from .device import Device
 from .kernel_report import cost_of, work_of
 from .programs.compile_cache import cache_key
@@ -26,7 +28,7 @@ from .programs.schedules import given_schedule, stamp, symbol
 
 __all__ = [
     "WHYS", "KernelPage", "Lowered", "PassText", "Passes", "begin_page", "brief_page", "kernel_page", "page_key",
-    "passes_of", "relative_names", "split_locations", "texts_of", "with_locations",
+    "passes_of", "relative_names", "split_locations", "texts_of",
 ]  # fmt: skip
 
 
@@ -116,7 +118,7 @@ def _differences(numbers: Sequence[int]) -> list[int]:
 
 
 class Lowered(NamedTuple):
-    """A kernel on its way to a page: all texts but the assembly."""
+    """A kernel on its way to a page: all texts, and a function that waits for the assembly and its lines."""
 
     tables: Listings
     listings: list[tuple[str, str]]
@@ -124,6 +126,28 @@ class Lowered(NamedTuple):
     code: str
     code_uops: list[int]
     cost: dict[str, float | str]
+    assemble: Callable[[float | None], tuple[str, list[int]]] | None = None
+
+    def begun(self, device: Device) -> Lowered:
+        """Begin to make the assembly."""
+        return self._replace(assemble=device.assembly_later(self.code))
+
+    def finished(self, device: Device, limit_s: float | None = None) -> KernelPage:
+        """Return the page; wait for the assembly at most so many seconds.
+
+        Raises:
+            TimeoutError: the assembly is not ready.
+        """
+        assembly, lines = "", list[int]()
+        if self.assemble is not None:
+            with suppress(KernmillError):  # the other texts are shown without it
+                assembly, lines = self.assemble(limit_s)
+        is_llvm = "\ndefine " in f"\n{self.code}"
+        language = "LLVM IR" if is_llvm else device.name.partition(":")[0]
+        return KernelPage(
+            self.tables.heads, self.tables.origins, self.listings, self.schedule, language, self.code,
+            self.code_uops, assembly, lines, self.cost,
+        )  # fmt: skip
 
 
 class Passes:
@@ -168,36 +192,22 @@ def kernel_page(device: Device, kernel: Kernel, *, has_assembly: bool = True) ->
     Raises:
         CompileError, InternalError: it cannot be lowered.
     """
-    return begin_page(device, kernel, has_assembly=has_assembly)()
+    texts = texts_of(device, kernel, *passes_of(device, kernel))
+    assemble = partial(_located_here, texts.code, device) if has_assembly else None
+    return texts._replace(assemble=assemble).finished(device)
 
 
-def begin_page(
-    device: Device, kernel: Kernel, *, known: Lowered | None = None, has_assembly: bool = True,
-    is_one_of_many: bool = False,
-) -> Callable[[], KernelPage]:  # fmt: skip
-    """Begin a page, and return a function that finishes it. Assembly of many is made in other processes meanwhile.
-    `known`: the texts, if they were kept when the kernel was compiled.
+def begin_page(device: Device, kernel: Kernel) -> Lowered:
+    """Begin the page of one of many kernels: its assembly is made in another process where the device can do that.
 
     Raises:
         CompileError, InternalError: the kernel cannot be lowered.
     """
-    texts = known or texts_of(device, kernel, *passes_of(device, kernel))
-    is_llvm = "\ndefine " in f"\n{texts.code}"
-    begin = device.assembly_later if is_one_of_many else partial(partial, device.assembly)
-    assemble = begin(with_locations(texts.code) if is_llvm else texts.code) if has_assembly else str
-    language = "LLVM IR" if is_llvm else device.name.partition(":")[0]
+    return texts_of(device, kernel, *passes_of(device, kernel)).begun(device)
 
-    def finish() -> KernelPage:
-        assembly, lines = "", list[int]()
-        with suppress(KernmillError):  # the other texts are shown without it
-            assembly = assemble()
-            assembly, lines = split_locations(assembly) if is_llvm else (assembly, [-1] * (assembly.count("\n") + 1))
-        return KernelPage(
-            texts.tables.heads, texts.tables.origins, texts.listings, texts.schedule, language, texts.code,
-            texts.code_uops, assembly, lines, texts.cost,
-        )  # fmt: skip
 
-    return finish
+def _located_here(code: str, device: Device, limit_s: float | None) -> tuple[str, list[int]]:
+    return located(code, device.assembly)
 
 
 def page_key(device: Device, kernel: Kernel) -> str:
@@ -221,63 +231,3 @@ def _by_line(code: str, starts: Sequence[tuple[int, int]]) -> list[int]:
         for line in range(first, min(end if end >= 0 else first + 1, len(found))):
             found[line] = number
     return found
-
-
-# --- LLVM: the text itself is the debugger's source file -----------------------------------------------------------
-_UNIT = 900_000  # above all numbers of metadata in a kernel
-_HEAD = """!llvm.dbg.cu = !{!900000}
-!llvm.module.flags = !{!900001}
-!900000 = distinct !DICompileUnit(language: DW_LANG_C99, file: !900002, emissionKind: LineTablesOnly)
-!900001 = !{i32 2, !"Debug Info Version", i32 3}
-!900002 = !DIFile(filename: "kernel.ll", directory: ".")
-!900003 = !DISubroutineType(types: !900004)
-!900004 = !{}
-"""
-
-
-def with_locations(code: str) -> str:
-    """Return LLVM IR in which each instruction has its own line as its debug location."""
-    lines, tail, unit = code.split("\n"), list[str](), _UNIT + 10
-    scope = 0
-    for number, line in enumerate(lines):
-        if line.startswith("define "):
-            unit, scope = unit + 1, unit + 1
-            lines[number] = f"{line.removesuffix('{')}!dbg !{scope} {{"
-            tail.append(
-                f'!{scope} = distinct !DISubprogram(name: "k{scope}", scope: !900002, file: !900002, line: 1, '
-                "type: !900003, spFlags: DISPFlagDefinition, unit: !900000)"
-            )
-        elif line.startswith("}"):
-            scope = 0
-        elif scope and line.startswith("  "):
-            lines[number] = f"{line}, !dbg !{_UNIT + 1000 + number}"
-            tail.append(f"!{_UNIT + 1000 + number} = !DILocation(line: {number + 1}, column: 1, scope: !{scope})")
-    return "\n".join([*lines, _HEAD, *tail]) + "\n"
-
-
-_LOCATION = re.compile(r"\s*\.loc\s+\d+\s+(\d+)")
-_DEBUGGERS = re.compile(r"\s*\.(loc|file|cfi_\w+)\b|\.L(tmp|func_begin|func_end)\d+:")
-
-
-def split_locations(assembly: str) -> tuple[str, list[int]]:
-    """Return assembly without what is for debuggers, and for each line that of the source, from 0, or -1."""
-    kept: list[str] = []
-    found: list[int] = []
-    for line, at in _located(assembly.split("\n")):
-        kept.append(line)
-        found.append(at)
-    return "\n".join(kept), found
-
-
-def _located(lines: Sequence[str]) -> Iterator[tuple[str, int]]:
-    at = -1
-    is_debug = False
-    for line in lines:
-        if line.startswith("\t.section"):
-            is_debug = ".debug_" in line
-        if match := _LOCATION.match(line):
-            at = int(match.group(1)) - 1
-        if is_debug or _DEBUGGERS.match(line):
-            continue
-        is_instruction = line.startswith("\t") and not line.startswith("\t.")
-        yield line, at if is_instruction else -1

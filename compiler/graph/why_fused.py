@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kernmill.ir import Kernel, OpGroup, Ops, UOp, show_shape
 
+from ..kernel.facts import MOST_CODE
+
 if TYPE_CHECKING:
     from .fuse import Fusion
     from .pipeline import Draft
@@ -39,36 +41,41 @@ COPIED = Why(True, "it is copied to another device, and a copy is between two bu
 WAITED = Why(True, "what follows waits until all of it is there.")
 ROUTINE = Why(True, "a routine reads its operands and writes its result as a whole.")
 # --- stored by fusion
-CODE = Why(True, "the kernel that reads it has as much code as a kernel may have.")
+CODE = Why(
+    True,
+    "the kernel that reads it has reached the limit of {} units of code, 32 bytes each: they fill a CPU's cache for "
+    "instructions. Fewer operations between two results avoid that; .contiguous() chooses where the kernel ends.",
+    MOST_CODE,
+)
 SCATTERED = Why(True, "a window slides over it in another order: stored in that order, neighbours are adjacent.")
-COPIES = "it is read at {} indices, and each of them would be a copy of its code."
-SHARED = "{} kernels read it, and each would compute it again, for more than a read costs."
-REPEATED = "one kernel needs each element {} times: a read is cheaper than to compute it so often."
-REDUCED_OFTEN = "it has a reduction and is read at {} places, and each would do the reduction again."
+COPIES = "its readers read it at {} different indices: computed there, its code would be repeated as often."
+SHARED = "{} kernels read it. To compute it again in each takes longer than to read it."
+REPEATED = "one kernel needs each element {} times. To compute it so often takes longer than to read it so often."
+REDUCED_OFTEN = "it has a reduction and is read at {} different indices: each would do the reduction again."
 INNER_OFTEN = "inside of its reader's reduction it would be computed {} times for each element."
 INNER = Why(True, "its reader's reduction is another one: a loop for it would be inside of that one's loop.")
-INNER_TILE = Why(True, "as a part of its reader's sum it would lose the register tile that its own data want.")
+INNER_TILE = Why(True, "as a part of its reader's sum it could not keep a tile of results in registers.")
 GATED = Why(True, "its reader needs a part of it only, and would test for that in the loop of the reduction.")
 OUTER_OFTEN = "its reader would compute each element {} times."
-TILES = Why(True, "another product is in that kernel, and each wants the registers for a tile of its own.")
-TILE = Why(True, "it reads its data several times, so it wants a tile of results that its reader's loops do not have.")
-FEW_ROWS = "fused, only {} rows could be computed apart from each other."
+TILES = Why(True, "that kernel has another product. Each keeps a tile of results, and registers are too few for both.")
+TILE = Why(True, "it keeps a tile of results in registers, because it reads its data several times. Its reader cannot.")
+FEW_ROWS = "fused, only {} rows would be independent of each other, too few for vectors and threads."
 # --- computed where it is read
 ONCE = Why(False, "read once and at one index: it stays in a register.")
-CHEAP = "cheap: computed again at each of {} places rather than stored."
+CHEAP = "cheap: computed again at each of the {} indices that read it, rather than stored."
 VIEW = Why(False, "a view: its readers read at other indices, and nothing is moved.")
 GATHER = Why(False, "its reader reads at the index that the tensor of indices gives.")
 SMALLER = Why(False, "its inputs take less memory than it, so reading these is cheaper.")
 NO_DATA = Why(False, "computed from indices and constants: there is nothing to read.")
-UNPACKED = Why(False, "weights in blocks: unpacked, they would be larger than what they are read from.")
-ANCHOR = Why(False, "cheap steps compute it from a stored value that others read as well.")
-ROUNDED = Why(False, "its only cost is in its inputs: its readers read them.")
+UNPACKED = Why(False, "weights in blocks: unpacked, they would take more memory than the blocks.")
+ANCHOR = Why(False, "a few cheap steps compute it from a stored value, which other kernels read as well.")
+ROUNDED = Why(False, "it costs nothing itself: its readers read its inputs instead.")
 IN_ROW = Why(False, "computed once for each row that the kernel keeps.")
 SHORT = Why(False, "a short sum of ints inside of the sum that needs it.")
 ONE_SUM = Why(False, "its reader goes on with the same sum: both are one, over more loops.")
 SMALL = Why(False, "the kernel is so small that a second launch would take longer.")
 OUTER = Why(False, "each row of its reader needs it once: the reduction is done there, and nothing is stored.")
-ROWS = "the rows of its reader need it once each, and {} of them can be computed apart from each other."
+ROWS = "the rows of its reader need it once each, and {} of them are independent of each other."
 # --- kept by a kernel
 ROW = Why(False, "needed several times for each row: the kernel keeps one row of it, not the whole.")
 

@@ -15,6 +15,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -53,14 +54,16 @@ __all__ = ["html", "report_data", "report_of_folder", "write_report"]
 _PAGE = Path(__file__).with_name("report.html")
 _PLACE = "/*DATA*/"
 _MOST_SECONDS, _MOST_BYTES = 3.5, 4_400_000  # of texts of kernels that are not in the cache, and of all
+_AT_ONCE = 16  # kernels that are packed together; if none of them fits in the file, later ones are not tried
 _WINDOW = 32_700  # of deflate
 _AHEAD = 24  # kernels whose assembly is made by other processes
-_MANY = 4  # kernels that are worth these processes
+_MANY = 4  # kernels that have parts in common
 _MOST_EVENTS, _MOST_GRAPHS, _MOST_NODES, _MOST_PLANS = 40_000, 12, 300, 12
 _LEFT_OUT = (
     "The texts of slower kernels took the time for this report. They are in the cache now, so the next report goes on "
     "from here. DUMP=folder and kernmill report have all."
 )
+_NO_ASSEMBLY = "The assembly was not ready in the time for this report. The next report has it."
 _TOO_LARGE = "The texts of slower kernels fill this report. DUMP=folder has all."
 _AROUND = 3  # lines of the user's source above and below
 _MOST_SOURCES = 4
@@ -173,34 +176,33 @@ def _kernels(
     wanted = {_kernel_key(row.device, kernel): (row.device, kernel) for row in rows for kernel in row.kernels}
     found: list[Data] = []
     begun: deque[Callable[[], Data]] = deque()
-    start = time.perf_counter()
+    until = time.perf_counter() + seconds
     with no_collection():
         for key, (device, kernel) in wanted.items():
-            is_late = time.perf_counter() - start > seconds
-            begin = partial(begin_page, known=known.get((device, kernel.key)), is_one_of_many=len(wanted) >= _MANY)
-            begun.append(_begin_kernel(key, get_device(device), kernel, None if is_late else begin))
+            begun.append(_begin_kernel(key, get_device(device), kernel, known.get((device, kernel.key)), until))
             while begun and (len(begun) > _AHEAD or len(found) + len(begun) == len(wanted)):
                 found.append(begun.popleft()())
     return found, {key: number for number, key in enumerate(wanted)}
 
 
-def _begin_kernel(
-    key: str, device: Device, kernel: Kernel, begin: Callable[[Device, Kernel], Callable[[], KernelPage]] | None
-) -> Callable[[], Data]:
-    """Begin the texts of a kernel; the result finishes them. None: there is no time to make them. They are stored in
-    the cache: most kernels of a program are those of its last report."""
+def _begin_kernel(key: str, device: Device, kernel: Kernel, known: Lowered | None, until: float) -> Callable[[], Data]:
+    """Begin the texts of a kernel, unless it is later than `until`; the result finishes them. `known`: those that were
+    begun when it was compiled. They are stored in the cache: most kernels of a program are those of its last report."""
     cache, cache_key = compile_cache.default_cache("pages"), page_key(device, kernel)
     if (entry := cache.get(cache_key)) is not None:
         return partial(_kernel_data, key, kernel.name, zlib.decompress(entry.payload))
-    if begin is None:
+    if time.perf_counter() > until:
         return partial(_kernel_data, key, kernel.name, brief_page(kernel).json(), _LEFT_OUT)
     try:
-        finish = begin(device, kernel)
+        lowered = known or begin_page(device, kernel)
     except KernmillError as error:
         return partial(_kernel_data, key, kernel.name, b"", f"It cannot be lowered: {error}")
 
     def finished() -> Data:
-        texts = finish().json()
+        try:
+            texts = lowered.finished(device, max(0.0, until - time.perf_counter())).json()
+        except TimeoutError:
+            return _kernel_data(key, kernel.name, lowered._replace(assemble=None).finished(device).json(), _NO_ASSEMBLY)
         cache.put(cache_key, zlib.compress(texts, 1), {"name": kernel.name})
         return _kernel_data(key, kernel.name, texts)
 
@@ -218,16 +220,22 @@ def _pack_kernels(kernels: Sequence[Data]) -> tuple[list[Data], str]:
     some = texts[len(texts) // 8 : len(texts) // 2 : 1 + len(texts) // 32] if len(texts) >= _MANY else []
     shared = b"".join(some)[-_WINDOW:]
     found: list[Data] = []
-    size = 0
-    for kernel in kernels:
-        packer = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS, 9, zlib.Z_DEFAULT_STRATEGY, shared)
-        packed = _encoded(packer.compress(kernel["packed"]) + packer.flush()) if kernel["packed"] else ""
-        if size + len(packed) > _MOST_BYTES:
-            found.append(kernel | {"packed": "", "reason": _TOO_LARGE})
-        else:
-            size += len(packed)
-            found.append(kernel | {"packed": packed})
+    size, has_room = 0, True
+    with ThreadPoolExecutor(2) as threads:  # zlib works without Python's lock
+        while has_room and (group := kernels[len(found) : len(found) + _AT_ONCE]):
+            has_room = False
+            for kernel, packed in zip(group, threads.map(partial(_packed_kernel, shared), group), strict=True):
+                fits = size + len(packed) <= _MOST_BYTES
+                has_room |= fits
+                size += len(packed) if fits else 0
+                found.append(kernel | ({"packed": packed} if fits else {"packed": "", "reason": _TOO_LARGE}))
+    found += [kernel | {"packed": "", "reason": _TOO_LARGE} for kernel in kernels[len(found) :]]
     return found, _encoded(shared)
+
+
+def _packed_kernel(shared: bytes, kernel: Data) -> str:
+    packer = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS, 9, zlib.Z_DEFAULT_STRATEGY, shared)
+    return _encoded(packer.compress(kernel["packed"]) + packer.flush()) if kernel["packed"] else ""
 
 
 def _encoded(payload: bytes) -> str:

@@ -58,6 +58,7 @@ class KernelRow:
     works: list[tuple[Estimate, int]] = field(default_factory=list["tuple[Estimate, int]"])  # of calls, and how many
     least_ns: float = 0.0  # of all calls at the ceilings
     bound: str = ""  # what binds it: compute, memory or launch
+    is_narrow: bool = False  # a kernel has an input narrower than float32
 
     def pages(self) -> list[KernelPage]:
         """The texts of its kernels: UOps by pass, schedule, code, assembly.
@@ -88,12 +89,6 @@ class KernelRow:
         if len({work for work, _ in self.works}) > 1 and self.times:  # sizes that change
             return self.calls * sum(self.times) / len(self.times)
         return self.calls * self.median_ns
-
-    @property
-    def is_narrow(self) -> bool:
-        """True if a kernel has an input narrower than float32."""
-        params = (n for kernel in self.kernels for n in kernel.ast.toposort() if n.op is Ops.PARAM)
-        return any(not n.dtype.is_bool and n.dtype.size_bytes < dtypes.float32.size_bytes for n in params)
 
     def is_cached(self, cache_bytes: int) -> bool:
         """True if the data of a call may be in a cache."""
@@ -153,7 +148,9 @@ def rows_of(recorder: Recorder) -> list[KernelRow]:
         lines = [in_run(text, head.lines) for text in lines]
         shown = _line_of(lines[0]) if lines else ""
         key = found.device, name, shown, *(kernel.key.hex() for kernel in found.kernels)
-        row = rows.setdefault(key, KernelRow(found.device, name, shown, list(found.kernels)))
+        if (row := rows.get(key)) is None:
+            row = rows[key] = KernelRow(found.device, name, shown, list(found.kernels))
+            row.is_narrow = any(map(_is_narrow, found.kernels))
         _note(row.others, [place for place in map(_line_of, lines) if place != shown])
         _note(row.layers, [place for place in map(_layer_of, lines) if place])
         _add_calls(row, found)
@@ -241,6 +238,11 @@ def _by_values(kernel: Kernel, found: Launches, calls: int) -> Iterator[tuple[Ma
         return
     for values, times in Counter(tuple(given[name] for name in names) for given in found.values).items():
         yield dict(zip(names, values, strict=True)), times
+
+
+def _is_narrow(kernel: Kernel) -> bool:
+    params = (node for node in kernel.ast.toposort() if node.op is Ops.PARAM)
+    return any(not p.dtype.is_bool and p.dtype.size_bytes < dtypes.float32.size_bytes for p in params)
 
 
 def _result_bytes(kernel: Kernel) -> int:

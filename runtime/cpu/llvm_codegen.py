@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import itertools
+import json
 import os
 import queue
 import re
@@ -23,6 +24,7 @@ from kernmill.ir import CompileError, LazyModule, before_forks, process_lock, se
 from ..programs.compile_cache import CompileCache, cache_key
 from .host import Host, own_cpus
 from .llvm_process import CompilerProcess, Emitter
+from .located import located
 
 __all__ = [
     "assembly", "assembly_later", "compile_cached", "compile_ir", "compile_ir_later", "compiler_process",
@@ -36,6 +38,8 @@ _process: CompilerProcess | None = None
 _assemblers: dict[int, CompilerProcess] = {}  # for reports
 _assembled = itertools.count()
 _SHARE = 16  # requests before another process is started, which takes as long as ten
+_MOST_ASSEMBLERS = 4  # each has LLVM in memory
+_NICENESS = 19  # of these: the program that a report is of runs at the same time
 
 
 def compile_ir(text: str, host: Host) -> bytes:
@@ -56,7 +60,7 @@ def compiler_process() -> CompilerProcess | None:
         return found
 
 
-def _usable(process: CompilerProcess | None) -> CompilerProcess | None:
+def _usable(process: CompilerProcess | None, niceness: int = 0) -> CompilerProcess | None:
     """The process, or a new one if there is none or it has ended; None as for `compiler_process`."""
     if not setting("COMPILER_PROCESS"):
         return None
@@ -67,7 +71,7 @@ def _usable(process: CompilerProcess | None) -> CompilerProcess | None:
             return None
         try:
             with before_forks():
-                process = CompilerProcess()
+                process = CompilerProcess(niceness)
         except OSError:
             return None
     return None if process.is_lost else process
@@ -88,19 +92,35 @@ def assembly(text: str, host: Host) -> str:
     return str(_made(text, host, "emit_assembly"))
 
 
-def assembly_later(text: str, host: Host) -> Callable[[], str]:
-    """Start `assembly` in another process, and return a function that waits for it. Many requests are shared by up to
-    as many processes as there are CPUs; they end when they are idle."""
+def assembly_later(text: str, host: Host) -> Callable[[float | None], tuple[str, list[int]]]:
+    """Start `located` in another process, and return a function that waits for it, at most so many seconds. Many
+    requests are shared by some processes; they end when they are idle, and wait while the CPU has other work.
+
+    Raises:
+        TimeoutError: from that function, which can be called again.
+    """
     count = next(_assembled)
-    worker = count % min(own_cpus(), 1 + count // _SHARE)
+    worker = count % min(own_cpus(), _MOST_ASSEMBLERS, 1 + count // _SHARE)
     with _lock:
-        process = _usable(_assemblers.get(worker))
+        process = _usable(_assemblers.get(worker), _NICENESS)
         if process is not None:
             _assemblers[worker] = process
+    here = functools.partial(assembly, host=host)
     if process is None:
-        return functools.partial(assembly, text, host)
-    asked = process.submit(text, host.cpu, ",".join(host.features), host.triple, how="emit_assembly")
-    return lambda: (asked() or b"").decode() or assembly(text, host)  # None as in compile_ir_later
+        return lambda limit_s: located(text, here)
+    asked = process.submit(text, host.cpu, ",".join(host.features), host.triple, how="located")
+
+    def wait(limit_s: float | None) -> tuple[str, list[int]]:
+        try:
+            answer = asked(timeout=limit_s) if process.owner == os.getpid() else None
+        except queue.Empty:
+            raise TimeoutError from None
+        if answer is None:  # as in compile_ir_later
+            return located(text, here)
+        found, lines = json.loads(answer)
+        return found, lines
+
+    return wait
 
 
 def compile_cached(

@@ -1,8 +1,9 @@
 """LLVM in separate processes: IR text in, object bytes out, while this process lowers the next kernel.
 
 llvmlite holds one lock around every call, so threads would compile one after another. This file is also the program of
-such a process (`python -S -P llvm_process.py`). It needs llvmlite only, so it starts in a tenth of a second, whatever
-the user's program does at import. If a process dies or was idle for long, its outstanding requests are compiled here.
+such a process (`python -S -P llvm_process.py 0`, where 0 is its niceness). It needs llvmlite only, so it starts in a
+tenth of a second, whatever the user's program does at import. For reports it loads located.py too. If a process dies or
+was idle for long, its outstanding requests are compiled here.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from __future__ import annotations
 import atexit
 import contextlib
 import importlib
+import importlib.util
 import json
 import os
 import queue
 import sys
 import threading
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import IO, Any, Final
 
 __all__ = ["CompilerProcess", "Emitter", "serve"]
@@ -62,12 +64,12 @@ class Emitter:
 class CompilerProcess:
     """A compiling process. Requests are answered in order; a lost one is answered with None."""
 
-    def __init__(self) -> None:
+    def __init__(self, niceness: int = 0) -> None:
         import subprocess  # a warm start does without
 
         self.owner = os.getpid()
         self.process = subprocess.Popen(
-            [sys.executable, "-S", "-P", __file__],
+            [sys.executable, "-S", "-P", __file__, str(niceness)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(folder or os.getcwd() for folder in sys.path)},
             start_new_session=True,  # Ctrl-C is for us
@@ -94,9 +96,10 @@ class CompilerProcess:
     def submit(
         self, text: str, cpu: str, features: str, triple: str = "", limit_s: float | None = None, *,
         how: str = "emit_object",
-    ) -> Callable[[], bytes | None]:  # fmt: skip
+    ) -> Callable[..., bytes | None]:  # fmt: skip
         """Compile this; the result, when called for, waits. None: the process was lost, or LLVM refuses the text.
-        queue.Empty: it takes longer than `limit_s`. `how`: emit_object or emit_assembly."""
+        queue.Empty: it takes longer than `limit_s`, or than the argument `timeout` of that call. `how`: emit_object, or
+        located: assembly with the line of each line, as JSON."""
         answer: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         raw = text.encode()
         head = json.dumps({"cpu": cpu, "features": features, "triple": triple, "size": len(raw), "how": how}).encode()
@@ -104,7 +107,7 @@ class CompilerProcess:
             self.waiting.put(answer)
             self.requests.put(head + b"\n" + raw)
         if self.is_lost:  # the reader has gone meanwhile and will not see this one
-            return lambda: None
+            return _lost
         return partial(answer.get, timeout=limit_s)
 
     def _write(self) -> None:
@@ -149,9 +152,13 @@ class CompilerProcess:
         atexit.unregister(self.close)
 
 
+def _lost(timeout: float | None = None) -> None:
+    """The answer of a process that was lost."""
+
+
 def serve(source: IO[bytes], target: IO[bytes]) -> None:
-    """Answer requests until there are none for long: the bytes of an object or of its assembly, or -1 for a text that
-    LLVM rejects."""
+    """Answer requests until there are none for long: the bytes of an object, or of its assembly with lines, or -1 for a
+    text that LLVM rejects."""
     emitter = Emitter()
     while True:
         idle = threading.Timer(_IDLE_S, os._exit, (0,))
@@ -165,14 +172,35 @@ def serve(source: IO[bytes], target: IO[bytes]) -> None:
         asked = json.loads(line)
         text = source.read(asked["size"]).decode()
         try:
-            machine, module = emitter.parse(text, asked["cpu"], asked["features"], triple=asked.get("triple", ""))
-            made = getattr(machine, asked.get("how", "emit_object"))(module)
-            payload = made.encode() if isinstance(made, str) else bytes(made)
+            payload = _answer(emitter, text, asked)
             target.write(b"%d\n" % len(payload) + payload)
         except RuntimeError:
             target.write(b"-1\n")
         target.flush()
 
 
+def _answer(emitter: Emitter, text: str, asked: dict[str, Any]) -> bytes:
+    def emitted(text: str, how: str) -> Any:
+        machine, module = emitter.parse(text, asked["cpu"], asked["features"], triple=asked.get("triple", ""))
+        return getattr(machine, how)(module)
+
+    if asked.get("how") == "located":
+        return json.dumps(_neighbour("located").located(text, partial(emitted, how="emit_assembly"))).encode()
+    return bytes(emitted(text, "emit_object"))
+
+
+@cache
+def _neighbour(name: str) -> Any:
+    """A file of this folder, without the package around it, which would import all of kernmill."""
+    spec = importlib.util.spec_from_file_location(name, os.path.join(os.path.dirname(__file__), f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 if __name__ == "__main__":
+    if hasattr(os, "nice"):
+        os.nice(int(sys.argv[1]))
     serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -157,7 +157,7 @@ def render(
     if texts is None or passes is None:
         code = device.renderer.render(symbol(kernel), uops)
     else:
-        texts[device.name, kernel.key] = known = later.pages.texts_of(device, kernel, passes, uops, ast)
+        texts[device.name, kernel.key] = known = later.pages.texts_of(device, kernel, passes, uops, ast).begun(device)
         code = known.code
     return Rendered(uops, code, signature(uops).threads, locality(ast))
 

@@ -18,7 +18,7 @@ REASONS = {
     "bias and activation": (relu(elementwise(Ops.ADD, PRODUCT, data(2, 64))), "each row of its reader needs it once"),
     "softmax of a product": (softmax(PRODUCT), "it has a reduction and is read at"),
     "two products": (matmul(PRODUCT, C), "inside of its reader's reduction it would be computed"),
-    "layer norm": (layer_norm(data(0, 512, 512)), "512 of them can be computed apart from each other"),
+    "layer norm": (layer_norm(data(0, 512, 512)), "512 of them are independent of each other"),
     "sum of a maximum": (total(reduce_axes(data(0, 64, 32, 256), Ops.MAX, (2,)), 1), "another one: a loop for it"),
     "a sum of sums": (total(total(data(0, 64, 32, 256), 2), 1), "its reader goes on with the same sum"),
     "an expensive operand": (matmul(A.alu(Ops.EXP).alu(Ops.SIN), B), "one kernel needs each element 64 times"),

@@ -18,7 +18,7 @@ import pytest
 from kernmill import Context, Tensor, jit, profile
 from kernmill.ir import SettingError
 from kernmill.profiling import Profile, report
-from kernmill.runtime import begin_page, device_rates
+from kernmill.runtime import begin_page, device_rates, get_device
 
 HOSTILE = "</script><script>document.title='broken'</script><img src=x onerror=alert(1)>"
 
@@ -104,9 +104,9 @@ def test_the_texts_of_many_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     lowered: list[str] = []
     made = begin_page
 
-    def seen(device: Any, kernel: Any, **given: Any) -> Any:
-        lowered.extend([] if given["known"] else [kernel.name])
-        return made(device, kernel, **given)
+    def seen(device: Any, kernel: Any) -> Any:
+        lowered.append(kernel.name)
+        return made(device, kernel)
 
     monkeypatch.setattr(report, "begin_page", seen)
     with Context(CACHE_DIR=str(tmp_path)):
@@ -121,6 +121,29 @@ def test_the_texts_of_many_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         assert texts == texts_of(second, other)
         assert texts["code"]
         assert "ret" in texts["assembly"]
+
+
+def test_assembly_that_is_not_ready_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The other texts are shown, and the page is not stored: the next report has all."""
+
+    def late(self: object, source: str) -> Callable[[float | None], tuple[str, list[int]]]:
+        def wait(limit_s: float | None) -> tuple[str, list[int]]:
+            assert limit_s is not None
+            raise TimeoutError
+
+        return wait
+
+    with Context(CACHE_DIR=str(tmp_path)):
+        found = some_profile()
+        with monkeypatch.context() as patch:
+            patch.setattr(type(get_device("LLVM")), "assembly_later", late)
+            data = data_of(report.html(report.report_data(found)))
+        for kernel in data["kernels"]:
+            texts = texts_of(data, kernel)
+            assert texts["code"]
+            assert not texts["assembly"]
+            assert kernel["reason"].startswith("The assembly was not ready")
+        assert not any(kernel["reason"] for kernel in report.report_data(found)["kernels"])
 
 
 def test_no_name_ends_the_script() -> None:

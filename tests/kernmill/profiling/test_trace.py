@@ -112,8 +112,14 @@ def test_an_arrow_leads_from_each_launch_to_its_run(device: str) -> None:
 
 
 def test_memory_and_tokens_are_counters() -> None:
-    counters = {event["name"] for event in events_of("LLVM") if event["ph"] == "C"}
-    assert counters == {"memory of LLVM", "tokens"}
+    counters: dict[str, list[Event]] = {}
+    for event in events_of("LLVM"):
+        if event["ph"] == "C":
+            counters.setdefault(event["name"], []).append(event)
+    assert counters.keys() == {"memory of LLVM", "tokens"}
+    for of_one in counters.values():
+        assert [event["ts"] for event in of_one] == sorted(event["ts"] for event in of_one)
+        assert all(isinstance(value, int) for event in of_one for value in event["args"].values())
 
 
 def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
