@@ -25,7 +25,7 @@ def test_every_pass_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "1. The expression, as a graph" in shown
     assert "2. The planner fuses it into 2 kernels" in shown
-    assert "ends at REDUCE of ADD (4, 8, 1): it has a reduction and is read at 3 places" in shown
+    assert "ends at REDUCE of ADD (4, 8, 1): it has a reduction and is read at 3 different indices" in shown
     assert "reads of other kernels: REDUCE of ADD (4, 8, 1)" in shown
     assert "== kernel 1: sum_4x8_k8 on LLVM" in shown
     assert "-- 4. vectorize: after unrolling" in shown
