@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import runpy
 import sys
 import traceback
@@ -22,12 +23,12 @@ def run_program(command: str, program: str, arguments: Sequence[str], what_follo
     Raises:
         KernmillError: the program cannot be found.
     """
-    before = sys.argv, list(sys.path)
+    before, process = (sys.argv, list(sys.path)), os.getpid()
     try:
         how = _run(command, program, arguments)
     finally:
         sys.argv, sys.path[:] = before
-    if how:
+    if how and os.getpid() == process:  # a child that the program forked shows nothing
         print(f"kernmill {command}: {program} ended {how}; {what_follows}", file=sys.stderr)
     return not how
 
