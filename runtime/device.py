@@ -39,8 +39,8 @@ from kernmill.ir import (
 )
 from kernmill.renderers import Renderer
 
-from .local_rank import spread
 from .cpu.located import located
+from .local_rank import spread
 from .memory.allocator import CachingAllocator, HostAllocator, finishing
 from .memory.buffer import Buffer
 from .opening import (
