@@ -24,7 +24,7 @@ FOLDER_LINES: dict[str, tuple[int, str]] = {  # non-blank lines of a folder, and
     "ir": (4_000, "listings: UOps of reports; rows of machines; a node that waits"),
     "compiler": (11_080, "reasons of kernel borders; placement: open units, cuts that are made once"),
     "renderers": (2_200, "instructions of AArch64, Hexagon and NVIDIA"),
-    "runtime": (11_830, "measuring a CPU; what a driver's functions cost; tapes of a profile; the device of a rank"),
+    "runtime": (11_890, "the device of a rank; assembly of reports while the program runs"),
 }
 
 # What may be longer, and why. Tables and rule lists are read by looking up a row, not from top to bottom.
