@@ -39,11 +39,20 @@ def run(given: argparse.Namespace, wanted: Any) -> int:
             draft=generation.draft("serve", given), keep=generation.kept("serve", given),
             warms_up=not given.no_warmup,
             has_page=not given.no_webui,
-            shows_slots=not given.no_slots, shows_metrics=not given.no_metrics, models_max=given.models_max,
+            shows_slots=not given.no_slots, shows_metrics=not given.no_metrics,
+            slot_folder=_folder(given.slot_save_path), models_max=given.models_max,
             models_bytes=(given.models_memory or 0) << 20, idle_s=given.sleep_idle_seconds or 0,
             is_verbose=given.verbose,
         ),
     )  # fmt: skip
+
+
+def _folder(path: str | None) -> str | None:
+    if path is not None:
+        options.check_path("serve", path, "Give the path of a folder.")
+        if not os.path.isdir(path):
+            raise SettingError(f"serve: --slot-save-path {path}: there is no such folder.")
+    return path
 
 
 def _paths(given: argparse.Namespace) -> dict[str, str]:

@@ -20,6 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from operator import index
 from typing import Any
@@ -44,6 +45,7 @@ from .sequences import (
     Piece,
     QueueFull,
     Slot,
+    SlotBusy,
     SlotState,
     Steps,
     Task,
@@ -67,6 +69,7 @@ __all__ = [
     "Piece",
     "QueueFull",
     "SamplingOptions",
+    "SlotBusy",
     "SlotState",
     "TokenLogprob",
     "Usage",
@@ -156,6 +159,7 @@ class Engine:
                 )
             draft.open(model, slots, context)
         self._waiting: deque[Task] = deque()
+        self._calls: deque[tuple[Slot, Callable[[Slot], int], Future[int]]] = deque()
         self._changed = threading.Condition()
         self._is_closing = False
         self._error: BaseException | None = None
@@ -182,12 +186,7 @@ class Engine:
         generation = Generation(Usage(len(tokens)), on_piece, self._wake)
         task = Task(request, generation, self.model.tokenizer, self.context)
         with self._changed:
-            if self._error is not None:
-                raise KernmillError(
-                    f"Engine: a step of the model failed: {self._error} Make another Engine for the model."
-                ) from self._error
-            if self._is_closing or not self._thread.is_alive():
-                raise KernmillError("Engine: it is closed. Make another Engine for the model.")
+            self._check_open()
             if len(self._waiting) >= self.queue_limit:
                 raise QueueFull(
                     f"Engine: {self.queue_limit} requests wait already. Try again later, or build the engine with a "
@@ -218,6 +217,40 @@ class Engine:
         """Return the state of each slot."""
         with self._changed:
             return [slot.state() for slot in self._slots]
+
+    def save_slot(self, number: int, path: str) -> int:
+        """Write the text that a slot holds, with its keys and values, into a file; return its number of tokens.
+
+        Raises:
+            SlotBusy: it is being generated. SettingError: an unknown slot, or one without tokens.
+            FormatError: the file cannot be written.
+        """
+        return self._call_with(number, lambda slot: self._steps.write(slot.number, slot.seen, path))
+
+    def restore_slot(self, number: int, path: str) -> int:
+        """Put the text of a file into a slot: a prompt that begins with it is not read again. Returns its tokens.
+
+        Raises:
+            SlotBusy: the slot has a text. SettingError: an unknown slot, or a text longer than its context.
+            FormatError: the file is damaged, or of another model, adapter or cache type.
+        """
+
+        def restored(slot: Slot) -> int:
+            slot.seen, slot.change = self._steps.restore(slot.number, path), self.model.changes
+            slot.used = self._counts["steps"]
+            return len(slot.seen)
+
+        return self._call_with(number, restored)
+
+    def erase_slot(self, number: int) -> int:
+        """Forget the text that a slot holds; return its number of tokens. Raises SlotBusy, or SettingError."""
+
+        def erased(slot: Slot) -> int:
+            count, slot.seen = len(slot.seen), []
+            self._steps.forget(slot.number)
+            return count
+
+        return self._call_with(number, erased)
 
     def figures(self) -> EngineFigures:
         """Return counts since the start, and the state now."""
@@ -255,6 +288,25 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _call_with(self, number: int, function: Callable[[Slot], int]) -> int:
+        """Let the engine's thread call a function of an idle slot, and wait for its result."""
+        if not 0 <= number < len(self._slots):
+            raise SettingError(f"Engine: there is no slot {number}. Slots are 0 to {len(self._slots) - 1}.")
+        result = Future[int]()
+        with self._changed:
+            self._check_open()
+            self._calls.append((self._slots[number], function, result))
+            self._changed.notify_all()
+        return result.result()
+
+    def _check_open(self) -> None:
+        if self._error is not None:
+            raise KernmillError(
+                f"Engine: a step of the model failed: {self._error} Make another Engine for the model."
+            ) from self._error
+        if self._is_closing or not self._thread.is_alive():
+            raise KernmillError("Engine: it is closed. Make another Engine for the model.")
+
     def _prompt_of(self, request: GenerationRequest) -> list[int]:
         try:
             tokens = [*map(index, request.tokens)]
@@ -283,18 +335,32 @@ class Engine:
     def _work(self) -> None:
         try:
             while self._has_work():
+                self._make_calls()
                 self._begin()
                 self._make_tokens()
                 self._read_piece()
         except BaseException as error:
             self._fail(error)
+        self._make_calls()
+
+    def _make_calls(self) -> None:
+        """Call what other threads want of slots."""
+        while self._calls:
+            slot, function, result = self._calls.popleft()
+            try:
+                if slot.task is not None:
+                    raise SlotBusy(f"Engine: slot {slot.number} has a text that is being generated. Try again later.")
+                self._forget_changed([slot])
+                result.set_result(function(slot))
+            except Exception as error:
+                result.set_exception(error)
 
     def _has_work(self) -> bool:
         """Wait for work; False: the engine is to end."""
         with self._changed:
             while True:
                 self._drop_cancelled()
-                if self._waiting or any(slot.task is not None for slot in self._slots):
+                if self._waiting or self._calls or any(slot.task is not None for slot in self._slots):
                     return True
                 if self._is_closing:
                     return False

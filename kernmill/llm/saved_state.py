@@ -7,8 +7,8 @@ the model's file: keys of one model mean nothing to another.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,14 +17,27 @@ from kernmill.ir import blake2b
 
 from ..formats import safetensors
 from ..formats.quoting import quoted
+from .arch import Cache
 from .generate import Model
 from .sources import check_without_source
 
-__all__ = ["load_state", "save_state"]
+__all__ = ["Text", "load_state", "read_text", "save_state", "write_text"]
 
 _KIND, _VERSION = "state of a text", "1"
 _BITS = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32}  # by bytes of an element
+_STEP = 64  # positions that are read and written are a multiple of it, so that few kernels serve all lengths
 Array = np.ndarray[Any, Any]
+
+
+class Text(NamedTuple):
+    """A sequence of a cache, its tokens, and how many of them are before its kept state."""
+
+    cache: Cache
+    number: int
+    sequences: int
+    capacity: int
+    ids: list[int]
+    kept: int = 0
 
 
 def save_state(model: Model, path: str | os.PathLike[str], tokens: int | None = None) -> int:
@@ -38,18 +51,10 @@ def save_state(model: Model, path: str | os.PathLike[str], tokens: int | None = 
         FormatError: the file cannot be written.
     """
     with model.turn():
-        _check_whole(model, "save_state")
-        ids, cache = model._seen[0], model._cache
-        ids = ids if tokens is None or cache.states else ids[:tokens]
-        if not ids:
-            raise SettingError("save_state: the model has no tokens in its cache. Generate a text first.")
-        parts: dict[str, tuple[DType, tuple[int, ...], memoryview]] = {}
-        for name, dtype, part in _cached_parts(model, len(ids)):
-            array: Array = part.bitcast(_BITS[dtype.size_bytes]).contiguous().numpy()
-            parts[name] = dtype, tuple(part.shape), memoryview(array.tobytes())
-        parts["tokens"] = dtypes.int32, (len(ids),), memoryview(np.array(ids, np.int32).tobytes())
-        safetensors.write(path, parts, _facts(model) | {"kept": str(model._kept.lengths[0])})
-    return len(ids)
+        text = _of_model(model)
+        if tokens is not None and not text.cache.states:
+            text = text._replace(ids=text.ids[:tokens])
+        return write_text(model, text, path, "save_state")
 
 
 def load_state(model: Model, path: str | os.PathLike[str]) -> int:
@@ -62,58 +67,93 @@ def load_state(model: Model, path: str | os.PathLike[str]) -> int:
         SettingError: the text exceeds the model's capacity, or a model over ranks.
     """
     with model.turn():
-        _check_whole(model, "load_state")
-        file = safetensors.read(path)
-        where = os.fspath(path)
-        _check_facts(file.metadata, _facts(model), where)
-        entry = file.entries.get("tokens")
-        if entry is None or entry.dtype is not dtypes.int32 or len(entry.shape) != 1 or not entry.shape[0]:
-            raise FormatError(f"{where}: it has no tokens. The file is damaged: write it again.")
-        ids = np.frombuffer(file.values("tokens"), np.int32)
-        if len(ids) > model.capacity:
-            raise SettingError(
-                f"load_state: {where} has {len(ids)} tokens, which exceed the cache capacity of {model.capacity}. "
-                "Build the model with a larger capacity."
-            )
-        if ids.min() < 0 or ids.max() >= model.architecture.vocabulary:
-            raise FormatError(f"{where}: a token id is not in the vocabulary. The file is damaged: write it again.")
-        kept = file.metadata.get("kept", "")
-        if not kept.isdecimal() or int(kept) > len(ids):
-            raise FormatError(f"{where}: kept={quoted(kept)} is not a number of its tokens. The file is damaged.")
-        targets = [*_cached_parts(model, len(ids))]
-        for name, dtype, target in targets:
-            found = file.entries.get(name)
-            if found is None or (found.dtype, found.shape) != (dtype, tuple(target.shape)):
-                raise FormatError(
-                    f"{where}: {name} is missing or has another shape. The file is damaged: write it again."
-                )
-        for name, dtype, target in targets:
-            array = np.frombuffer(file.values(name), f"u{dtype.size_bytes}").reshape(target.shape)
-            target.assign(Tensor(array, device=target.device).bitcast(dtype)).realize()
-        model._seen[0] = ids.tolist()
-        model._kept.lengths[0] = int(kept)
-    return len(ids)
+        found = read_text(model, _of_model(model), path, "load_state")
+        model._seen[0] = found.ids
+        model._kept.lengths[0] = found.kept
+    return len(found.ids)
 
 
-def _cached_parts(model: Model, count: int) -> list[tuple[str, DType, Tensor]]:
-    """Return the name, dtype and memory of everything that the cache has of the first `count` tokens."""
-    cache, sequences = model._cache, len(model._seen)
-    found: list[tuple[str, DType, Tensor]] = []
-    for kind, tables in (("keys", cache.keys), ("values", cache.values)):
-        found += [(f"{kind}.{layer}", table.dtype, table[0, :, :count]) for layer, table in tables.items()]
-    for layer, states in cache.states.items():
-        for n, table in enumerate(states):
-            found.append((f"states.{layer}.{n}", table.dtype, table[0]))
-            found.append((f"states.{layer}.{n}.kept", table.dtype, table[sequences]))
+def write_text(model: Model, text: Text, path: str | os.PathLike[str], call: str) -> int:
+    """Write a text of a cache of the model; return how many tokens it has. Raises the errors of `save_state`."""
+    _check_whole(model, call)
+    count = len(text.ids)
+    if not count:
+        raise SettingError(f"{call}: the model has no tokens in its cache. Generate a text first.")
+    parts: dict[str, tuple[DType, tuple[int, ...], memoryview]] = {}
+    for name, dtype, part, is_padded in _cached_parts(text):
+        array: Array = part.bitcast(_BITS[dtype.size_bytes]).contiguous().numpy()
+        array = array[:, :count] if is_padded else array
+        parts[name] = dtype, array.shape, memoryview(array.tobytes())
+    parts["tokens"] = dtypes.int32, (count,), memoryview(np.array(text.ids, np.int32).tobytes())
+    safetensors.write(path, parts, _facts(model, text.cache) | {"kept": str(text.kept)})
+    return count
+
+
+def read_text(model: Model, into: Text, path: str | os.PathLike[str], call: str) -> Text:
+    """Put a text of a file into a sequence of a cache of the model, and return it. Raises as `load_state`."""
+    _check_whole(model, call)
+    file = safetensors.read(path)
+    where = os.fspath(path)
+    _check_facts(file.metadata, _facts(model, into.cache), where)
+    ids = _tokens_of(file, where, model.architecture.vocabulary)
+    if len(ids) > into.capacity:
+        raise SettingError(
+            f"{call}: {where} has {len(ids)} tokens, which exceed the cache capacity of {into.capacity}. "
+            "Build the model with a larger capacity."
+        )
+    kept = file.metadata.get("kept", "")
+    if not kept.isdecimal() or int(kept) > len(ids):
+        raise FormatError(f"{where}: kept={quoted(kept)} is not a number of its tokens. The file is damaged.")
+    found = into._replace(ids=ids, kept=int(kept))
+    read: list[tuple[Tensor, DType, Array]] = []
+    for name, dtype, target, is_padded in _cached_parts(found):
+        entry, shape = file.entries.get(name), tuple(target.shape)
+        stored = (shape[0], len(ids), *shape[2:]) if is_padded else shape
+        if entry is None or (entry.dtype, entry.shape) != (dtype, stored):
+            raise FormatError(f"{where}: {name} is missing or has another shape. The file is damaged: write it again.")
+        array = np.frombuffer(file.values(name), f"u{dtype.size_bytes}").reshape(stored)
+        if stored != shape:
+            array = np.pad(array, [(0, 0), (0, shape[1] - len(ids)), *[(0, 0)] * (len(shape) - 2)])
+        read.append((target, dtype, array))
+    for target, dtype, array in read:
+        target.assign(Tensor(array, device=target.device).bitcast(dtype)).realize()
     return found
 
 
-def _facts(model: Model) -> dict[str, str]:
+def _of_model(model: Model) -> Text:
+    return Text(model._cache, 0, len(model._seen), model.capacity, model._seen[0], model._kept.lengths[0])
+
+
+def _tokens_of(file: safetensors.SafetensorsFile, where: str, vocabulary: int) -> list[int]:
+    entry = file.entries.get("tokens")
+    if entry is None or entry.dtype is not dtypes.int32 or len(entry.shape) != 1 or not entry.shape[0]:
+        raise FormatError(f"{where}: it has no tokens. The file is damaged: write it again.")
+    ids = np.frombuffer(file.values("tokens"), np.int32)
+    if ids.min() < 0 or ids.max() >= vocabulary:
+        raise FormatError(f"{where}: a token id is not in the vocabulary. The file is damaged: write it again.")
+    found: list[int] = ids.tolist()
+    return found
+
+
+def _cached_parts(text: Text) -> Iterator[tuple[str, DType, Tensor, bool]]:
+    """Yield the name, dtype and memory of everything that the cache has of a text. True: its second axis is the
+    positions, some more than the text has."""
+    cache, number = text.cache, text.number
+    count = min(text.capacity, -(-len(text.ids) // _STEP) * _STEP)
+    for kind, tables in (("keys", cache.keys), ("values", cache.values)):
+        for layer, table in tables.items():
+            yield f"{kind}.{layer}", table.dtype, table[number, :, :count], True
+    for layer, states in cache.states.items():
+        for n, table in enumerate(states):
+            yield f"states.{layer}.{n}", table.dtype, table[number], False
+            yield f"states.{layer}.{n}.kept", table.dtype, table[text.sequences + number], False
+
+
+def _facts(model: Model, cache: Cache) -> dict[str, str]:
     """Return everything that a state depends on."""
     digest = blake2b(model.digest.encode(), digest_size=16)
     for adapter in model.adapters:
         digest.update(f"{adapter.digest} {adapter.scale}".encode())
-    cache = model._cache
     return {
         "kind": _KIND, "version": _VERSION, "model": digest.hexdigest(),
         "cache": f"{cache.key_type} keys, {cache.value_type} values",

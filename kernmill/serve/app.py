@@ -6,8 +6,8 @@ import asyncio
 import base64
 import functools
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,7 @@ from .requests import (
     RerankRequest,
     ResponsesRequest,
     SamplingFields,
+    SlotRequest,
     TemplateRequest,
     TokenizeRequest,
     decoded,
@@ -44,6 +45,7 @@ from .requests import (
 )  # fmt: skip
 from .responses import ResponsesShape, chat_tools, messages_of, response_format_of
 from .shapes import ChatShape, CompletionShape, Shape
+from .slot_files import act_on_slot
 from .store import Loader, ModelEntry, ModelStore
 
 __all__ = ["make_app"]
@@ -179,6 +181,8 @@ class _Server:
             "/v1/reranking": self.rerank, "/reranking": self.rerank,
             "/tokenize": self.tokenize, "/detokenize": self.detokenize, "/apply-template": self.apply_template,
         }  # fmt: skip
+        if self._options.shows_slots:
+            post["/slots/{number:int}"] = self.slot_action
         return [
             *(Route(path, handler, methods=["GET"]) for path, handler in get.items()),
             *(Route(path, handler, methods=["POST"]) for path, handler in post.items()),
@@ -232,6 +236,16 @@ class _Server:
                 found += [_slot(slot, entry) for slot in entry.llm.engine.slots()]
         return JsonAnswer(found)
 
+    async def slot_action(self, request: Request) -> Answer:
+        """Save, restore or erase the text of a slot."""
+        body = decoded(await read_body(request.receive, self._options) or b"{}", SlotRequest)
+        entry = await self._store.ready(body.model or request.query_params.get("model"))
+        with entry.used() as llm:
+            action = request.query_params.get("action", "")
+            number = request.path_params["number"]
+            folder = self._options.slot_folder
+            return JsonAnswer(await _computed(act_on_slot, llm.engine, number, action, body.filename, folder))
+
     async def metrics(self, _: Request) -> Answer:
         """Counters for Prometheus."""
         entries = self._store.entries.values()
@@ -248,7 +262,7 @@ class _Server:
         body = await self._body(request, ChatRequest)
         self._check_choices(body)
         entry = await self._store.ready(body.model)
-        with entry.used() as llm:
+        with entry.used() as llm, _naming("messages", body.form_field()):
             values = {**self._options.template_values, **(body.chat_template_kwargs or {})}
             if body.reasoning_effort is not None:
                 values["reasoning_effort"] = body.reasoning_effort
@@ -265,7 +279,7 @@ class _Server:
         body = await self._body(request, CompletionRequest)
         self._check_choices(body)
         entry = await self._store.ready(body.model)
-        with entry.used() as llm:
+        with entry.used() as llm, _naming("prompt", body.form_field()):
             given = body.prompts()
             if len(given) * (body.n or 1) > self._options.queue:
                 raise invalid("prompt", f"at most {self._options.queue} answers at once are allowed.")
@@ -312,7 +326,7 @@ class _Server:
             raise invalid("n", "must be 1.")
         messages, tools, form = messages_of(body), chat_tools(body.tools), response_format_of(body)
         entry = await self._store.ready(body.model)
-        with entry.used() as llm:
+        with entry.used() as llm, _naming("input", "text.format" if form else body.form_field()):
             effort = (body.reasoning or {}).get("effort")
             prompt = await _computed(
                 llm.prompts.conversation, messages, tools=tools, tool_choice=body.tool_choice,
@@ -330,7 +344,7 @@ class _Server:
         """A vector for each text."""
         body: EmbeddingRequest = await self._body(request, EmbeddingRequest)
         entry = await self._store.ready(body.model)
-        with entry.used() as llm:
+        with entry.used() as llm, _naming("input"):
             texts = inputs_of(body.input, "input")
             ids = await _computed(lambda: [llm.prompts.encode(text) for text in texts])
             vectors = await _computed(llm.vectors, ids, body.dimensions)
@@ -347,7 +361,7 @@ class _Server:
         """How well documents answer a query, the best first."""
         body: RerankRequest = await self._body(request, RerankRequest)
         entry = await self._store.ready(body.model)
-        with entry.used() as llm:
+        with entry.used() as llm, _naming("documents"):
             scores = await _computed(llm.rerank, body.query, body.documents)
             count = await _computed(
                 lambda: sum(len(llm.prompts.encode(text)) for text in (body.query, *body.documents))
@@ -363,7 +377,7 @@ class _Server:
         """Token ids of a text."""
         body: TokenizeRequest = await self._body(request, TokenizeRequest)
         entry = await self._store.ready(body.model)
-        with entry.used() as llm:
+        with entry.used() as llm, _naming("content"):
             await _computed(llm.prompts.check_length, body.content)
             ids = await _computed(
                 llm.tokenizer.encode, body.content, add_special=bool(body.add_special),
@@ -384,7 +398,7 @@ class _Server:
         """The prompt of a conversation as text."""
         body: TemplateRequest = await self._body(request, TemplateRequest)
         entry = await self._store.ready(body.model)
-        with entry.used() as llm:
+        with entry.used() as llm, _naming("messages"):
             text = await _computed(
                 llm.prompts.rendered, body.messages, body.tools or (), body.chat_template_kwargs or {}
             )
@@ -444,6 +458,21 @@ async def _computed(function: Callable[..., Any], *given: Any, **named: Any) -> 
         raise _of_client(error) from error
 
 
+@contextmanager
+def _naming(text: str, form: str = "response_format") -> Generator[None]:
+    """Errors name the fields of the request: that with the text, and that with its form."""
+    try:
+        yield
+    except RequestError as error:
+        fields = {"Engine.submit": text, "the prompt has": f"{text}: the prompt has", "response_format": form}
+        for begin, field in (fields | {"rerank": "model", "embeddings": "model"}).items():
+            if error.status == 400 and error.message.startswith(begin):
+                error.message = field + error.message.removeprefix(begin)
+                error.param = error.message.partition(":")[0]
+                break
+        raise
+
+
 def _of_client(error: KernmillError) -> RequestError:
     message = str(error)
     head = message.partition(":")[0]
@@ -454,6 +483,9 @@ def _of_client(error: KernmillError) -> RequestError:
 
 def _options(llm: LLM, body: SamplingFields, top: int | None, keep: int | None) -> list[TextOptions]:
     """The options of each choice: with a seed, they have different ones."""
+    known = len(llm.tokenizer)
+    if (bad := next((token for token in body.biases() if token >= known), None)) is not None:
+        raise invalid("logit_bias", f"token id {bad} is unknown. Ids are 0 to {known - 1}.")
     try:
         samplings = [
             body.sampling(llm.sampling, llm.tokenizer.end_ids if body.ignore_eos else (), number)

@@ -32,6 +32,7 @@ class ServerOptions:
     draft         how next tokens are guessed; None: they are not.
     keep          tokens that stay when a full context is shifted, -1: the prompt; None: a full context ends a text.
     warms_up      build all graphs before the first request; else each is built when first needed.
+    slot_folder   where clients may save the texts of slots; None: nowhere.
     context       tokens of a text; None: as trained, at most 4096; 0: as trained
     """
 
@@ -61,6 +62,7 @@ class ServerOptions:
     has_page: bool = True
     shows_slots: bool = True
     shows_metrics: bool = True
+    slot_folder: str | None = None
     models_max: int = 1
     models_bytes: int = 0
     idle_s: float = 0

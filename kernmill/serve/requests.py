@@ -20,7 +20,7 @@ from .errors import RequestError, invalid, unsupported
 
 __all__ = [
     "ChatRequest", "CompletionRequest", "DetokenizeRequest", "EmbeddingRequest", "RerankRequest", "ResponsesRequest",
-    "SamplingFields", "TemplateRequest", "TokenizeRequest", "decoded",
+    "SamplingFields", "SlotRequest", "TemplateRequest", "TokenizeRequest", "decoded",
 ]  # fmt: skip
 
 MAX_STOPS, MAX_STOP_CHARACTERS = 16, 256
@@ -41,6 +41,7 @@ _Grammar = Annotated[str, Meta(max_length=MAX_SCHEMA_BYTES)]
 _Ids = list[int]
 
 
+_OTHER_NAMES = {"max_tokens": "n_predict", "repeat_penalty": "repetition_penalty"}
 _FIELDS = {"repeat_last": "repeat_last_n"}  # fields of SamplingOptions with another name here
 
 
@@ -115,10 +116,27 @@ class SamplingFields(_Fields, kw_only=True):
     ignore_eos: bool | None = None
     timings_per_token: bool | None = None
     # known, and without effect on the answer: cache_prompt, user, store, metadata, service_tier, ..: not read
-    best_of: int | None = None
-    suffix: str | None = None
-    n_discard: int | None = None
+    n_predict: _Count | None = None  # llama-server's name of max_tokens
+    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None  # vLLM's name of repeat_penalty
+    # known, and not supported: None or a neutral value
+    best_of: Any = None
+    suffix: Any = None
+    n_discard: Any = None
     lora: Any = None
+    min_tokens: Any = None
+    stop_token_ids: Any = None
+    bad_words: Any = None
+    allowed_token_ids: Any = None
+    include_stop_str_in_output: Any = None
+    length_penalty: Any = None
+    use_beam_search: Any = None
+    prompt_logprobs: Any = None
+    truncate_prompt_tokens: Any = None
+    t_max_predict_ms: Any = None
+    min_keep: Any = None
+    n_indent: Any = None
+    verbosity: Any = None
+    post_sampling_probs: Any = None
 
     def check(self) -> None:
         """Refuse what would change the answer and is not supported."""
@@ -127,11 +145,31 @@ class SamplingFields(_Fields, kw_only=True):
             "best_of": self.n or 1,
             "n_discard": 0,
             "lora": [],
+            "min_tokens": 0,
+            "stop_token_ids": [],
+            "bad_words": [],
+            "allowed_token_ids": [],
+            "include_stop_str_in_output": False,
+            "length_penalty": 1.0,
+            "use_beam_search": False,
+            "prompt_logprobs": 0,
+            "truncate_prompt_tokens": -1,
+            "t_max_predict_ms": 0,
+            "min_keep": 0,
+            "n_indent": 0,
+            "verbosity": "medium",
+            "post_sampling_probs": False,
         }
         for name, value in neutral.items():
             given = getattr(self, name)
             if given is not None and given != value:
                 raise unsupported(name)
+        for name, other in _OTHER_NAMES.items():
+            given = getattr(self, other)
+            if given is not None and getattr(self, name) not in (None, given):
+                raise invalid(other, f"it is another name of {name}, which has another value. Give one.")
+            if given is not None:
+                setattr(self, name, given)
         self.stops()
         self.form()
 
@@ -145,19 +183,33 @@ class SamplingFields(_Fields, kw_only=True):
 
     def form(self) -> dict[str, Any] | None:
         """Return what the text must follow, as a response_format, whatever field says it; None: nothing."""
-        apart = self.structured_outputs or StructuredOutputs()
-        schemas = {"json_schema": self.json_schema, "guided_json": self.guided_json, "structured_outputs": apart.json}
-        texts = {
-            "grammar": self.grammar or self.guided_grammar or apart.grammar,
-            "regex": self.guided_regex or apart.regex, "choice": self.guided_choice or apart.choice,
-        }  # fmt: skip
-        found = [{"type": "json_schema", "json_schema": {"schema": one}} for one in schemas.values() if one is not None]
-        found += [{"type": kind, kind: value} for kind, value in texts.items() if value]
-        if self.response_format is not None and self.response_format.get("type") != "text":
-            found.append(self.response_format)
+        found = self._forms()
         if len(found) > 1:
-            raise invalid("response_format", "more than one form of the text. Give one.")
-        return found[0] if found else None
+            raise invalid(min(found), f"{' and '.join(sorted(found))} are forms of the text. Give one.")
+        return next(iter(found.values()), None)
+
+    def form_field(self) -> str:
+        """The field that says what the text must follow."""
+        return next(iter(self._forms()), "response_format")
+
+    def _forms(self) -> dict[str, dict[str, Any]]:
+        """The forms of the text by their fields."""
+        found: dict[str, dict[str, Any]] = {}
+        apart = self.structured_outputs or StructuredOutputs()
+        named = {
+            "json_schema": ("json", self.json_schema), "guided_json": ("json", self.guided_json),
+            "grammar": ("grammar", self.grammar), "guided_grammar": ("grammar", self.guided_grammar),
+            "guided_regex": ("regex", self.guided_regex), "guided_choice": ("choice", self.guided_choice),
+        }  # fmt: skip
+        named |= {f"structured_outputs.{kind}": (kind, getattr(apart, kind)) for kind in apart.__struct_fields__}
+        for name, (kind, value) in named.items():
+            if kind == "json" and value is not None:
+                found[name] = {"type": "json_schema", "json_schema": {"schema": value}}
+            elif value:
+                found[name] = {"type": kind, kind: value}
+        if self.response_format is not None and self.response_format.get("type") != "text":
+            found["response_format"] = self.response_format
+        return found
 
     def limit(self) -> int | None:
         """The number of tokens to generate; None: no limit but the context."""
@@ -217,6 +269,7 @@ class ChatRequest(SamplingFields, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     chat_template: str | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     functions: Any = None
     function_call: Any = None
     modalities: list[str] | None = None
@@ -230,9 +283,11 @@ class ChatRequest(SamplingFields, kw_only=True):
         for name in ("functions", "function_call"):
             if getattr(self, name):
                 raise unsupported(name, "is not supported. Use tools and tool_choice.")
-        for name in ("audio", "web_search_options", "chat_template"):
-            if getattr(self, name):
+        for name in ("audio", "chat_template", "continue_final_message", "web_search_options"):
+            if getattr(self, name) or (name == "web_search_options" and self.web_search_options is not None):
                 raise unsupported(name)
+        if self.add_generation_prompt is False:
+            raise unsupported("add_generation_prompt", "must be true.")
         if self.modalities not in (None, ["text"]):
             raise unsupported("modalities", "must be text.")
         if self.reasoning_format not in (None, "auto", "deepseek", "none"):
@@ -258,6 +313,12 @@ class CompletionRequest(SamplingFields, kw_only=True):
     prompt: str | list[Any]
     logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP)] | bool | None = None
     echo: bool | None = None
+
+    def check(self) -> None:
+        """Refuse what would change the answer and is not supported."""
+        SamplingFields.check(self)
+        if self.echo and self.top() is not None:
+            raise unsupported("logprobs", "is not supported with echo: tokens of the prompt have none.")
 
     def prompts(self) -> list[str | _Ids]:
         """The prompts, one for each choice."""
@@ -320,6 +381,13 @@ class TemplateRequest(_Fields, kw_only=True):
     def check(self) -> None:
         """Check the tools."""
         check_tools(self.tools or ())
+
+
+class SlotRequest(_Fields, kw_only=True):
+    """POST /slots/N."""
+
+    filename: str | None = None
+    model: str | None = None
 
 
 class ResponsesRequest(SamplingFields, kw_only=True):

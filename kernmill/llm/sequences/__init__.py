@@ -1,7 +1,7 @@
 """The parts of an engine: requests and their results, slots that hold sequences, and the steps of a model."""
 
 from .drafts import DraftOptions, DraftSource, ModelDraft, NgramDraft
-from .requests import Generation, GenerationRequest, Piece, QueueFull, TokenLogprob, Usage
+from .requests import Generation, GenerationRequest, Piece, QueueFull, SlotBusy, TokenLogprob, Usage
 from .slots import Slot, SlotState, Task
 from .steps import Steps
 
@@ -15,6 +15,7 @@ __all__ = [
     "Piece",
     "QueueFull",
     "Slot",
+    "SlotBusy",
     "SlotState",
     "Steps",
     "Task",

@@ -12,13 +12,17 @@ from ...arguments import is_whole
 from ..masks import MaskSource
 from ..sampling import SamplingOptions
 
-__all__ = ["Generation", "GenerationRequest", "Piece", "QueueFull", "TokenLogprob", "Usage"]
+__all__ = ["Generation", "GenerationRequest", "Piece", "QueueFull", "SlotBusy", "TokenLogprob", "Usage"]
 
 MOST_LOGPROBS = 1000
 
 
 class QueueFull(KernmillError):
     """More requests wait than the engine takes."""
+
+
+class SlotBusy(KernmillError):
+    """A slot has a text that is being generated."""
 
 
 @dataclass(frozen=True)

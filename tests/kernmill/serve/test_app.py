@@ -285,8 +285,8 @@ def test_samplers_of_llama_server(server: Running) -> None:
         ({"messages": HELLO, "logit_bias": {str(i): 1 for i in range(1001)}}, "logit_bias"),
         ({"messages": HELLO, "mirostat": 3}, "mirostat"),
         ({"messages": HELLO, "samplers": ["top_z"]}, "samplers"),
-        ({"messages": HELLO, "grammar": "root ::= ("}, "response_format"),
-        ({"messages": HELLO, "grammar": 'root ::= "a"', "guided_regex": "a"}, "response_format"),
+        ({"messages": HELLO, "grammar": "root ::= ("}, "grammar"),
+        ({"messages": HELLO, "grammar": 'root ::= "a"', "guided_regex": "a"}, "grammar"),
         ({"messages": HELLO, "functions": [{"name": "f"}]}, "functions"),
         ({"messages": HELLO, "response_format": {"type": "xml"}}, "response_format.type"),
         ({"messages": HELLO, "tool_choice": "required"}, "tool_choice"),
@@ -295,19 +295,46 @@ def test_samplers_of_llama_server(server: Running) -> None:
         ({"messages": HELLO, "audio": {"voice": "x"}}, "audio"),
         ({"messages": [{"role": "robot", "content": "a"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
-        ({"messages": [{"role": "user", "content": "a " * 300}]}, None),
+        ({"messages": [{"role": "user", "content": "a " * 300}]}, "messages"),
+        ({"messages": HELLO, "logit_bias": {"99999": 1}}, "logit_bias"),
+        ({"messages": HELLO, "max_tokens": 3, "n_predict": 4}, "n_predict"),
+        ({"messages": HELLO, "web_search_options": {}}, "web_search_options"),
+        ({"messages": HELLO, "verbosity": "low"}, "verbosity"),
+        ({"messages": HELLO, "min_tokens": 5}, "min_tokens"),
+        ({"messages": HELLO, "continue_final_message": True}, "continue_final_message"),
     ],
     ids=lambda value: str(value)[:50],
 )
-def test_a_mistake_is_an_error_object_that_names_the_field(server: Running, body: Any, param: str | None) -> None:
+def test_a_mistake_is_an_error_object_that_names_the_field(server: Running, body: Any, param: str) -> None:
     answered = server.ask("/v1/chat/completions", body)
     assert answered.status == 400
     error = answered.error
     assert set(error) == {"message", "type", "param", "code"}
     assert error["type"] == "invalid_request_error"
-    if param is not None:
-        assert error["param"] == param
+    assert error["param"] == param
+    assert error["message"].startswith((param, "Expected", "Object"))
     assert "Traceback" not in error["message"]
+
+
+def test_a_mistake_in_a_completion_names_the_field(server: Running) -> None:
+    wrong = {"prompt": [[99999]]}, {"prompt": "a" * 9999}, {"prompt": [1] * 300}
+    for body in wrong:
+        assert server.ask("/v1/completions", body).error["param"] == "prompt"
+    # log probabilities of the prompt are not computed: a client that measures with them must not get others
+    echoed = server.ask("/v1/completions", {"prompt": "a", "echo": True, "logprobs": 1, "max_tokens": 1})
+    assert (echoed.status, echoed.error["param"]) == (400, "logprobs")
+    answered = server.ask("/v1/responses", {"input": "a", "text": {"format": {"type": "x"}}})
+    assert answered.error["param"] == "text.format.type"
+
+
+def test_other_names_of_fields(server: Running) -> None:
+    """Of llama-server and vLLM: to ignore them would change the answer."""
+    given = {"prompt": "Once upon a time", "temperature": 0}
+    short = server.ask("/v1/completions", {**given, "n_predict": 3}).json
+    assert short["usage"]["completion_tokens"] == 3
+    names = ("repeat_penalty", "repetition_penalty")
+    texts = [server.ask("/v1/completions", {**given, "max_tokens": 30, name: 1.8}).json["choices"] for name in names]
+    assert texts[0] == texts[1] != server.ask("/v1/completions", {**given, "max_tokens": 30}).json["choices"]
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def client(server: Running, alone: Alone, chance: random.Random, count: int, fou
     for _ in range(count):
         prompt, tokens = request_of(chance)
         body: dict[str, Any] = {"prompt": prompt, "max_tokens": tokens, "temperature": 0}
-        kind = chance.choices(("whole", "stream", "leave", "leave at once", "broken"), (5, 4, 2, 1, 1))[0]
+        kind = chance.choices(("whole", "stream", "slow", "leave", "leave at once", "broken"), (5, 4, 1, 2, 1, 1))[0]
         try:
             found[one_request(server, alone, body, kind, chance)] += 1
         except Exception as error:
@@ -92,10 +92,10 @@ def one_request(server: Running, alone: Alone, body: dict[str, Any], kind: str, 
                 assert connection.sock is not None
                 connection.sock.shutdown(socket.SHUT_RDWR)
             return kind
-        raw_answer = response.read()
+        raw_answer = slowly_read(response) if kind == "slow" else response.read()
     finally:
         connection.close()
-    if kind == "stream":
+    if kind != "whole":
         lines = [line[6:] for line in raw_answer.decode().split("\n\n") if line.startswith("data: ")]
         text = "".join(json.loads(line)["choices"][0]["text"] for line in lines[:-1])
     else:
@@ -104,6 +104,15 @@ def one_request(server: Running, alone: Alone, body: dict[str, Any], kind: str, 
     if text == alone.text(prompt, tokens):
         return "same"
     return "nearly the same" if alone.is_as_good(prompt, text, tokens) else f"wrong: {prompt!r} {text!r}"
+
+
+def slowly_read(response: http.client.HTTPResponse) -> bytes:
+    """Read an answer in small pieces, with pauses."""
+    parts: list[bytes] = []
+    while part := response.read(512):
+        parts.append(part)
+        time.sleep(0.02)
+    return b"".join(parts)
 
 
 def memory_bytes() -> int:
