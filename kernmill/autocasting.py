@@ -77,6 +77,13 @@ def _casting(method: Callable[..., Any], *, to_half: bool) -> Callable[..., Any]
         finally:
             _dtype.reset(token)
 
+    inner = getattr(method, "deferring", None)
+    if inner is not None:
+
+        def deferring(*args: Any, **kwargs: Any) -> Any:
+            return inner(*args, **kwargs) if autocast_state() is None else cast_first(*args, **kwargs)
+
+        cast_first.deferring = deferring  # type: ignore[attr-defined]
     return cast_first
 
 

@@ -61,6 +61,8 @@ from .views import link
 if TYPE_CHECKING:
     import numpy as np
 
+    from .deferred import Call
+
     Operand: TypeAlias = "Lazy | float | UOp | SymbolicSize | np.ndarray[Any, Any] | np.generic"
 
 __all__ = [
@@ -222,7 +224,11 @@ def keep_track(tensor: Lazy) -> None:
 
 def tracked_tensors() -> list[tuple[weakref.ref[Lazy], Lazy]]:
     """Return every live tensor, with its weak reference."""
-    return [(ref, tensor) for ref in list(_alive) if (tensor := ref()) is not None]
+    found = [(ref, tensor) for ref in list(_alive) if (tensor := ref()) is not None]
+    for _, tensor in found:
+        if tensor._call is not None:
+            _ = tensor.uop
+    return found
 
 
 def expressions() -> list[UOp]:
@@ -254,6 +260,7 @@ class Lazy(AnyTensor):
     _owner: Lazy | None = None  # of a view whose node must be rebuilt
     _path = ""  # its name as a parameter of a module
     _is_named = False  # True if a user has a reference: then its node is not shared
+    _call: Call | None = None  # without a node: the call that it is the result of (deferred.py)
     _former: weakref.ref[UOp] | None = None  # the node that a realized tensor had: expressions of it may be alive
 
     @classmethod
@@ -261,6 +268,15 @@ class Lazy(AnyTensor):
         """A tensor around a node."""
         new = object.__new__(cls)
         new.uop, new._requires_grad, new.grad, new._device = uop, requires_grad, None, device
+        _track(weakref.ref(new, _forget))  # as `keep_track`
+        return new
+
+    @classmethod
+    def _of_call(cls, call: Call, device: str, requires_grad: bool) -> Self:
+        """A tensor whose node is made when it is read."""
+        new = object.__new__(cls)
+        new._call, new._is_named = call, True
+        new._requires_grad, new.grad, new._device = requires_grad, None, device
         _track(weakref.ref(new, _forget))  # as `keep_track`
         return new
 
@@ -329,22 +345,26 @@ class Lazy(AnyTensor):
     @property
     def shape(self) -> tuple[int, ...]:
         """Size of each axis; one that is known at each call only is a SymbolicSize."""
+        if (call := self._call) is not None:
+            return call.table.last.shape
         return tuple([shown(size) for size in self.uop.shape])
 
     @property
     def node_shape(self) -> tuple[int, ...]:
         """`shape` as methods need it: a size that is known at each call only is a UOp, which they may not decide by."""
+        if (call := self._call) is not None:
+            return call.table.last.shape
         return self.uop.shape  # type: ignore[return-value]
 
     @property
     def dtype(self) -> DType:
         """Type of the elements."""
-        return self.uop.dtype
+        return self.uop.dtype if (call := self._call) is None else call.table.last.dtype
 
     @property
     def ndim(self) -> int:
         """Number of axes."""
-        return len(self.uop.shape)
+        return len(self.node_shape)
 
     @property
     def device(self) -> str:
@@ -597,6 +617,8 @@ def _reflected(name: str, args: tuple[Any, ...]) -> Any:
 
 
 def _traced(method: Method, name: str) -> Method:
+    outermost = getattr(method, "deferring", method)
+
     @functools.wraps(method)
     def traced(*args: Any, **kwargs: Any) -> Any:
         if current_origin.line is not None:
@@ -608,7 +630,7 @@ def _traced(method: Method, name: str) -> Method:
                     current_origin.given = (*args, *kwargs.values())
                 break
         try:
-            result = method(*args, **kwargs)
+            result = outermost(*args, **kwargs)
             if isinstance(result, Lazy):
                 if not result._is_named and not (args and result is args[0]):
                     result._named()

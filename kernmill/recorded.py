@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from kernmill.ir import DType, Op, Ops, UOp, current_origin, dtypes
+from kernmill.ir import DType, Ops, UOp, current_origin, dtypes
+from kernmill.runtime import is_to_be_recorded
 
 from .autocasting import autocast_state
+from .deferred import Call, Step, Table, make_nodes
 from .lazy import KNOWN, Lazy, grad_state
 
 __all__ = ["RECORDED", "record_calls"]
@@ -36,26 +38,7 @@ _MOST = 2048  # tables: a program has fewer different calls, and some hundred by
 _STATIC = frozenset({int, bool, str, type(None), DType})
 
 
-class _Step(NamedTuple):
-    """One node of a table."""
-
-    op: Op
-    dtype: DType
-    arg: Any
-    shape: tuple[int, ...]
-    sources: tuple[int, ...]
-
-
-class _Table(NamedTuple):
-    """The nodes of a call."""
-
-    steps: list[_Step]
-    device: str | None
-    requires_grad: bool
-    known: tuple[int, Any] | None  # the operand that the gradient of the result is given to, and its rule
-
-
-_tables: dict[Any, Any] = {}  # a _Table, or None where there cannot be one
+_tables: dict[Any, Any] = {}  # a Table, or None where there cannot be one
 _UNREPEATABLE = frozenset({Ops.ASSIGN, Ops.COPY, Ops.BUFFER, Ops.PARAM, Ops.VARIABLE})
 
 
@@ -77,14 +60,23 @@ def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
 
     static = _STATIC | {float} if method.__name__ in _WITH_FLOATS else _STATIC
 
-    @functools.wraps(method)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def made(args: tuple[Any, ...], kwargs: dict[str, Any], is_deferred: bool) -> Any:
         if current_origin.given or not args:
             return method(*args, **kwargs)
-        nodes: list[UOp] = []
+        nodes: list[Any] = []
         key: list[Any] = [method, grad_state(), autocast_state(), dtypes.default_float, dtypes.default_int]
         for value in (*args, *kwargs, *kwargs.values()) if kwargs else args:
             if isinstance(value, Lazy):
+                call = value._call
+                if call is not None and is_deferred and call.node is None and call.storage is None:
+                    last = call.table.last
+                    if call in nodes:
+                        key.append(nodes.index(call))
+                        continue
+                    if last.op not in _LOOKED_THROUGH or call.own:
+                        nodes.append(call)
+                        key += (last.op, call.own, last.dtype, last.shape, value._requires_grad, value._device)
+                        continue
                 node = value.uop
                 if node in nodes:
                     key.append(nodes.index(node))
@@ -104,6 +96,7 @@ def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
                 return method(*args, **kwargs)
         table = _tables.get(known := tuple(key), _tables)
         if table is _tables:
+            nodes = [node.expand() if type(node) is Call else node for node in nodes]
             result = method(*args, **kwargs)
             if len(_tables) >= _MOST:
                 _tables.clear()
@@ -111,24 +104,30 @@ def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
             return result
         if table is None:
             return method(*args, **kwargs)
-        for step in table.steps:
-            node = UOp(step.op, step.dtype, tuple([nodes[number] for number in step.sources]), step.arg)
-            node._shape = step.shape
-            nodes.append(node)
-        made = nodes[-1]
-        if table.known is not None:
-            KNOWN[made] = nodes[table.known[0]], table.known[1]
-        return args[0]._make(made, table.device, table.requires_grad)
+        if is_deferred and table.device is not None and not is_to_be_recorded():
+            own = (1 if grad_state() else 2) if table.last.dtype.is_float else 0
+            return args[0]._of_call(Call(table, nodes, own), table.device, table.requires_grad)
+        nodes = [node.expand() if type(node) is Call else node for node in nodes]
+        return args[0]._make(make_nodes(table, nodes), table.device, table.requires_grad)
 
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return made(args, kwargs, False)
+
+    @functools.wraps(method)
+    def deferring(*args: Any, **kwargs: Any) -> Any:
+        return made(args, kwargs, True)
+
+    call.deferring = deferring  # type: ignore[attr-defined]
     return call
 
 
-def _read(result: Any, operands: list[UOp], first: Any) -> _Table | None:
+def _read(result: Any, operands: list[UOp], first: Any) -> Table | None:
     """The nodes between a result and the operands; None if another call would not make the same ones."""
     if type(result) is not type(first) or result._link is not None or result.uop in operands:
         return None
     position = {node: number for number, node in enumerate(operands)}
-    steps: list[_Step] = []
+    steps: list[Step] = []
     for node in result.uop.toposort(stop=position.__contains__):
         if node in position:
             continue
@@ -138,13 +137,13 @@ def _read(result: Any, operands: list[UOp], first: Any) -> _Table | None:
         if KNOWN.get(node) is not None and node is not result.uop:
             return None
         position[node] = len(position)
-        steps.append(_Step(node.op, node.dtype, node.arg, node.shape, tuple([position[s] for s in node.src])))
+        steps.append(Step(node.op, node.dtype, node.arg, node.shape, tuple([position[s] for s in node.src])))
     known = KNOWN.get(result.uop)
     if known is None:
-        return _Table(steps, result._device, result._requires_grad, None)
+        return Table(steps, result._device, result._requires_grad, None)
     if known[0] not in position or _has_closure(known[1]):
         return None
-    return _Table(steps, result._device, result._requires_grad, (position[known[0]], known[1]))
+    return Table(steps, result._device, result._requires_grad, (position[known[0]], known[1]))
 
 
 def _has_closure(rule: Any) -> bool:

@@ -6,7 +6,7 @@ import functools
 import itertools
 import operator
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from kernmill.ir import (
@@ -36,6 +36,7 @@ from kernmill.runtime import buffer_node, download, realize
 from .autocasting import autocast_calls
 from .autograd import depends_on_no_leaf, filled, history_lost, is_stop, leads_not, leaf_written, new_grads, stepped
 from .autograd import gradient as gradient_of
+from .deferred import node_of, run_calls
 from .lazy import (
     Lazy,
     constant,
@@ -53,6 +54,7 @@ from .methods.casting import Casting
 from .methods.creation import DLPACK_BFLOAT, DLPACK_UINT, host_array, recode
 from .methods.movement import expand_whole
 from .methods.other_names import instead_of
+from .numpy_calls import as_arrays, leads_nowhere
 from .recorded import record_calls
 from .size import as_node, shown
 from .synonyms import with_other_names
@@ -90,7 +92,7 @@ class Conversions(Casting):
 
     def numel(self) -> int:
         """Number of elements."""
-        return shown(as_size(numel(self.uop.shape)))  # type: ignore[no-any-return]
+        return shown(as_size(numel(self.node_shape)))  # type: ignore[no-any-return]
 
     def size(self, axis: int | None = None) -> tuple[int, ...] | int:
         """The shape, or the size of one axis."""
@@ -124,8 +126,11 @@ class Conversions(Casting):
 
         def __getattr__(self, name: str) -> Any:
             """Rebuild the node of a stale view; for a name of another library, raise an error with its replacement."""
-            if name == "uop" and self._owner is not None:
-                return renew(self)
+            if name == "uop":
+                if (call := self._call) is not None:
+                    return node_of(self, call)
+                if self._owner is not None:
+                    return renew(self)
             text = f"{type(self).__name__!r} object has no attribute {name!r}"
             hint = instead_of(name, type(self))
             raise AttributeError(f"{text}.{hint}" if hint else text, name=name, obj=self)
@@ -134,12 +139,16 @@ class Conversions(Casting):
     @property
     def is_realized(self) -> bool:
         """True if the values are in memory."""
-        return _stored(self.uop) is not None
+        call = self._call
+        return _stored(self.uop) is not None if call is None or call.node is not None else call.storage is not None
 
     def realize(self, *others: Self) -> Self:
         """Compute this tensor and others now, together."""
         with _realizing:
             states = self._states()
+            is_alone = not (others or states)
+            if is_alone and (call := self._call) and run_calls(self, call, lambda: _realize([(self, self.uop)])):
+                return self
             if others or states:
                 tensors: list[Any] = [self, *others, *states]
                 nodes = {id(t): (t, t.uop) for t in tensors}.values()
@@ -189,7 +198,7 @@ class Conversions(Casting):
     def _array(self) -> Array:
         """Return a new view."""
         array = self._on_host()
-        if self.uop.dtype is dtypes.bfloat16 and array.dtype.name == dtypes.bfloat16.stored_as:
+        if self.dtype is dtypes.bfloat16 and array.dtype.name == dtypes.bfloat16.stored_as:
             try:
                 import ml_dtypes
             except ImportError:
@@ -199,6 +208,10 @@ class Conversions(Casting):
 
     def _on_host(self) -> Array:
         """Return the values on the host in a new view: bfloat16 as uint16."""
+        if (call := self._call) is not None:
+            self.realize()
+            if call.storage is not None:
+                return _shaped(download(call), call.table.last.shape)
         while True:
             uop = self.uop
             if (node := _stored(uop)) is None:  # another thread may assign meanwhile
@@ -228,8 +241,8 @@ class Conversions(Casting):
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """Call NumPy's function with np.asarray of the tensors; the results are NumPy's."""
-        _leads_nowhere(function, (args, kwargs), kwargs.get("out"))  # before it is written
-        return _leads_nowhere(function, (args, kwargs), function(*_as_arrays(args), **_as_arrays(kwargs)))
+        leads_nowhere(function, (args, kwargs), kwargs.get("out"))  # before it is written
+        return leads_nowhere(function, (args, kwargs), function(*as_arrays(args), **as_arrays(kwargs)))
 
     def __array_ufunc__(self, function: Any, call: str, *inputs: Any, **options: Any) -> Any:
         """NumPy's operators leave the work to ours: `array + tensor` is a tensor, `np.exp(tensor)` an array."""
@@ -241,9 +254,9 @@ class Conversions(Casting):
                 f"np.{function.__name__}.at: NumPy does not write to a tensor. Use x.index_add(axis, index, y), "
                 "or give NumPy x.numpy().copy()."
             )
-        _leads_nowhere(function, (inputs, options), options.get("out"))  # before it is written
-        return _leads_nowhere(
-            function, (inputs, options), getattr(function, call)(*_as_arrays(inputs), **_as_arrays(options))
+        leads_nowhere(function, (inputs, options), options.get("out"))  # before it is written
+        return leads_nowhere(
+            function, (inputs, options), getattr(function, call)(*as_arrays(inputs), **as_arrays(options))
         )
 
     def __dlpack__(
@@ -391,7 +404,7 @@ class Conversions(Casting):
         return self
 
 
-def _realize(lazy: list[tuple[Any, UOp]]) -> None:
+def _realize(lazy: list[tuple[Any, UOp]]) -> Any:
     """Compute the nodes of tensors, and store their memory: for those that no other thread has changed meanwhile."""
     for _, node in lazy:
         if not {int}.issuperset(map(type, node.shape)):
@@ -402,7 +415,7 @@ def _realize(lazy: list[tuple[Any, UOp]]) -> None:
     constant = [(t, node) for t, node in lazy if is_shared(node)]
     origin, current_origin.line = current_origin.line, None
     try:
-        realize([node for _, node in lazy], expressions, given_values())
+        run = realize([node for _, node in lazy], expressions, given_values())
     finally:
         current_origin.line = origin
     for t, node in lazy:
@@ -412,6 +425,7 @@ def _realize(lazy: list[tuple[Any, UOp]]) -> None:
             t._put(buffer_node(node.storage, node.shape), node)
     for _, node in constant:  # last: several results may be one node
         node.storage = None
+    return run
 
 
 def _register(leaf: Conversions) -> None:
@@ -424,39 +438,6 @@ def _stored(node: UOp) -> UOp | None:
     while node.storage is None and node.op in (Ops.RESHAPE, Ops.DETACH):
         node = node.src[0]
     return node if node.storage is not None else None
-
-
-def _as_arrays(value: Any) -> Any:
-    """Replace tensors by arrays in the arguments of a NumPy function."""
-    if isinstance(value, Conversions):
-        return value.numpy()
-    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
-        return (tuple if isinstance(value, tuple) else list)(map(_as_arrays, value))
-    return {name: _as_arrays(one) for name, one in value.items()} if type(value) is dict else value
-
-
-def _leads_nowhere(function: Any, given: Any, result: Any) -> Any:
-    """A result of NumPy's.
-
-    Raises:
-        GradientError: it has floats, and a gradient would be expected to flow through them.
-    """
-    has_floats = _has(result, lambda v: getattr(getattr(v, "dtype", None), "kind", "-") in "fcV")  # V: bfloat16
-    is_asked = has_floats and grad_state() and not function.__name__.endswith("_like")  # which take a shape only
-    if is_asked and _has(given, lambda v: isinstance(v, Conversions) and v.requires_grad):
-        raise GradientError(
-            f"np.{function.__name__}: no gradient would flow from NumPy's result to this tensor, which has "
-            "requires_grad. "
-            "Use the method of Tensor, or give NumPy t.detach()."
-        )
-    return result
-
-
-def _has(values: Any, is_it: Callable[[Any], bool]) -> bool:
-    """True if a value, or one in a container, satisfies the predicate."""
-    if isinstance(values, dict):
-        values = list(values.values())
-    return any(_has(v, is_it) for v in values) if isinstance(values, (list, tuple)) else is_it(values)
 
 
 def _shaped(array: Array, shape: tuple[Any, ...]) -> Array:
@@ -517,7 +498,7 @@ class Tensor(Conversions):
         self.grad = None
         self._requires_grad = False
         made = self._of(data, dtype, device, requires_grad)._named()
-        self.uop, self._device, self._is_named = made.uop, made._device, True
+        self.uop, self._device, self._is_named, self._call = made.uop, made._device, True, None
         keep_track(self)  # last: other threads read every tracked tensor
         if requires_grad:
             self.requires_grad_()

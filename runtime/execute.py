@@ -55,9 +55,12 @@ from .replay import check_values, copy_between, current_recording, download_scal
 from .tape import Lines
 from .watch import sees_kernels, wants_report
 
-__all__ = ["STALE", "allocate_buffer", "download", "launched_ns", "realize", "take_over", "upload"]
+__all__ = [
+    "STALE", "Run", "allocate_buffer", "count_launch", "download", "launched_ns", "prepared_launches", "realize",
+    "realizing", "take_over", "upload",
+]  # fmt: skip
 
-_lock = process_lock()
+realizing = process_lock()
 _launched = [0]  # ns in kernels, outside of replays
 
 
@@ -99,8 +102,9 @@ def upload(array: Any, dtype: DType, device: str, *, borrow: bool = False) -> UO
     return buffer_node(buffer)
 
 
-def download(node: UOp) -> Any:
-    """The values of a realized node as a 1-D NumPy array (bfloat16: as uint16), a view where that is possible."""
+def download(node: Any) -> Any:
+    """The values of a realized node, or of what has its `storage` and `origin`, as a 1-D NumPy array (bfloat16: as
+    uint16), a view where that is possible."""
     buffer: Buffer = node.storage
     if type(buffer) is Placeholder:
         raise KernmillError(buffer.message)
@@ -123,8 +127,9 @@ def download(node: UOp) -> Any:
 
 def realize(
     roots: Sequence[UOp], others: Callable[[], Iterable[UOp]] = tuple, variables: Mapping[str, int] | None = None
-) -> None:
-    """Compute every root; afterwards its `storage` is the Buffer with its values, row-major.
+) -> Run | None:
+    """Compute every root; afterwards its `storage` is the Buffer with its values, row-major. Return the run, unless
+    all of them had their values.
 
     `others()` are the expressions of all other tensors that are alive: an assignment writes in place only when none of
     them needs the old value. `variables` gives each VARIABLE its value.
@@ -133,27 +138,29 @@ def realize(
         IndexRangeError: a CHECK failed.
         DeviceError, OutOfMemoryError, CompileError: as their names say.
     """
-    with _lock:
+    with realizing:
         pending = [root for root in roots if root.storage is None]
-        if pending:
-            if len(pending) > 1:
-                pending = list(dict.fromkeys(pending))
-            try:
-                run = _Run(pending, others, variables or _NO_VALUES)
-                if run.walk.fresh and (parameters := run.parameters()):
-                    _Run(parameters, others, run.variables).go()
-                    run = _Run(pending, others, run.variables)
-                run.go()
-            except OutOfMemoryError as error:
-                if line := pending[0].origin:
-                    error.args = (f"{error} The memory was for what {line} computes.",)
-                raise
-            except KernmillError as error:
-                explained(error)
-                raise
+        if not pending:
+            return None
+        if len(pending) > 1:
+            pending = list(dict.fromkeys(pending))
+        try:
+            run = Run(pending, others, variables or _NO_VALUES)
+            if run.walk.fresh and (parameters := run.parameters()):
+                Run(parameters, others, run.variables).go()
+                run = Run(pending, others, run.variables)
+            run.go()
+        except OutOfMemoryError as error:
+            if line := pending[0].origin:
+                error.args = (f"{error} The memory was for what {line} computes.",)
+            raise
+        except KernmillError as error:
+            explained(error)
+            raise
+        return run
 
 
-class _Run:
+class Run:
     """One realize."""
 
     def __init__(self, roots: list[UOp], others: Callable[[], Iterable[UOp]], variables: Mapping[str, int]) -> None:
@@ -204,13 +211,22 @@ class _Run:
             slots[leaf] for leaf in wanted.values() if leaf.storage.is_ours and used.count(id(leaf.storage)) == 1
         )
 
+    def needs_memory_alone(self) -> bool:
+        """True if another graph of this structure can run by this plan, given the memory of its leaves."""
+        plan, walk = self.plan, self.walk
+        if len(self.roots) != 1 or self.parts or self.own or walk.numbers or walk.fresh or walk.is_exact:
+            return False
+        special = plan.numbers or plan.counts or plan.values or plan.bounds or plan.written or plan.graph.checks
+        return not special and len(plan.graph.results) == 1
+
     def go(self) -> None:
-        plan = self.find_plan()
+        """Find the plan and memory, launch, and give results their memory."""
+        self.plan = plan = self.find_plan()
         values = {**self.variables, **plan.values} if plan.values else self.variables
         if plan.bounds:
             check_values(plan.bounds, values)
         storages = self.storages(plan) if self.walk.numbers or plan.numbers else self.walk.storages
-        prepared = _prepared(plan)
+        prepared = prepared_launches(plan)
         self.own: dict[int, Buffer] = {}
         try:
             found = self.run(plan, None if self.parts else prepared, storages, values)
@@ -226,7 +242,7 @@ class _Run:
         if prepared is not None:
             start = time.perf_counter_ns()
             found = prepared.run(storages, plan.counts, values, self.lines() if recorder.active is not None else None)
-            _launched[0] += time.perf_counter_ns() - start
+            count_launch(time.perf_counter_ns() - start)
             return found
         buffers = self.memory(plan, storages)
         self.launch(plan, buffers, values)
@@ -242,6 +258,7 @@ class _Run:
         return tuple([node.origin for node in self.walk.order])
 
     def key(self) -> tuple[Any, ...]:
+        """The key of the plan."""
         settings = settings_key()
         pinned = pinned_nodes(node.origin for node in self.walk.order) if setting("PIN") else ()
         return self.walk.structure, self.walk.devices, self.in_place, settings, pinned
@@ -424,7 +441,7 @@ def number_buffers(device: str, numbers: Sequence[tuple[DType, float]]) -> list[
     ]
 
 
-def _prepared(plan: Plan) -> Prepared | None:
+def prepared_launches(plan: Plan) -> Prepared | None:
     """The launches of a plan in one table, unless something watches single kernels."""
     if not plan.prepared:
         plan.prepared.append(prepare(plan))
@@ -440,6 +457,11 @@ def take_over(node: UOp) -> None:
     if isinstance(node.storage, Buffer):
         node.storage.forget_makers()
     node.storage = STALE if node.op is Ops.BUFFER else None
+
+
+def count_launch(ns: int) -> None:
+    """Add the time of launches to `launched_ns`."""
+    _launched[0] += ns
 
 
 def launched_ns() -> int:

@@ -79,9 +79,9 @@ class Linear(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Shapes: (..., in_features) -> (..., out_features)."""
-        if not x.ndim or x.uop.shape[-1] != self.weight.shape[1]:
+        if not x.ndim or x.node_shape[-1] != self.weight.shape[1]:
             raise ShapeError(
-                f"Linear: x of shape {show_shape(x.uop.shape)}: its last axis must have size "
+                f"Linear: x of shape {show_shape(x.node_shape)}: its last axis must have size "
                 f"{self.weight.shape[1]}. Reshape x, or build the layer with a different in_features."
             )
         return x.linear(self.weight, self.bias)
@@ -198,9 +198,9 @@ class BatchNorm(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Shapes: (batch, num_features, ...) -> the same."""
-        if x.ndim < 2 or x.uop.shape[1] != self.num_features:
+        if x.ndim < 2 or x.node_shape[1] != self.num_features:
             raise ShapeError(
-                f"BatchNorm: x of shape {show_shape(x.uop.shape)}: axis 1 must have {self.num_features} channels."
+                f"BatchNorm: x of shape {show_shape(x.node_shape)}: axis 1 must have {self.num_features} channels."
             )
         x, dtype = _widened(x, self.weight, self.bias)
         axes = tuple(axis for axis in range(x.ndim) if axis != 1)
@@ -297,9 +297,9 @@ def _widened(x: Tensor, *states: Tensor | None) -> tuple[Tensor, DType]:
 
 def _fitting(layer: str, x: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Check that x ends in `shape`; return these axes as negative numbers."""
-    if tuple(x.uop.shape[-len(shape) :]) != shape:
+    if tuple(x.node_shape[-len(shape) :]) != shape:
         raise ShapeError(
-            f"{layer}: x of shape {show_shape(x.uop.shape)} does not end in {shape}. Reshape x, or the layer."
+            f"{layer}: x of shape {show_shape(x.node_shape)} does not end in {shape}. Reshape x, or the layer."
         )
     return tuple(range(-len(shape), 0))
 
@@ -318,9 +318,9 @@ class GroupNorm(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Shapes: (batch, num_channels, ...) -> the same."""
-        if x.ndim < 2 or x.uop.shape[1] != self.num_channels:
+        if x.ndim < 2 or x.node_shape[1] != self.num_channels:
             raise ShapeError(
-                f"GroupNorm: x of shape {show_shape(x.uop.shape)}: axis 1 must have {self.num_channels} channels."
+                f"GroupNorm: x of shape {show_shape(x.node_shape)}: axis 1 must have {self.num_channels} channels."
             )
         x, dtype = _widened(x, self.weight, self.bias)
         size = math.prod(x.shape[1:]) // self.num_groups  # -1 cannot be inferred without elements
@@ -397,7 +397,7 @@ class Dropout1d(Dropout):
     def forward(self, x: Tensor) -> Tensor:
         """Shapes: (batch, channels, ...) -> the same."""
         if x.ndim < 2:
-            raise ShapeError(f"{type(self).__name__}: x of shape {show_shape(x.uop.shape)} has no channels, axis 1.")
+            raise ShapeError(f"{type(self).__name__}: x of shape {show_shape(x.node_shape)} has no channels, axis 1.")
         kept = Tensor.ones((*x.shape[:2], *(1 for _ in x.shape[2:])), dtype=x.dtype, device=x.device)
         return x * kept.dropout(self.p, self.training)
 
@@ -417,9 +417,9 @@ class Bilinear(Module):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """Shapes: (..., in1_features), (..., in2_features) -> (..., out_features)."""
         _, first, second = self.weight.shape
-        if x.uop.shape[-1:] != (first,) or y.uop.shape[-1:] != (second,) or x.uop.shape[:-1] != y.uop.shape[:-1]:
+        if x.node_shape[-1:] != (first,) or y.node_shape[-1:] != (second,) or x.node_shape[:-1] != y.node_shape[:-1]:
             raise ShapeError(
-                f"Bilinear: x of shape {show_shape(x.uop.shape)} and y of shape {show_shape(y.uop.shape)}: give "
+                f"Bilinear: x of shape {show_shape(x.node_shape)} and y of shape {show_shape(y.node_shape)}: give "
                 f"(..., {first}) and (..., {second}), with the same axes before."
             )
         pairs = x.unsqueeze(-1) * y.unsqueeze(-2)
@@ -438,8 +438,8 @@ class PReLU(Module):
     def forward(self, x: Tensor) -> Tensor:
         """Shapes: any; (batch, num_parameters, ...) with several weights."""
         count = self.weight.shape[0]
-        if count > 1 and (x.ndim < 2 or x.uop.shape[1] != count):
-            raise ShapeError(f"PReLU: x of shape {show_shape(x.uop.shape)}: axis 1 must have {count} channels.")
+        if count > 1 and (x.ndim < 2 or x.node_shape[1] != count):
+            raise ShapeError(f"PReLU: x of shape {show_shape(x.node_shape)}: axis 1 must have {count} channels.")
         weight = self.weight.reshape((count, *(1 for _ in x.shape[2:]))) if x.ndim > 1 else self.weight
         return x.relu() - weight * (-x).relu()
 
@@ -465,9 +465,9 @@ class MultiHeadAttention(Module):
 
         Shapes: (batch, length, embed_dim) -> the same; the mask (length, key length) or with heads and batch in front.
         """
-        if query.ndim != 3 or query.uop.shape[-1] != self.embed_dim:
+        if query.ndim != 3 or query.node_shape[-1] != self.embed_dim:
             raise ShapeError(
-                f"MultiHeadAttention: query of shape {show_shape(query.uop.shape)}: give (batch, length, "
+                f"MultiHeadAttention: query of shape {show_shape(query.node_shape)}: give (batch, length, "
                 f"{self.embed_dim}). Unsqueeze it, or build the layer with a different embed_dim."
             )
         key = query if key is None else key

@@ -84,6 +84,7 @@ class Plans:
     def __init__(self) -> None:
         self.found: OrderedDict[Any, Plan] = OrderedDict()
         self.bytes = 0
+        self.dropped = 0  # how often plans were dropped: whoever keeps one beside this forgets it then
 
     def __len__(self) -> int:
         return len(self.found)
@@ -102,6 +103,7 @@ class Plans:
         self.found[key] = plan
         while self.bytes > int(setting("PLANS_MAX_MB")) << 20 and len(self.found) > 1:
             self.bytes -= self.found.popitem(last=False)[1].cost_bytes
+            self.dropped += 1
 
     def values(self) -> Iterable[Plan]:
         """All plans, the most recently used last."""
@@ -109,6 +111,7 @@ class Plans:
 
     def clear(self) -> None:
         """Forget all plans."""
+        self.dropped += 1
         self.found.clear()
         self.bytes = 0
 

@@ -137,7 +137,7 @@ GRAPHS: list[Callable[[Tensor, Tensor], Sequence[Tensor]]] = [
 
 def test_the_structure_of_a_graph_tells_what_its_closed_graph_tells() -> None:
     """Plans are found by it, and graphs made of it: equal where the graph is, whatever memory is read."""
-    start: Any = importlib.import_module("kernmill.runtime.execute")._Run
+    start: Any = importlib.import_module("kernmill.runtime.execute").Run
     found: list[tuple[Any, UOp]] = []
     for make in GRAPHS * 2:
         x, y = (Tensor(np.arange(20.0, dtype=np.float32).reshape(4, 5)).realize() for _ in range(2))

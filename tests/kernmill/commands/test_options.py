@@ -135,7 +135,12 @@ def test_options_without_effect_are_named_and_ignored(
 
 def test_device_none_of_llama_cpp_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[str] = []
-    monkeypatch.setattr("kernmill.llm.run.run", lambda *_: found.append(default_device()) or 0)
+
+    def run(*_: Any) -> int:
+        found.append(default_device())
+        return 0
+
+    monkeypatch.setattr("kernmill.llm.run.run", run)
     with Context(DEVICE="PYTHON"):
         assert main(["run", "-dev", "none", "x.gguf", "-p", "a"]) == 0
     assert found == ["LLVM"]

@@ -153,7 +153,7 @@ def test_many_sums_are_expected_before_they_are_scheduled(
     monkeypatch.setattr(plan, "build_all", lambda wanted: [None for _ in wanted])
     x = data(0, 97)
     sums = [reduce_axes(x + float(number), Ops.ADD, (0,)) for number in range(count)]
-    one: Any = importlib.import_module("kernmill.runtime.execute")._Run(sums, tuple, {})
+    one: Any = importlib.import_module("kernmill.runtime.execute").Run(sums, tuple, {})
     plan.new_plan(one.walk.structure, one.walk.order, ("LLVM",) * (1 + count), frozenset())
     assert found == ["LLVM"] * started
 
