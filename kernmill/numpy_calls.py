@@ -15,7 +15,7 @@ __all__ = ["as_arrays", "leads_nowhere"]
 def as_arrays(value: Any) -> Any:
     """Replace tensors by arrays in the arguments of a NumPy function."""
     if isinstance(value, Lazy):
-        return value.numpy()
+        return value.numpy()  # type: ignore[attr-defined]
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         return (tuple if isinstance(value, tuple) else list)(map(as_arrays, value))
     return {name: as_arrays(one) for name, one in value.items()} if type(value) is dict else value

@@ -84,11 +84,12 @@ def test_nodes_are_exchanged_in_one_place() -> None:
         if found.search(line)
     ]
     assert sites == [
+        "deferred.py: tensor.uop = node = call.expand()",  # its first node, which nobody has seen
         "lazy.py: new.uop, new._requires_grad, new.grad, new._device = uop, requires_grad, None, device",
         "lazy.py: self.uop = node",
         "lazy.py: self.uop = apart(self.uop, is_constant)",  # a new tensor's
         "size.py: self.uop = uop",
-        "tensor.py: self.uop, self._device, self._is_named = made.uop, made._device, True",
+        "tensor.py: self.uop, self._device, self._is_named, self._call = made.uop, made._device, True, None",
         "variable.py: self.uop = UOp(Ops.VARIABLE, dtypes.index, (), (name, least, greatest))",
     ]
 
