@@ -1,9 +1,9 @@
 """Recorded calls whose nodes are made when somebody asks for them.
 
-A call of which `recorded.py` has the table gives a tensor with a `Call` and no node: the table, and the operands as
-nodes or as calls before it. `realize` of such a tensor finds the plan of an earlier equal tree of calls by its tables
-and the memory below (runtime/known.py), and no node is ever made. Whoever reads `tensor.uop` gets the nodes that the
-method would have made.
+A call of which `recorded.py` has the table gives a tensor with a `DeferredCall` and no node. The call has the table and
+the operands, as nodes or as calls before it. `realize` finds the plan of an earlier equal tree of calls by the tables
+and the memory below (runtime/known.py), and makes no node. Whoever reads `tensor.uop` gets the nodes that the method
+would have made.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .lazy import KNOWN
 if TYPE_CHECKING:
     from .lazy import Lazy
 
-__all__ = ["Call", "Step", "Table", "make_nodes", "node_of", "run_calls"]
+__all__ = ["DeferredCall", "Step", "Table", "make_nodes", "node_of", "run_calls"]
 
 _ALONE = 2  # references to a node that nobody else has: a local name's, and that of the counting call
 _making = process_lock()
@@ -62,7 +62,7 @@ def make_nodes(table: Table, operands: list[UOp]) -> UOp:
     return made
 
 
-class Call:
+class DeferredCall:
     """A recorded call. It has its operands until it has a node."""
 
     __slots__ = ("is_known", "node", "operands", "origin", "own", "storage", "table")
@@ -80,7 +80,11 @@ class Call:
             waiting = [self]
             while waiting:
                 call = waiting[-1]
-                below = [] if call.node is not None else [o for o in call.operands if type(o) is Call and not o.node]
+                below = (
+                    []
+                    if call.node is not None
+                    else [o for o in call.operands if type(o) is DeferredCall and not o.node]
+                )
                 if below:
                     waiting += below
                     continue
@@ -95,7 +99,7 @@ class Call:
         if storage is not None and not table.requires_grad:
             self.node = buffer_node(storage, table.last.shape)
             return
-        nodes: list[Any] = [o.node if type(o) is Call else o for o in self.operands]
+        nodes: list[Any] = [o.node if type(o) is DeferredCall else o for o in self.operands]
         count = len(nodes)
         line, current_origin.line = current_origin.line, self.origin
         try:
@@ -122,7 +126,7 @@ class Call:
             self.operands = []
 
 
-def node_of(tensor: Lazy, call: Call) -> UOp:
+def node_of(tensor: Lazy, call: DeferredCall) -> UOp:
     """Give a tensor the node of its call."""
     with _making:
         node = tensor.__dict__.get("uop")
@@ -132,7 +136,7 @@ def node_of(tensor: Lazy, call: Call) -> UOp:
         return node
 
 
-def run_calls(tensor: Lazy, call: Call, compute: Callable[[], Any]) -> bool:
+def run_calls(tensor: Lazy, call: DeferredCall, compute: Callable[[], Any]) -> bool:
     """Realize a tensor with a call. True if it has its memory now; False where the tree of calls cannot tell.
 
     `compute` realizes the nodes and returns the run, of which the plan is remembered for an equal tree.
@@ -154,14 +158,14 @@ def run_calls(tensor: Lazy, call: Call, compute: Callable[[], Any]) -> bool:
     return True
 
 
-def _tree(root: Call) -> tuple[tuple[Any, ...], list[UOp], list[Call]] | None:
+def _tree(root: DeferredCall) -> tuple[tuple[Any, ...], list[UOp], list[DeferredCall]] | None:
     """The key of a tree of calls, the nodes in memory below it, and the calls; None if there is more than that.
 
-    The key has the table of each call and what the structure of the graph says of its operands: a position of an
-    earlier call, or the memory and what is between it and the operand.
+    The key has the table of each call and its operands. An operand is the position of an earlier call, or memory, with
+    the nodes between the two.
     """
     key: list[Any] = []
-    calls: dict[Call, int] = {}
+    calls: dict[DeferredCall, int] = {}
     numbers: dict[UOp, int] = {}
     waiting = [root]
     while waiting:
@@ -173,7 +177,7 @@ def _tree(root: Call) -> tuple[tuple[Any, ...], list[UOp], list[Call]] | None:
             return None
         operands = call.operands
         below = [
-            o for o in operands if type(o) is Call and o not in calls and o.node is None and o.storage is None
+            o for o in operands if type(o) is DeferredCall and o not in calls and o.node is None and o.storage is None
         ]  # fmt: skip
         if below:
             waiting += below
@@ -181,7 +185,7 @@ def _tree(root: Call) -> tuple[tuple[Any, ...], list[UOp], list[Call]] | None:
         waiting.pop()
         key.append(call.table)
         for operand in operands:
-            if type(operand) is Call:
+            if type(operand) is DeferredCall:
                 if (number := calls.get(operand)) is not None:
                     key.append(number)
                     continue

@@ -61,7 +61,7 @@ from .views import link
 if TYPE_CHECKING:
     import numpy as np
 
-    from .deferred import Call
+    from .deferred import DeferredCall
 
     Operand: TypeAlias = "Lazy | float | UOp | SymbolicSize | np.ndarray[Any, Any] | np.generic"
 
@@ -260,7 +260,7 @@ class Lazy(AnyTensor):
     _owner: Lazy | None = None  # of a view whose node must be rebuilt
     _path = ""  # its name as a parameter of a module
     _is_named = False  # True if a user has a reference: then its node is not shared
-    _call: Call | None = None  # without a node: the call that it is the result of (deferred.py)
+    _call: DeferredCall | None = None  # without a node: the call that it is the result of (deferred.py)
     _former: weakref.ref[UOp] | None = None  # the node that a realized tensor had: expressions of it may be alive
 
     @classmethod
@@ -272,7 +272,7 @@ class Lazy(AnyTensor):
         return new
 
     @classmethod
-    def _of_call(cls, call: Call, device: str, requires_grad: bool) -> Self:
+    def _of_call(cls, call: DeferredCall, device: str, requires_grad: bool) -> Self:
         """A tensor whose node is made when it is read."""
         new = object.__new__(cls)
         new._call, new._is_named = call, True

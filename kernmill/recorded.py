@@ -19,7 +19,7 @@ from kernmill.ir import DType, Ops, UOp, current_origin, dtypes
 from kernmill.runtime import is_to_be_recorded
 
 from .autocasting import autocast_state
-from .deferred import Call, Step, Table, make_nodes
+from .deferred import DeferredCall, Step, Table, make_nodes
 from .lazy import KNOWN, Lazy, grad_state
 
 __all__ = ["RECORDED", "record_calls"]
@@ -96,7 +96,7 @@ def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
                 return method(*args, **kwargs)
         table = _tables.get(known := tuple(key), _tables)
         if table is _tables:
-            nodes = [node.expand() if type(node) is Call else node for node in nodes]
+            nodes = [node.expand() if type(node) is DeferredCall else node for node in nodes]
             result = method(*args, **kwargs)
             if len(_tables) >= _MOST:
                 _tables.clear()
@@ -106,8 +106,8 @@ def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
             return method(*args, **kwargs)
         if is_deferred and table.device is not None and not is_to_be_recorded():
             own = (1 if grad_state() else 2) if table.last.dtype.is_float else 0
-            return args[0]._of_call(Call(table, nodes, own), table.device, table.requires_grad)
-        nodes = [node.expand() if type(node) is Call else node for node in nodes]
+            return args[0]._of_call(DeferredCall(table, nodes, own), table.device, table.requires_grad)
+        nodes = [node.expand() if type(node) is DeferredCall else node for node in nodes]
         return args[0]._make(make_nodes(table, nodes), table.device, table.requires_grad)
 
     @functools.wraps(method)

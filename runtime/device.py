@@ -287,7 +287,7 @@ class Device(ABC):
         return [0]
 
     @classmethod
-    def _alike(cls) -> list[int]:
+    def _equal_devices(cls) -> list[int]:
         """(default: all) The indices that are as good as the first one: ranks on this machine take one each."""
         return cls.devices()
 
@@ -393,8 +393,10 @@ class Device(ABC):
         return ""
 
     def assembly_later(self, source: str) -> Callable[[float | None], tuple[str, list[int]]]:
-        """(default: `assembly`, at the call) Start making it, and return a function that waits for it, at most so many
-        seconds: the text, and for each of its lines that of the source, from 0, or -1.
+        """(default: `assembly`, at the call) Start making it, and return a function that waits for it.
+
+        The function takes a limit in seconds. It returns the text, and for each of its lines that of the source, from
+        0, or -1.
 
         Raises:
             TimeoutError: from that function, which can be called again.
@@ -590,12 +592,12 @@ def _named_by_variable(given: str) -> str:
 
 def devices_of_rank(names: str) -> str:
     """Devices as the user names them: of several alike each rank here takes one, unless an index is given."""
-    return spread(names, _alike)
+    return spread(names, _equal_devices)
 
 
-def _alike(base: str) -> list[int]:
+def _equal_devices(base: str) -> list[int]:
     with contextlib.suppress(DeviceError):  # who uses the device gets the error
-        return _device_class(base, base)._alike()
+        return _device_class(base, base)._equal_devices()
     return []
 
 

@@ -99,7 +99,7 @@ class ClDevice(Device):
         return list(range(len(found_devices())))
 
     @classmethod
-    def _alike(cls) -> list[int]:
+    def _equal_devices(cls) -> list[int]:
         """Return those of the first one's type: next to a GPU, a CPU is not."""
         types = [device.type for device in found_devices()]
         return [index for index, type in enumerate(types) if type == types[0]]

@@ -133,7 +133,7 @@ class Lowered(NamedTuple):
         return self._replace(assemble=device.assembly_later(self.code))
 
     def finished(self, device: Device, limit_s: float | None = None) -> KernelPage:
-        """Return the page; wait for the assembly at most so many seconds.
+        """Return the page; wait up to `limit_s` seconds for the assembly.
 
         Raises:
             TimeoutError: the assembly is not ready.

@@ -42,9 +42,9 @@ def merged(file: gguf.GGUFFile, given: Given, *, keeps_types: bool) -> gguf.GGUF
         for one in those:
             one.check_pair(name, entry.shape)
         if those:
-            kind = _written(entry.type) if keeps_types else tensor_type("F32")
+            kind = _writable_type(entry.type) if keeps_types else tensor_type("F32")
             made[name] = MadeTensor(
-                kind, entry.shape, partial(_sum, file, name, those, kind), partial(file.sample, name),
+                kind, entry.shape, partial(_merged_sum, file, name, those, kind), partial(file.sample, name),
                 partial(file.release, name),
             )  # fmt: skip
     for one in adapters:
@@ -55,14 +55,14 @@ def merged(file: gguf.GGUFFile, given: Given, *, keeps_types: bool) -> gguf.GGUF
     return result
 
 
-def _written(kind: TensorType) -> TensorType:
+def _writable_type(kind: TensorType) -> TensorType:
     """The type itself, or F16 if kernmill only reads it."""
     is_written = kind.dtype is not None or BLOCKS[kind.name].write is not None
     return kind if is_written else tensor_type("F16")
 
 
 @no_grad()
-def _sum(file: gguf.GGUFFile, name: str, adapters: list[Adapter], kind: TensorType) -> memoryview:
+def _merged_sum(file: gguf.GGUFFile, name: str, adapters: list[Adapter], kind: TensorType) -> memoryview:
     """The bytes of a matrix with the products of adapters."""
     weight = load_tensor(file, name, copied=True)
     values = weight.float() if isinstance(weight, Tensor) else weight.dequantize()

@@ -21,7 +21,7 @@ from .arch import Cache
 from .generate import Model
 from .sources import check_without_source
 
-__all__ = ["Text", "load_state", "read_text", "save_state", "write_text"]
+__all__ = ["SavedText", "load_state", "read_text", "save_state", "write_text"]
 
 _KIND, _VERSION = "state of a text", "1"
 _BITS = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32}  # by bytes of an element
@@ -29,7 +29,7 @@ _STEP = 64  # positions that are read and written are a multiple of it, so that 
 Array = np.ndarray[Any, Any]
 
 
-class Text(NamedTuple):
+class SavedText(NamedTuple):
     """A sequence of a cache, its tokens, and how many of them are before its kept state."""
 
     cache: Cache
@@ -73,7 +73,7 @@ def load_state(model: Model, path: str | os.PathLike[str]) -> int:
     return len(found.ids)
 
 
-def write_text(model: Model, text: Text, path: str | os.PathLike[str], call: str) -> int:
+def write_text(model: Model, text: SavedText, path: str | os.PathLike[str], call: str) -> int:
     """Write a text of a cache of the model; return how many tokens it has. Raises the errors of `save_state`."""
     _check_whole(model, call)
     count = len(text.ids)
@@ -89,7 +89,7 @@ def write_text(model: Model, text: Text, path: str | os.PathLike[str], call: str
     return count
 
 
-def read_text(model: Model, into: Text, path: str | os.PathLike[str], call: str) -> Text:
+def read_text(model: Model, into: SavedText, path: str | os.PathLike[str], call: str) -> SavedText:
     """Put a text of a file into a sequence of a cache of the model, and return it. Raises as `load_state`."""
     _check_whole(model, call)
     file = safetensors.read(path)
@@ -120,8 +120,8 @@ def read_text(model: Model, into: Text, path: str | os.PathLike[str], call: str)
     return found
 
 
-def _of_model(model: Model) -> Text:
-    return Text(model._cache, 0, len(model._seen), model.capacity, model._seen[0], model._kept.lengths[0])
+def _of_model(model: Model) -> SavedText:
+    return SavedText(model._cache, 0, len(model._seen), model.capacity, model._seen[0], model._kept.lengths[0])
 
 
 def _tokens_of(file: safetensors.SafetensorsFile, where: str, vocabulary: int) -> list[int]:
@@ -135,7 +135,7 @@ def _tokens_of(file: safetensors.SafetensorsFile, where: str, vocabulary: int) -
     return found
 
 
-def _cached_parts(text: Text) -> Iterator[tuple[str, DType, Tensor, bool]]:
+def _cached_parts(text: SavedText) -> Iterator[tuple[str, DType, Tensor, bool]]:
     """Yield the name, dtype and memory of everything that the cache has of a text. True: its second axis is the
     positions, some more than the text has."""
     cache, number = text.cache, text.number

@@ -72,8 +72,8 @@ class FloatBits(Arithmetic):
     def to_float8(self, kind: str = "e4m3fn") -> Self:
         """The bits of the nearest float8, uint8: a quarter of the memory of float32. `from_float8` reads them.
 
-        `kind` is "e4m3fn", up to 448 and without infinities, "e5m2", up to 57344, or one of the forms without
-        infinities and without -0: "e4m3fnuz", up to 240, and "e5m2fnuz", up to 57344. Larger values become nan, or inf.
+        `kind` is "e4m3fn", up to 448 and without infinities, or "e5m2", up to 57344. "e4m3fnuz", up to 240, and
+        "e5m2fnuz", up to 57344, have no infinities and no -0. Larger values become nan, or inf.
 
         Raises:
             SettingError: another kind.

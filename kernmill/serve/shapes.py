@@ -89,7 +89,9 @@ class _Chunks:
         last = event({**self._head, "choices": [], "usage": usage_of(replies)}) if self._wants_usage else b""
         return last + b"data: [DONE]\n\n"
 
-    def _whole(self, choices: list[dict[str, Any]], replies: Sequence[Reply], extra: dict[str, Any]) -> dict[str, Any]:
+    def _with_choices(
+        self, choices: list[dict[str, Any]], replies: Sequence[Reply], extra: dict[str, Any]
+    ) -> dict[str, Any]:
         head = {**self._head, "object": self.whole_object}
         return {**head, "choices": choices, "usage": usage_of(replies), **extra}
 
@@ -144,7 +146,7 @@ class ChatShape(_Chunks):
             choices.append(
                 {"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason_of(reply)}
             )
-        return self._whole(choices, replies, extra)
+        return self._with_choices(choices, replies, extra)
 
     def _content(self, logprobs: Sequence[Any]) -> list[dict[str, Any]]:
         return [
@@ -189,7 +191,7 @@ class CompletionShape(_Chunks):
              "logprobs": self._lists(index, reply.logprobs) if reply.logprobs else None}
             for index, reply in enumerate(replies)
         ]  # fmt: skip
-        return self._whole(choices, replies, extra)
+        return self._with_choices(choices, replies, extra)
 
     def _lists(self, index: int, logprobs: Sequence[Any]) -> dict[str, Any]:
         names = [self._token_text(one.token)[0] for one in logprobs]

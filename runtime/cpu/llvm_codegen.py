@@ -93,8 +93,8 @@ def assembly(text: str, host: Host) -> str:
 
 
 def assembly_later(text: str, host: Host) -> Callable[[float | None], tuple[str, list[int]]]:
-    """Start `located` in another process, and return a function that waits for it, at most so many seconds. Many
-    requests are shared by some processes; they end when they are idle, and wait while the CPU has other work.
+    """Start `located` in another process, and return a function that waits for it, up to a number of
+    seconds. A few processes share all requests. They end when they are idle, and wait while the CPU has other work.
 
     Raises:
         TimeoutError: from that function, which can be called again.

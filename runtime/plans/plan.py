@@ -84,7 +84,7 @@ class Plans:
     def __init__(self) -> None:
         self.found: OrderedDict[Any, Plan] = OrderedDict()
         self.bytes = 0
-        self.dropped = 0  # how often plans were dropped: whoever keeps one beside this forgets it then
+        self.dropped = 0  # how often plans were dropped: who keeps plans of its own forgets them then
 
     def __len__(self) -> int:
         return len(self.found)

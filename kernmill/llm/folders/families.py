@@ -15,7 +15,7 @@ from typing import Any
 from .changes import AS_FLOATS, FLAT, TRANSPOSED, Change, by_pairs, queries_first
 from .config_json import ConfigJson
 
-__all__ = ["FAMILIES", "Family"]
+__all__ = ["FAMILIES", "FolderFamily"]
 
 Keys = dict[str, Any]
 _ENDS = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
@@ -129,7 +129,7 @@ def _no_changes(config: ConfigJson) -> dict[str, Change]:
 
 
 @dataclass(frozen=True)
-class Family:
+class FolderFamily:
     """How a folder of one family becomes a file of an architecture.
 
     architecture    general.architecture.
@@ -250,66 +250,66 @@ _GEMMA3 = {
     "rope_local_base_freq": 1e4, "max_position_embeddings": 131072, "sliding_window": 4096,
 }  # fmt: skip
 
-_GEMMA3_ROW = Family(
+_GEMMA3_ROW = FolderFamily(
     "gemma3", {**_LLAMA, **_NORMS_AROUND}, _caps, defaults=_GEMMA3, activations=_GELU_TANH[:3], norms_by_one=True,
     has_window=True,
 )  # fmt: skip
-_BERT_ROW = Family(
+_BERT_ROW = FolderFamily(
     "bert", _BERT, _bert, defaults={"layer_norm_eps": 1e-12, "hidden_act": "gelu"}, activations=_GELU_TANH,
     has_rope=False,
 )  # fmt: skip
-_QWEN2_ROW = Family("qwen2", _LLAMA, defaults=_RMS)
-_QWEN3_ROW = Family("qwen3", _LLAMA, defaults={**_RMS, "head_dim": 128})
+_QWEN2_ROW = FolderFamily("qwen2", _LLAMA, defaults=_RMS)
+_QWEN3_ROW = FolderFamily("qwen3", _LLAMA, defaults={**_RMS, "head_dim": 128})
 
-FAMILIES: dict[str, Family] = {  # `architectures` of config.json
+FAMILIES: dict[str, FolderFamily] = {  # `architectures` of config.json
     "BertModel": _BERT_ROW,
     "BertForMaskedLM": _BERT_ROW,
-    "GPT2LMHeadModel": Family(
+    "GPT2LMHeadModel": FolderFamily(
         "gpt2", _GPT2, changes=_of_columns, defaults={"layer_norm_epsilon": 1e-5, "activation_function": "gelu_new"},
         activations=_GELU_TANH, has_rope=False,
     ),
-    "GPTNeoXForCausalLM": Family(
+    "GPTNeoXForCausalLM": FolderFamily(
         "gptneox", _NEOX, _neox, _heads_apart,
         {"layer_norm_eps": 1e-5, "rotary_pct": 0.25, "hidden_act": "gelu"}, _GELU_TANH,
     ),
-    "Gemma2ForCausalLM": Family(
+    "Gemma2ForCausalLM": FolderFamily(
         "gemma2", {**_LLAMA, **_NORMS_AROUND}, _caps, defaults=_GEMMA2, activations=_GELU_TANH[:3], norms_by_one=True,
         has_window=True,
     ),
     "Gemma3ForCausalLM": _GEMMA3_ROW,
     "Gemma3ForConditionalGeneration": _GEMMA3_ROW,
-    "GemmaForCausalLM": Family("gemma", _LLAMA, defaults=_GEMMA, activations=_GELU_TANH, norms_by_one=True),
-    "GraniteForCausalLM": Family("granite", _LLAMA, _granite, _paired, _RMS),
-    "LlamaForCausalLM": Family("llama", _LLAMA, changes=_paired, defaults=_RMS),
-    "MistralForCausalLM": Family("llama", _LLAMA, changes=_paired, defaults={**_RMS, "num_key_value_heads": 8}),
-    "MixtralForCausalLM": Family(
+    "GemmaForCausalLM": FolderFamily("gemma", _LLAMA, defaults=_GEMMA, activations=_GELU_TANH, norms_by_one=True),
+    "GraniteForCausalLM": FolderFamily("granite", _LLAMA, _granite, _paired, _RMS),
+    "LlamaForCausalLM": FolderFamily("llama", _LLAMA, changes=_paired, defaults=_RMS),
+    "MistralForCausalLM": FolderFamily("llama", _LLAMA, changes=_paired, defaults={**_RMS, "num_key_value_heads": 8}),
+    "MixtralForCausalLM": FolderFamily(
         "llama", {**_LLAMA, **_MIXTRAL}, _mixtral, lambda config: {**_paired(config), **_ROUTERS},
         {"rms_norm_eps": 1e-5},
     ),
-    "Olmo2ForCausalLM": Family(
+    "Olmo2ForCausalLM": FolderFamily(
         "olmo2", {**_ENDS, **_ATTENTION, **_GATED, **_NORMS_AROUND}, defaults={"rms_norm_eps": 1e-5}
     ),
-    "OlmoeForCausalLM": Family(
+    "OlmoeForCausalLM": FolderFamily(
         "olmoe", {**_LLAMA, **_EXPERTS}, _olmoe, lambda config: _ROUTERS, {"rms_norm_eps": 1e-5}
     ),
-    "Phi3ForCausalLM": Family("phi3", {**_LLAMA, **_PHI3}, defaults={"rms_norm_eps": 1e-5}, has_window=True),
+    "Phi3ForCausalLM": FolderFamily("phi3", {**_LLAMA, **_PHI3}, defaults={"rms_norm_eps": 1e-5}, has_window=True),
     "Qwen2ForCausalLM": _QWEN2_ROW,
     "Qwen2Model": _QWEN2_ROW,
-    "Qwen2MoeForCausalLM": Family("qwen2moe", {**_LLAMA, **_EXPERTS}, _experts, lambda config: _ROUTERS, _RMS),
+    "Qwen2MoeForCausalLM": FolderFamily("qwen2moe", {**_LLAMA, **_EXPERTS}, _experts, lambda config: _ROUTERS, _RMS),
     "Qwen3ForCausalLM": _QWEN3_ROW,
     "Qwen3Model": _QWEN3_ROW,
-    "Qwen3MoeForCausalLM": Family(
+    "Qwen3MoeForCausalLM": FolderFamily(
         "qwen3moe", {**_LLAMA, **_EXPERTS}, _experts, lambda config: _ROUTERS, {**_RMS, "head_dim": 128}
     ),
-    "SmolLM3ForCausalLM": Family("smollm3", _LLAMA, changes=_paired, defaults=_RMS),
-    "T5ForConditionalGeneration": Family(
+    "SmolLM3ForCausalLM": FolderFamily("smollm3", _LLAMA, changes=_paired, defaults=_RMS),
+    "T5ForConditionalGeneration": FolderFamily(
         "t5", _t5_names(), _t5, defaults={"layer_norm_epsilon": 1e-6, "tie_word_embeddings": True, "n_positions": 512},
         activations=("relu",), has_rope=False,
     ),
-    "StableLmForCausalLM": Family(
+    "StableLmForCausalLM": FolderFamily(
         "stablelm", _LLAMA, defaults={"layer_norm_eps": 1e-5, "partial_rotary_factor": 0.25}
     ),
-    "Starcoder2ForCausalLM": Family(
+    "Starcoder2ForCausalLM": FolderFamily(
         "starcoder2", _STARCODER2, defaults={"norm_epsilon": 1e-5}, activations=_GELU_TANH
     ),
 }  # fmt: skip

@@ -11,7 +11,7 @@ from kernmill import FormatError
 
 from ...formats.quoting import quoted
 from .config_json import ConfigJson, read_json
-from .families import Family
+from .families import FolderFamily
 from .positions import rope
 
 __all__ = ["described"]
@@ -22,7 +22,7 @@ _POOLINGS = {
 }  # fmt: skip
 
 
-def described(config: ConfigJson, family: Family) -> tuple[dict[str, Any], dict[str, Array]]:
+def described(config: ConfigJson, family: FolderFamily) -> tuple[dict[str, Any], dict[str, Array]]:
     """The metadata, and the tensors that come from config.json.
 
     Raises:
@@ -54,7 +54,7 @@ def described(config: ConfigJson, family: Family) -> tuple[dict[str, Any], dict[
     return {"general.architecture": family.architecture, "general.name": name, **metadata}, tensors
 
 
-def _check_activation(config: ConfigJson, family: Family) -> None:
+def _check_activation(config: ConfigJson, family: FolderFamily) -> None:
     found = config.get("hidden_activation", "hidden_act", "activation_function") or family.activations[0]
     if found not in family.activations:
         raise FormatError(
@@ -63,7 +63,7 @@ def _check_activation(config: ConfigJson, family: Family) -> None:
         )
 
 
-def _context(config: ConfigJson, family: Family) -> int:
+def _context(config: ConfigJson, family: FolderFamily) -> int:
     """The trained context. An architecture without windows computes the same up to the window's length."""
     window = config.get("sliding_window")
     has_one = window is not None and config.flag("use_sliding_window", True)

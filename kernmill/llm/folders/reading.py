@@ -27,7 +27,7 @@ from ...formats.gguf_types import TensorType, tensor_type
 from ...formats.quoting import escaped, quoted
 from .changes import AS_STORED, Change, plus_one
 from .config_json import ConfigJson
-from .families import FAMILIES, Family
+from .families import FAMILIES, FolderFamily
 from .metadata import described
 from .vocabulary import vocabulary
 
@@ -119,7 +119,7 @@ def read(path: str | os.PathLike[str]) -> gguf.GGUFFile:
     return made_file(replace(head, paths=(where, *files), parts=found.parts or (memoryview(b""),)), made)
 
 
-def _family(config: ConfigJson) -> Family:
+def _family(config: ConfigJson) -> FolderFamily:
     """Raises FormatError for an unknown one, with the nearest and the list."""
     names: Any = config.get("architectures")
     name = names[0] if isinstance(names, list) and names else None
@@ -184,13 +184,13 @@ def _sources(where: str) -> tuple[list[str], list[_Source]]:
 class _Tensors:
     """The tensors of a folder under their names in a GGUF file: those that are in the files, and those to make."""
 
-    def __init__(self, config: ConfigJson, family: Family, sources: Sequence[_Source]) -> None:
+    def __init__(self, config: ConfigJson, family: FolderFamily, sources: Sequence[_Source]) -> None:
         self.config, self.family = config, family
         self.entries: dict[str, gguf.GGUFEntry] = {}
         self.made: dict[str, MadeTensor] = {}
         self.parts = tuple({source.part: source.data for source in sources}.values())
         self._numbers = {part: n for n, part in enumerate(dict.fromkeys(source.part for source in sources))}
-        self._patterns = [(_compiled(name), ours) for name, ours in family.names.items()]
+        self._patterns = [(_pattern_of(name), ours) for name, ours in family.names.items()]
         self._changes = family.changes(config)
         self.rows_of_embedding = 0
         groups: dict[str, list[tuple[int, _Source]]] = {}
@@ -200,7 +200,7 @@ class _Tensors:
         if config.flag("tie_word_embeddings", family.norms_by_one) and "token_embd.weight" in groups:
             groups.pop("output.weight", None)
         for name, group in groups.items():
-            self._add(name, group)
+            self._add_file(name, group)
 
     def _named(self, name: str) -> tuple[str, int]:
         """The name in a GGUF file, and the number of the expert, or -1."""
@@ -221,7 +221,7 @@ class _Tensors:
             "be wrong without it. Take the folder of a standard model, or a GGUF file."
         )
 
-    def _add(self, name: str, group: list[tuple[int, _Source]]) -> None:
+    def _add_file(self, name: str, group: list[tuple[int, _Source]]) -> None:
         group = sorted(group, key=lambda pair: pair[0])
         first, stem = group[0][1], name.rpartition(".")[0]
         inner = stem.rpartition(".")[2] if "blk." in stem else stem
@@ -250,7 +250,7 @@ class _Tensors:
         self.made[name] = MadeTensor(kind, whole, making.bytes, making.sample, making.release)
 
 
-def _compiled(name: str) -> re.Pattern[str]:
+def _pattern_of(name: str) -> re.Pattern[str]:
     return re.compile(_KEY.sub(r"(\\d{1,6})", re.escape(name)))
 
 

@@ -59,16 +59,16 @@ def vocabulary(folder: str, config: ConfigJson, rows: int) -> dict[str, Any]:
     path = os.path.join(folder, "tokenizer.json")
     if not os.path.isfile(path):
         return {"tokenizer.ggml.model": "no_vocab"}
-    return _Vocabulary(path, config, rows).metadata()
+    return _TokenizerJson(path, config, rows).metadata()
 
 
-class _Vocabulary:
+class _TokenizerJson:
     """The parts of one tokenizer.json."""
 
     def __init__(self, path: str, config: ConfigJson, rows: int) -> None:
         self._path, self._config = path, config
-        self._parts = read_json(path)
-        self._model = self._object(self._parts.get("model"), "model")
+        self._normal_parts = read_json(path)
+        self._model = self._object(self._normal_parts.get("model"), "model")
         self._kind = self._model.get("type") or ("WordPiece" if "max_input_chars_per_word" in self._model else "BPE")
         folder = os.path.dirname(path)
         settings = os.path.join(folder, "tokenizer_config.json")
@@ -78,12 +78,12 @@ class _Vocabulary:
 
     def metadata(self) -> dict[str, Any]:
         """All of it."""
-        kinds = {"BPE": self._pairs, "Unigram": self._unigrams, "WordPiece": self._word_pieces}
+        kinds = {"BPE": self._merge_pairs, "Unigram": self._unigrams, "WordPiece": self._word_pieces}
         if self._kind not in kinds:
-            raise self._fault(f"its model is {quoted(self._kind)}: must be one of {', '.join(kinds)}")
-        for part in _parts(self._parts.get("normalizer"), "normalizers"):
+            raise self._broken_file(f"its model is {quoted(self._kind)}: must be one of {', '.join(kinds)}")
+        for part in _normal_parts(self._normal_parts.get("normalizer"), "normalizers"):
             if part.get("type") not in _NORMALIZERS:
-                raise self._fault(f"its normalizer {quoted(part.get('type'))} is unknown")
+                raise self._broken_file(f"its normalizer {quoted(part.get('type'))} is unknown")
         found: dict[str, Any] = kinds[self._kind]()
         found = {
             "tokens": Typed(ValueType.STRING, self._tokens), "token_type": Typed(ValueType.INT32, self._kinds), **found,
@@ -94,12 +94,12 @@ class _Vocabulary:
         return metadata if template is None else {**metadata, "tokenizer.chat_template": template}
 
     # --- reading
-    def _fault(self, text: str) -> FormatError:
+    def _broken_file(self, text: str) -> FormatError:
         return FormatError(f"{self._path}: {text}. Save the tokenizer again with save_pretrained, or take a GGUF file.")
 
     def _object(self, value: Any, what: str) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise self._fault(f"{what} is {quoted(value)}, not an object")
+            raise self._broken_file(f"{what} is {quoted(value)}, not an object")
         return value
 
     def _read_tokens(self, rows: int) -> tuple[list[str], list[int]]:
@@ -110,17 +110,17 @@ class _Vocabulary:
         else:
             pairs = [*vocab.items()] if isinstance(vocab, dict) else None
         if pairs is None:
-            raise self._fault("model.vocab is not a vocabulary")
-        added: Any = self._parts.get("added_tokens") or []
+            raise self._broken_file("model.vocab is not a vocabulary")
+        added: Any = self._normal_parts.get("added_tokens") or []
         if not isinstance(added, list) or not all(isinstance(one, dict) for one in added):
-            raise self._fault("added_tokens is not a list of objects")
+            raise self._broken_file("added_tokens is not a list of objects")
         special = [(one.get("content"), one.get("id"), one.get("special") is True) for one in added]
         every = [*pairs, *((token, n) for token, n, _ in special)]
         if any(not isinstance(token, str) or type(n) is not int or not 0 <= n < _MOST_TOKENS for token, n in every):
-            raise self._fault("a token is not a string with an id")
+            raise self._broken_file("a token is not a string with an id")
         count = 1 + max((n for _, n in every), default=-1)
         if count > max(rows, len(every)) and count > 2 * len(every) + 1024:
-            raise self._fault(f"its ids reach {count - 1}, and it has {len(every)} tokens")
+            raise self._broken_file(f"its ids reach {count - 1}, and it has {len(every)} tokens")
         tokens, kinds = [f"[PAD{n}]" for n in range(count)], [_UNUSED] * count
         for token, n in pairs:
             tokens[n], kinds[n] = token, _NORMAL
@@ -154,7 +154,7 @@ class _Vocabulary:
         found["add_eos_token"] = end is not None and end == found.get(
             "seperator_token_id" if self._kind == "WordPiece" else "eos_token_id"
         )
-        others = [n for n in self._ends() if n != found.get("eos_token_id")]
+        others = [n for n in self._end_tokens() if n != found.get("eos_token_id")]
         found |= dict(zip(("eot_token_id", "eom_token_id"), others, strict=False))
         return found
 
@@ -165,7 +165,7 @@ class _Vocabulary:
             return number if type(number) is int and 0 <= number < len(self._tokens) else None
         return self._id_of(self._model.get("unk_token"))
 
-    def _ends(self) -> list[int]:
+    def _end_tokens(self) -> list[int]:
         """The ids that end a text, by generation_config.json."""
         path = os.path.join(os.path.dirname(self._path), "generation_config.json")
         given: Any = read_json(path).get("eos_token_id") if os.path.isfile(path) else None
@@ -174,7 +174,7 @@ class _Vocabulary:
 
     def _around(self) -> tuple[int | None, int | None]:
         """The tokens that are put before and after a text."""
-        for part in _parts(self._parts.get("post_processor"), "processors"):
+        for part in _normal_parts(self._normal_parts.get("post_processor"), "processors"):
             if part.get("type") in ("BertProcessing", "RobertaProcessing"):
                 first, last = part.get("cls"), part.get("sep")
                 return self._id_of(first[0] if first else None), self._id_of(last[0] if last else None)
@@ -206,12 +206,12 @@ class _Vocabulary:
         return found if isinstance(found, str) else None
 
     # --- kinds
-    def _pairs(self) -> dict[str, Any]:
+    def _merge_pairs(self) -> dict[str, Any]:
         merges = self._merges()
         if any(part.get("type") == "ByteLevel" for part in self._all_parts()):
             return self._byte_pairs(merges)
         if not any(part.get("type") in ("Metaspace", "Prepend", "Replace") for part in self._all_parts()):
-            raise self._fault("its BPE works neither on bytes nor with U+2581 for spaces, and kernmill has no other")
+            raise self._broken_file("its BPE works neither on bytes nor with U+2581 for spaces: kernmill has no other")
         scores = [0.0 if kind != _NORMAL else _LAST_MERGE for kind in self._kinds]
         for order, (left, right) in enumerate(merges):
             number = self._ids.get(left + right)
@@ -233,7 +233,7 @@ class _Vocabulary:
     def _byte_pairs(self, merges: Sequence[tuple[str, str]]) -> dict[str, Any]:
         name = self._rules()
         prefix = any(part.get("type") == "ByteLevel" and part.get("add_prefix_space") is True
-                     for part in _parts(self._parts.get("pre_tokenizer"), "pretokenizers"))  # fmt: skip
+                     for part in _normal_parts(self._normal_parts.get("pre_tokenizer"), "pretokenizers"))  # fmt: skip
         return {
             "model": "gpt2", "pre": name, "add_space_prefix": prefix,
             "merges": Typed(ValueType.STRING, [f"{left} {right}" for left, right in merges]),
@@ -241,16 +241,16 @@ class _Vocabulary:
 
     def _merges(self) -> list[tuple[str, str]]:
         found: Any = self._model.get("merges")
-        pairs = [tuple(one.split(" ", 1)) if isinstance(one, str) else tuple(one) if isinstance(one, list) else ()
+        pairs: list[tuple[Any, ...]] = [tuple(one.split(" ", 1)) if isinstance(one, str) else tuple(one) if isinstance(one, list) else ()
                  for one in (found if isinstance(found, list) else [None])]  # fmt: skip
         if any(len(pair) != 2 or not all(isinstance(token, str) and token for token in pair) for pair in pairs):
-            raise self._fault("model.merges is not a list of pairs of tokens")
+            raise self._broken_file("model.merges is not a list of pairs of tokens")
         return [(str(left), str(right)) for left, right in pairs]
 
     def _rules(self) -> str:
         """The name of the rules that split a text into words in the same way."""
         library = package("tokenizers", "a tokenizer")
-        wanted = _pieces(library, self._path, self._parts.get("pre_tokenizer"))
+        wanted = _pieces(library, self._path, self._normal_parts.get("pre_tokenizer"))
         whole = self._model.get("ignore_merges") is True
         tried = dict[PreTokenizer, str]()
         for name, row in PRE_TOKENIZERS.items():
@@ -265,7 +265,7 @@ class _Vocabulary:
                 piece for piece, _ in library.pre_tokenizers.Sequence([*splits, last]).pre_tokenize_str(_PROBE)
             ] == wanted:
                 return name
-        raise self._fault("it splits text into words by rules that kernmill does not have")
+        raise self._broken_file("it splits text into words by rules that kernmill does not have")
 
     def _unigrams(self) -> dict[str, Any]:
         scores = [float(one[1]) for one in self._model["vocab"]]
@@ -280,13 +280,13 @@ class _Vocabulary:
                 try:
                     found["precompiled_charsmap"] = Typed(ValueType.UINT8, [*base64.b64decode(text, validate=True)])
                 except ValueError:
-                    raise self._fault("precompiled_charsmap is not valid base64") from None
+                    raise self._broken_file("precompiled_charsmap is not valid base64") from None
         return found
 
     def _word_pieces(self) -> dict[str, Any]:
         mark = self._model.get("continuing_subword_prefix", "##")
         if mark != "##":
-            raise self._fault(f"continuing_subword_prefix is {quoted(mark)}: must be '##'")
+            raise self._broken_file(f"continuing_subword_prefix is {quoted(mark)}: must be '##'")
         for n, token in enumerate(self._tokens):
             if self._kinds[n] == _NORMAL:
                 self._tokens[n] = token[2:] if token.startswith("##") else SPACE + token
@@ -303,8 +303,8 @@ class _Vocabulary:
     # --- normalizers and pre-tokenizers
     def _all_parts(self) -> list[Mapping[str, Any]]:
         return [
-            *_parts(self._parts.get("normalizer"), "normalizers"),
-            *_parts(self._parts.get("pre_tokenizer"), "pretokenizers"),
+            *_normal_parts(self._normal_parts.get("normalizer"), "normalizers"),
+            *_normal_parts(self._normal_parts.get("pre_tokenizer"), "pretokenizers"),
         ]
 
     def _has_prefix(self) -> bool:
@@ -336,13 +336,13 @@ def _special(step: Any) -> str | None:
     return None
 
 
-def _parts(value: Any, inner: str) -> Iterator[Mapping[str, Any]]:
+def _normal_parts(value: Any, inner: str) -> Iterator[Mapping[str, Any]]:
     """A component of tokenizer.json, and those inside it."""
     if isinstance(value, dict):
         yield value
         parts = value.get(inner)
         for part in parts if isinstance(parts, list) else []:
-            yield from _parts(part, inner)
+            yield from _normal_parts(part, inner)
 
 
 def _pieces(library: Any, path: str, rules: Any) -> list[str]:

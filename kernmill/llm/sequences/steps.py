@@ -22,7 +22,7 @@ from ..context_shift import ContextShift
 from ..generate import Model
 from ..kept_states import KeptStates
 from ..layer_templates import LayerTemplates
-from ..saved_state import Text, read_text, write_text
+from ..saved_state import SavedText, read_text, write_text
 
 __all__ = ["Row", "Steps"]
 
@@ -171,17 +171,17 @@ class Steps:
     def write(self, number: int, ids: list[int], path: str) -> int:
         """Write the tokens of a sequence and what the cache has of them into a file; return how many they are."""
         with self.model.turn():
-            return write_text(self.model, self._text(number, ids), path, "Engine.save_slot")
+            return write_text(self.model, self._saved_text(number, ids), path, "Engine.save_slot")
 
     def restore(self, number: int, path: str) -> list[int]:
         """Put the text of a file into a sequence; return its tokens."""
         with self.model.turn():
-            text = read_text(self.model, self._text(number, []), path, "Engine.restore_slot")
+            text = read_text(self.model, self._saved_text(number, []), path, "Engine.restore_slot")
             self._kept.lengths[number] = text.kept
         return text.ids
 
-    def _text(self, number: int, ids: list[int]) -> Text:
-        return Text(self.cache, number, self.slots, self.context, ids, self._kept.lengths[number])
+    def _saved_text(self, number: int, ids: list[int]) -> SavedText:
+        return SavedText(self.cache, number, self.slots, self.context, ids, self._kept.lengths[number])
 
     @property
     def has_states(self) -> bool:

@@ -83,14 +83,14 @@ def test_a_bit_that_flips_inside_of_a_matrix_is_found_while_the_model_runs(
     (kept,) = folder.iterdir()
     assert np.array_equal(logits(path), expected)
     assert threads[0] is None  # the first start has nothing to check
-    threads[1].join(60)
+    threads[1].join(60)  # type: ignore[union-attr]
     assert capsys.readouterr().err == ""
     entry = max(kept_weights.KeptWeights(gguf.read(path))._entries.values(), key=lambda one: one.nbytes)
     raw = bytearray(kept.read_bytes())
     raw[entry.start + entry.nbytes // 2] ^= 4
     kept.write_bytes(raw)
     logits(path)
-    threads[2].join(60)
+    threads[2].join(60)  # type: ignore[union-attr]
     assert "has changed on disk: text of this run may be wrong" in capsys.readouterr().err
     assert not kept.exists()
     assert np.array_equal(logits(path), expected)
