@@ -241,8 +241,10 @@ class _TokenizerJson:
 
     def _merges(self) -> list[tuple[str, str]]:
         found: Any = self._model.get("merges")
-        pairs: list[tuple[Any, ...]] = [tuple(one.split(" ", 1)) if isinstance(one, str) else tuple(one) if isinstance(one, list) else ()
-                 for one in (found if isinstance(found, list) else [None])]  # fmt: skip
+        pairs: list[tuple[Any, ...]] = [
+            tuple(one.split(" ", 1)) if isinstance(one, str) else tuple(one) if isinstance(one, list) else ()
+            for one in (found if isinstance(found, list) else [None])
+        ]
         if any(len(pair) != 2 or not all(isinstance(token, str) and token for token in pair) for pair in pairs):
             raise self._broken_file("model.merges is not a list of pairs of tokens")
         return [(str(left), str(right)) for left, right in pairs]
