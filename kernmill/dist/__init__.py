@@ -9,15 +9,16 @@ from kernmill.ir import lazy_exports
 
 from .collectives import all_gather, all_reduce, barrier, broadcast, recv, reduce_scatter, send
 from .communicator import Communicator, DistError, run_threads
-from .links import link_to_next
 from .job import agree, communicator, end, rank, size, use
+from .links import link_to_next
 
 if TYPE_CHECKING:
     from .training import data_parallel, no_sync, share
 
 __all__ = [
-    "Communicator", "DistError", "agree", "all_gather", "all_reduce", "barrier", "broadcast", "communicator", "end",
-    "data_parallel", "link_to_next", "no_sync", "rank", "recv", "reduce_scatter", "run_threads", "send", "share", "size", "use",
+    "Communicator", "DistError", "agree", "all_gather", "all_reduce", "barrier", "broadcast", "communicator",
+    "data_parallel", "end", "link_to_next", "no_sync", "rank", "recv", "reduce_scatter", "run_threads", "send", "share",
+    "size", "use",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # the training needs kernmill.nn, which a model over ranks does not

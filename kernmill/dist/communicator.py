@@ -2,7 +2,7 @@
 
 A rank is one of `size` copies of a program that run at the same time. A collective (all_reduce, barrier, ..) is a call
 that every rank makes, in the same order. All values are C-contiguous NumPy arrays, which are read or written in place.
-A call begins an exchange, and returns the function that waits for its end; the arrays belong to the exchange until then.
+A call begins an exchange, and returns the function that waits for its end; until then it owns the arrays.
 """
 
 from __future__ import annotations
@@ -72,7 +72,10 @@ class Communicator(ABC):
 
     @abstractmethod
     def are_equal(self, number: int, call: str) -> Callable[[], bool]:
-        """Compare an integer of 32 bits: the returned function is True if all ranks gave the same. `call` is what they are about to do, for errors."""
+        """Compare an integer of 32 bits: the returned function is True if all ranks gave the same.
+
+        `call` is what they are about to do, for errors.
+        """
 
     @abstractmethod
     def announce(self, value: Any) -> None:

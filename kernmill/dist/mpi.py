@@ -52,7 +52,7 @@ def _cpus() -> frozenset[int]:
 
 
 def _sharers(cpus: Sequence[frozenset[int]], mine: int) -> int:
-    """The number of ranks that may use a CPU of this one. A launcher that binds each rank to its own CPUs leaves one."""
+    """The number of ranks that may use a CPU of this one: one, where a launcher binds each rank to its own CPUs."""
     return sum(not cpus[mine] or bool(one & cpus[mine]) for one in cpus)
 
 
@@ -77,8 +77,8 @@ class MpiCommunicator(Communicator):
         if self.size < job_size():
             raise DistError(
                 f"mpirun started {job_size()} ranks, and the MPI library of Python sees {self.size}: they are of "
-                f"different MPI libraries. Use the mpirun of {MPI.Get_library_version().split()[0]}, or build mpi4py for "
-                "the other library."
+                f"different MPI libraries. Use the mpirun of {MPI.Get_library_version().split()[0]}, or build mpi4py "
+                "for the other library."
             )
         here = self._world.Split_type(MPI.COMM_TYPE_SHARED)
         self.local_rank, self.local_size = here.Get_rank(), here.Get_size()

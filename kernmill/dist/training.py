@@ -11,10 +11,10 @@ from zlib import crc32
 from kernmill.ir import ShapeError, np
 from kernmill.runtime import Buffer, current_recording, get_device, read_buffer, run_on_host
 
+from ..autograd import NewGrads
 from ..lazy import no_grad
 from ..nn.module import Module, pending_updates
 from ..nn.optim import Optimizer
-from ..autograd import NewGrads
 from ..tensor import Tensor
 from .collectives import all_reduce_groups, broadcast, buffer_of_tensor, must_agree, widened
 from .communicator import DistError

@@ -62,7 +62,8 @@ def test_a_parameter_that_one_rank_does_not_use_is_averaged_with_zeros() -> None
         optimizer = nn.optim.SGD([used, other], lr=1.0)
         dist.data_parallel([used, other], optimizer)
         (used * 3 + (other if rank else 0)).sum().backward()
-        assert used.grad is not None and other.grad is not None
+        assert used.grad is not None
+        assert other.grad is not None
         return used.grad.tolist(), other.grad.tolist()
 
     assert everywhere(2, work) == [([3.0, 3.0], [0.5, 0.5])] * 2
