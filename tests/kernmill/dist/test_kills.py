@@ -61,7 +61,7 @@ def device() -> str:
 
 
 def killed(folder: Path, chance: random.Random) -> float:
-    """Kill a rank of a job up to 2.5 s after its start, or after its first checkpoint; seconds until the job has ended."""
+    """Kill a rank up to 2.5 s after the start of a job, or after its first checkpoint. Seconds until the job has ended."""
     assert MPIRUN is not None
     for name in ("pid0", "pid1", "saved"):
         (folder / name).unlink(missing_ok=True)
