@@ -61,7 +61,8 @@ def device() -> str:
 
 
 def killed(folder: Path, chance: random.Random) -> float:
-    """Kill a rank up to 2.5 s after the start of a job, or after its first checkpoint. Seconds until the job has ended."""
+    """Kill a rank up to 2.5 s after the start of a job, or after its first checkpoint. Return when the job has ended, in
+    seconds from then."""
     assert MPIRUN is not None
     for name in ("pid0", "pid1", "saved"):
         (folder / name).unlink(missing_ok=True)
