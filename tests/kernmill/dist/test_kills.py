@@ -61,8 +61,8 @@ def device() -> str:
 
 
 def killed(folder: Path, chance: random.Random) -> float:
-    """Kill a rank up to 2.5 s after the start of a job, or after its first checkpoint. Return when the job has ended, in
-    seconds from then."""
+    """Kill a rank up to 2.5 s after the start of a job, or after its first checkpoint. Return the time until
+    the job has ended, in seconds."""
     assert MPIRUN is not None
     for name in ("pid0", "pid1", "saved"):
         (folder / name).unlink(missing_ok=True)
