@@ -60,6 +60,12 @@ TESTED_ELSEWHERE |= {
     "kernmill/commands/serving.py": "tests/kernmill/serve/test_running.py runs the command",
     "kernmill/llm/talk/call_formats.py": "tests/kernmill/llm/talk/test_replies.py has a row for each format",
     "kernmill/llm/talk/pieces.py": "tests/kernmill/llm/talk/test_llm.py reads streams in threads and coroutines",
+    "kernmill/llm/folders/": "tests/kernmill/llm/test_folders.py opens folders",
+    "kernmill/formats/gguf_made.py": "tests/kernmill/llm/test_folders.py and test_merging.py make files in memory",
+    "kernmill/llm/loading.py": "tests/kernmill/llm/test_generate.py and test_folders.py load models",
+    "kernmill/numpy_calls.py": "tests/kernmill/test_tensor.py calls NumPy with tensors",
+    "runtime/cpu/located.py": "tests/runtime/test_pages.py reads the assembly that it makes",
+    "runtime/known.py": "tests/kernmill/test_deferred.py repeats calls",
     "kernmill/llm/talk/reply.py": "tests/kernmill/llm/talk/test_llm.py and tests/kernmill/serve/test_responses.py",
 }
 

@@ -221,16 +221,24 @@ def _pack_kernels(kernels: Sequence[Data]) -> tuple[list[Data], str]:
     shared = b"".join(some)[-_WINDOW:]
     found: list[Data] = []
     size, has_room = 0, True
-    with ThreadPoolExecutor(2) as threads:  # zlib works without Python's lock
-        while has_room and (group := kernels[len(found) : len(found) + _AT_ONCE]):
-            has_room = False
-            for kernel, packed in zip(group, threads.map(partial(_packed_kernel, shared), group), strict=True):
-                fits = size + len(packed) <= _MOST_BYTES
-                has_room |= fits
-                size += len(packed) if fits else 0
-                found.append(kernel | ({"packed": packed} if fits else {"packed": "", "reason": _TOO_LARGE}))
+    while has_room and (group := kernels[len(found) : len(found) + _AT_ONCE]):
+        has_room = False
+        for kernel, packed in zip(group, _packed_in_threads(shared, group), strict=True):
+            fits = size + len(packed) <= _MOST_BYTES
+            has_room |= fits
+            size += len(packed) if fits else 0
+            found.append(kernel | ({"packed": packed} if fits else {"packed": "", "reason": _TOO_LARGE}))
     found += [kernel | {"packed": "", "reason": _TOO_LARGE} for kernel in kernels[len(found) :]]
     return found, _encoded(shared)
+
+
+def _packed_in_threads(shared: bytes, group: Sequence[Data]) -> list[str]:
+    """Pack kernels in two threads: zlib works without Python's lock. While Python ends there are no new threads."""
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            return list(threads.map(partial(_packed_kernel, shared), group))
+    except RuntimeError:
+        return [_packed_kernel(shared, kernel) for kernel in group]
 
 
 def _packed_kernel(shared: bytes, kernel: Data) -> str:

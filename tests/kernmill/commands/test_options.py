@@ -184,6 +184,7 @@ def test_options_of_quantize_that_are_refused(name: str, capsys: pytest.CaptureF
 
 def test_options_of_quantize_that_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
+    monkeypatch.setattr("kernmill.llm.folders.read_any", lambda path: path)  # "in" stands for the opened file
     monkeypatch.setattr("kernmill.commands.quantizing.run", lambda *words, **named: given.append((*words, named)))
     assert main(["quantize", "--allow-requantize", "in", "out", "Q8_0", "1"]) == 0
     assert main(["quantize", "in", "out", "Q8_0"]) == 0
