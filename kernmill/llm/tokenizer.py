@@ -358,8 +358,8 @@ class Tokenizer:
             return library.models.BPE(
                 vocab=ids, merges=merges, ignore_merges=self.row.whole_words, byte_fallback=raw, fuse_unk=False
             )
-        return library.models.BPE(
-            vocab=ids, merges=self._merges_of(ids), byte_fallback="<0x00>" in ids, fuse_unk=True,
+        return library.models.BPE(  # a text is one word here: with a cache, each thread would keep 10,000 texts
+            vocab=ids, merges=self._merges_of(ids), cache_capacity=0, byte_fallback="<0x00>" in ids, fuse_unk=True,
             unk_token=None if self.unknown_id is None else self.tokens[self.unknown_id],
         )  # fmt: skip
 

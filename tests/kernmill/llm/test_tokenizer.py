@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import mmap
 import random
 import sys
 from collections.abc import Callable
@@ -139,6 +140,21 @@ def test_control_tokens_in_a_text_are_text_unless_asked_for() -> None:
 
 
 @both
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="a system that does not tell used memory")
+def test_texts_are_not_kept() -> None:
+    """A server grew by 1.2 MiB for each thousand of prompts: the library kept each as one word, with its tokens."""
+
+    def used_mb() -> float:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE / (1 << 20)
+
+    tokenizer = Tokenizer(pieces("a", "b", SPACE, SPACE + "a"))
+    texts = [f"{number:013b}".replace("1", "a").replace("0", "b") * 16 for number in range(8000)]
+    for part in (texts[:4000], texts[4000:]):
+        before = used_mb()
+        assert all(len(tokenizer.encode(text)) > 100 for text in part)
+    assert used_mb() < before + 5  # with a cache more than four times as much
+
+
 def test_user_defined_tokens_are_always_found() -> None:
     metadata = pieces("a", SPACE, SPACE + "a", "<tool>")
     metadata["tokenizer.ggml.token_type"][-1] = int(TokenKind.USER_DEFINED)
