@@ -61,54 +61,23 @@ def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
     static = _STATIC | {float} if method.__name__ in _WITH_FLOATS else _STATIC
 
     def made(args: tuple[Any, ...], kwargs: dict[str, Any], is_deferred: bool) -> Any:
-        if current_origin.given or not args:
-            return method(*args, **kwargs)
+        given = (*args, *kwargs, *kwargs.values()) if kwargs else args
         nodes: list[Any] = []
-        key: list[Any] = [method, grad_state(), autocast_state(), dtypes.default_float, dtypes.default_int]
-        for value in (*args, *kwargs, *kwargs.values()) if kwargs else args:
-            if isinstance(value, Lazy):
-                call = value._call
-                if call is not None and is_deferred and call.node is None and call.storage is None:
-                    last = call.table.last
-                    if call in nodes:
-                        key.append(nodes.index(call))
-                        continue
-                    if last.op not in _LOOKED_THROUGH or call.own:
-                        nodes.append(call)
-                        key += (last.op, call.own, last.dtype, last.shape, value._requires_grad, value._device)
-                        continue
-                node = value.uop
-                if node in nodes:
-                    key.append(nodes.index(node))
-                    continue
-                if node.op in _LOOKED_THROUGH and not node.own:
-                    if node.op is not Ops.RESHAPE or node.src[0].op is not Ops.BUFFER:
-                        return method(*args, **kwargs)
-                    memory = node.src[0]  # which a reshape of this node reads
-                    key.append(nodes.index(memory) if memory in nodes else None)
-                    if memory not in nodes:
-                        nodes.append(memory)
-                nodes.append(node)
-                key += (node.op, node.own, node.dtype, node.shape, value._requires_grad, value._device)
-            elif type(value) in static or (type(value) is tuple and {int}.issuperset(map(type, value))):
-                key += (type(value), value)
-            else:
-                return method(*args, **kwargs)
-        table = _tables.get(known := tuple(key), _tables)
-        if table is _tables:
-            nodes = [node.expand() if type(node) is DeferredCall else node for node in nodes]
-            result = method(*args, **kwargs)
-            if len(_tables) >= _MOST:
-                _tables.clear()
-            _tables[known] = _read(result, nodes, args[0])
-            return result
+        key = None if current_origin.given or not args else _call_key(method, static, given, nodes, is_deferred)
+        table = None if key is None else _tables.get(key, _tables)
         if table is None:
             return method(*args, **kwargs)
-        if is_deferred and table.device is not None and not is_to_be_recorded():
+        if table is not _tables and is_deferred and table.device is not None and not is_to_be_recorded():
             own = (1 if grad_state() else 2) if table.last.dtype.is_float else 0
             return args[0]._of_call(DeferredCall(table, nodes, own), table.device, table.requires_grad)
         nodes = [node.expand() if type(node) is DeferredCall else node for node in nodes]
-        return args[0]._make(make_nodes(table, nodes), table.device, table.requires_grad)
+        if table is not _tables:
+            return args[0]._make(make_nodes(table, nodes), table.device, table.requires_grad)
+        result = method(*args, **kwargs)
+        if len(_tables) >= _MOST:
+            _tables.clear()
+        _tables[key] = _read(result, nodes, args[0])
+        return result
 
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -120,6 +89,44 @@ def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
 
     call.deferring = deferring  # type: ignore[attr-defined]
     return call
+
+
+def _call_key(
+    method: Any, static: frozenset[Any], given: tuple[Any, ...], nodes: list[Any], is_deferred: bool
+) -> tuple[Any, ...] | None:
+    """The key of a call with these arguments, or None if it has no table. `nodes` gets the operands: nodes, and calls
+    without nodes if `is_deferred`."""
+    key: list[Any] = [method, grad_state(), autocast_state(), dtypes.default_float, dtypes.default_int]
+    for value in given:
+        if isinstance(value, Lazy):
+            call = value._call
+            if call is not None and is_deferred and call.node is None and call.storage is None:
+                last = call.table.last
+                if call in nodes:
+                    key.append(nodes.index(call))
+                    continue
+                if last.op not in _LOOKED_THROUGH or call.own:
+                    nodes.append(call)
+                    key += (last.op, call.own, last.dtype, last.shape, value._requires_grad, value._device)
+                    continue
+            node = value.uop
+            if node in nodes:
+                key.append(nodes.index(node))
+                continue
+            if node.op in _LOOKED_THROUGH and not node.own:
+                if node.op is not Ops.RESHAPE or node.src[0].op is not Ops.BUFFER:
+                    return None
+                memory = node.src[0]  # which a reshape of this node reads
+                key.append(nodes.index(memory) if memory in nodes else None)
+                if memory not in nodes:
+                    nodes.append(memory)
+            nodes.append(node)
+            key += (node.op, node.own, node.dtype, node.shape, value._requires_grad, value._device)
+        elif type(value) in static or (type(value) is tuple and {int}.issuperset(map(type, value))):
+            key += (type(value), value)
+        else:
+            return None
+    return tuple(key)
 
 
 def _read(result: Any, operands: list[UOp], first: Any) -> Table | None:

@@ -44,7 +44,7 @@ def run_again(key: tuple[Any, ...], storages: Sequence[Buffer]) -> Buffer | None
         return None
     plan, settings, slots, result = known
     with realizing:
-        if open_lanes or settings is not settings_key():
+        if open_lanes or settings != settings_key():
             return None
         prepared = prepared_launches(plan)
         if prepared is None:
