@@ -44,15 +44,8 @@ from .local_rank import spread
 from .memory.allocator import CachingAllocator, HostAllocator, finishing
 from .memory.buffer import Buffer
 from .opening import (
-    asked,
-    check_class,
-    check_limits,
-    checked_options,
-    own_files,
-    parse_options,
-    split_names,
-    target_text,
-)
+    asked, check_class, check_limits, checked_options, own_files, parse_options, split_names, target_text,
+)  # fmt: skip
 from .tape import Tape
 
 __all__ = [
@@ -163,19 +156,23 @@ class Batch:
     def __init__(self, device: Device, calls: Sequence[Call]) -> None:
         self.device = device
         self.calls = list(calls)
+        self._bound: dict[int, Buffer] = {}  # by id of a buffer that the batch was made with: what is there now
 
     def binder(self, entry: int, slot: int) -> Callable[[Buffer], object]:
         """Return a function that binds another buffer to slot `slot` of call `entry`, for all later runs.
 
-        The caller keeps the memory alive: only its address is stored here.
+        The caller keeps the memory alive. A call that was submitted is not changed: it may still be in a queue.
         """
-        standing, found = self.calls[entry].buffers[slot], self.place(entry, slot)
+        first, found = self.calls[entry].buffers[slot], self.place(entry, slot)
 
         def bind(buffer: Buffer) -> None:
-            if found is None:
-                standing.address = buffer.address
-            else:
+            if found is not None:
                 found[0][found[1]] = buffer.address
+                return
+            bound, call = self._bound.get(id(first), first), self.calls[entry]
+            if (bound.address, bound.block) != (buffer.address, buffer.block):
+                bound = self._bound[id(first)] = buffer.without_lease()
+            self.calls[entry] = call._replace(buffers=(*call.buffers[:slot], bound, *call.buffers[slot + 1 :]))
 
         return bind
 
@@ -206,7 +203,7 @@ class Batch:
 
     def run(self, *, is_timed: bool = False) -> list[int]:
         """Execute all calls in order; with `is_timed` the nanoseconds of each."""
-        return self.device.run(self.calls, is_timed=is_timed)
+        return self.device.run([*self.calls], is_timed=is_timed)
 
     @property
     def ends(self) -> Sequence[int]:

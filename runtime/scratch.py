@@ -29,6 +29,7 @@ class Scratch:
         self.arena = Buffer(device.name, dtypes.uint8, largest.numel, largest.owner, largest.address)
         self._moved: list[tuple[Buffer, int]] = []  # buffers and their offsets in the arena
         self._binders: list[tuple[Callable[[Buffer], object], Buffer]] = []
+        self._is_bound = False
 
     def inside(self, buffer: Buffer) -> Buffer:
         """The stand-in of a recorded buffer."""
@@ -46,7 +47,8 @@ class Scratch:
         memory, arena = self.device.allocator, self.arena
         block = memory.alloc(max(1, arena.numel))
         arena.owner = Lease(block, memory.free)
-        if block.address != arena.address:
+        if block.address != arena.address or not self._is_bound:
+            self._is_bound = True
             arena.address = block.address
             for buffer, offset in self._moved:
                 buffer.address = block.address + offset
@@ -55,7 +57,7 @@ class Scratch:
 
     def give_back(self) -> None:
         """Others may have the memory from here on: a device runs in order, so its work need not be done."""
-        self.arena.owner = None
+        self.arena.owner = self.arena.without_lease().owner
 
 
 def scratch_of(buffers: Iterable[Buffer]) -> tuple[list[Scratch], dict[int, tuple[Scratch, Buffer]]]:

@@ -38,6 +38,7 @@ ROUNDS = 1000  # of allocations, after which as much is free as before
 KINDS = ("cpu", "gpu", "igpu", "accel")
 COUNT = 48  # values of a small buffer
 QUEUED = 200  # launches, one after the other, that a device which queues still has to do when it is read
+TURNS = 20  # replays, one after the other, of which none is read before the last
 LARGE = 1 << 30  # bytes: a device with more memory is not filled
 
 
@@ -204,6 +205,12 @@ def replays(name: str) -> None:
         given, out = filled(name, ramp(turn)), allocate_buffer(name, dtypes.float32, COUNT)
         replay.run([given, out], {"n": value})
         expect(read_buffer(get_device(name), out), 2 * value * ramp(turn), f"replay {turn + 1} on other buffers")
+    pairs = [(filled(name, ramp(turn)), allocate_buffer(name, dtypes.float32, COUNT)) for turn in range(TURNS)]
+    for turn, pair in enumerate(pairs):
+        replay.run(pair, {"n": 1 + turn % 9})
+    for turn, (_, out) in enumerate(pairs):
+        want = 2 * (1 + turn % 9) * ramp(turn)
+        expect(read_buffer(get_device(name), out), want, f"replay {turn + 1} of {TURNS} before a read")
 
 
 def timed_runs(name: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from kernmill.ir import DType, Ops, Shape, UOp, np
 
-from .allocator import CachedBlock, Lease, finishing
+from .allocator import Block, CachedBlock, Lease, finishing
 
 __all__ = ["Arena", "Buffer", "Placeholder", "buffer_node", "drop_copies"]
 
@@ -26,6 +26,15 @@ class _Export:
     def __init__(self, buffer: Buffer, interface: dict[str, Any]) -> None:
         self.buffer = buffer
         self.__array_interface__ = interface
+
+
+class BlockOnly:
+    """The owner of a buffer that does not keep its memory: the block object of its device's `allocate`."""
+
+    __slots__ = ("block",)
+
+    def __init__(self, block: Any) -> None:
+        self.block = block
 
 
 class Buffer:
@@ -77,8 +86,14 @@ class Buffer:
     def block(self) -> Any:
         """The block of the device's `allocate`; None for memory that is not a device's."""
         owner = self.whole.owner
-        block = owner.block if isinstance(owner, Lease) else None
+        block = owner.block if isinstance(owner, Lease | BlockOnly) else None
         return block.own if isinstance(block, CachedBlock) else block
+
+    def without_lease(self) -> Buffer:
+        """The same memory, which this one does not keep."""
+        block = self.block  # one of the host's is the memory itself
+        owner = None if block is None or type(block) is Block else BlockOnly(block)
+        return Buffer(self.device, self.dtype, self.numel, owner, self.address)
 
     def forget_makers(self) -> None:
         """Before other values are written here: make the expressions of the old values be computed again at the next

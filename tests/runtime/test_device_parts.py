@@ -24,6 +24,21 @@ def test_a_right_device_passes_all_parts(far: Far, options: dict[str, int]) -> N
     assert device_parts.failures(far(**options)) == {}
 
 
+class ByBlock(FarDevice):
+    """`run` finds memory by the block of its own `allocate`."""
+
+    def run(self, calls: Any, *, is_timed: bool = False) -> Any:
+        for block, buffer in ((buffer.block, buffer) for call in calls for buffer in call.buffers):
+            assert 0 <= buffer.address - block.address < 1 << 20
+        return super().run(calls, is_timed=is_timed)  # type: ignore[no-untyped-call]
+
+
+def test_replays_know_the_blocks_of_a_device(far: Far) -> None:
+    """Named regression: in a replay `buffer.block` was None, where a device's memory has no other name."""
+    name = far.announce("BYBLOCK", ByBlock)
+    assert device_parts.failures(name, ("replays", "offsets")) == {}
+
+
 def test_the_devices_here_pass(device: str) -> None:
     assert device_parts.failures(device) == {}
 
