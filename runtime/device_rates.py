@@ -59,6 +59,7 @@ _ADDITIONS = 64  # of each element, in the kernel that measures them
 _CHAINS = 4  # polynomials that these are in
 _FUNCTIONS = 8  # exponentials of each element, in the kernel that measures operations
 _NEAR = 0.75  # of the best rate: a longer stream that is slower than this exceeds the caches
+_NOISE = 100  # of a time, the part that two equal runs differ by at least
 _SMALL, _LARGE = 256, 1 << 20  # bytes of the copies over a link
 
 timer: Callable[[], int] = time.perf_counter_ns  # another clock where other programs run (bench/placed_graphs.py)
@@ -134,15 +135,21 @@ def _tag(device: Device) -> list[str]:
     return [kind, options, device.cache_tag(), device.description, str(setting("TARGET")), threads]
 
 
-def _measure_device(device: Device) -> list[float]:
-    launch = _time(device, _elementwise(16, 1))
+def _beyond(device: Device, work: tuple[UOp, list[int]], launch_ns: float) -> float:
+    """The time of a graph beyond that of a launch: of a difference within the noise a rate would be absurd."""
+    time_ns = _time(device, work)
+    return max(1.0, time_ns - launch_ns, time_ns / _NOISE)
+
+
+def _measure_device(device: Device, most: float = math.inf) -> list[float]:
+    launch = min(most, _time(device, _elementwise(16, 1)))
     is_slow = launch > _ENOUGH_NS or _time(device, _elementwise(_FEW, _ADDITIONS)) > _ENOUGH_NS
     room = _room(device) // dtypes.float32.size_bytes
     count, many, side = (_FEW, _FEW, 16) if is_slow else (min(1 << 16, room), min(1 << 20, room), 256)
     side = side if side * side < room else 16
-    adding, product = (max(1.0, _time(device, work) - launch) for work in (_additions(count), _product(side)))
+    adding, product = (_beyond(device, work, launch) for work in (_additions(count), _product(side)))
     try:
-        functions = max(1.0, _time(device, _functions(count)) - launch)
+        functions = _beyond(device, _functions(count), launch)
     except CompileError:  # it has none
         functions = adding
     streams = {n: _stream_rate(device, n, launch) for n in _lengths(many, 1 if is_slow else room)}
@@ -150,11 +157,13 @@ def _measure_device(device: Device) -> list[float]:
     size, additions = dtypes.float32.size_bytes, _ADDITIONS * count / adding
     side_of_many = math.isqrt(many)
     rows, columns, crossed = (
-        max(1.0, _time(device, work) - launch)
+        _beyond(device, work, launch)
         for work in (_sums(many // 256, 256, 1), _sums(side_of_many, side_of_many, 0), _transposed(side_of_many))
     )
     reading = size * many / streams[many]  # what is left of the time of sums is computing
     summing = max(many / additions, math.sqrt(max(0.0, rows**2 - reading**2)))
+    if (again := _time(device, _elementwise(16, 1))) < launch / 2:  # other programs ran during the first ones
+        return _measure_device(device, again)
     batch = (_time(device, _elementwise(16, 1), _BATCH) - launch) / (_BATCH - 1)
     return [
         launch,
@@ -181,7 +190,7 @@ def _lengths(first: int, most: int) -> list[int]:
 
 def _stream_rate(device: Device, count: int, launch_ns: float) -> float:
     """Bytes per nanosecond of a kernel that reads and writes `count` values."""
-    return 2 * count * dtypes.float32.size_bytes / max(1.0, _time(device, _elementwise(count, 1)) - launch_ns)
+    return 2 * count * dtypes.float32.size_bytes / _beyond(device, _elementwise(count, 1), launch_ns)
 
 
 def _additions(size: int) -> tuple[UOp, list[int]]:

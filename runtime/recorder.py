@@ -23,7 +23,6 @@ from .tape import NO_VALUES, Lines, Run, Tape, Uses
 
 if TYPE_CHECKING:
     from .device import Batch, Call, Device
-    from .memory.buffer import Buffer
     from .pages import Lowered
 
 __all__ = ["Note", "Ran", "Recorder", "Span", "recording_profile", "span", "tick"]
@@ -142,11 +141,7 @@ class Recorder:
         self._keep(tape, values)
 
     def add(
-        self,
-        device: Device,
-        kernels: Sequence[Kernel],
-        clock: Sequence[int],
-        values: Mapping[str, int] = NO_VALUES,
+        self, device: Device, kernels: Sequence[Kernel], clock: Sequence[int], values: Mapping[str, int] = NO_VALUES
     ) -> None:
         """Record one run of kernels one after another."""
         tape = self._tape(device, (kernels, range(1, len(clock)), None))
@@ -191,10 +186,6 @@ class Recorder:
         for batch in filter(None, (ref() for ref in self._batches)):
             if batch.tape is not None and batch.tape.owner is self:
                 batch.tape = None  # whoever has the profile keeps it
-
-    def copied(self, target: Buffer, source: Buffer, start_ns: int) -> None:
-        """Record a copy between devices that ends now."""
-        self.span("copy", f"{source.device} -> {target.device}", start_ns, source.nbytes)
 
     def span(self, kind: str, name: str, start_ns: int, nbytes: int = 0, line: str | None = "") -> None:
         """Record what ends now on this thread."""

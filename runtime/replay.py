@@ -647,7 +647,7 @@ def copy_between(target: Buffer, source: Buffer, *, is_timed: bool = False, is_o
         if is_timed:
             later.kernel_report.report_copy(target, source, perf_counter_ns() - start)
         if (now := recorder.active) is not None and start:
-            now.copied(target, source, start)
+            now.span("copy", f"{source.device} -> {target.device}", start, source.nbytes)
     except Exception as error:  # whatever a device's own code raises
         raise failure(device, error, f"a copy of {source.nbytes:,} bytes from {other.name}") from error
 

@@ -47,6 +47,7 @@ def _run(command: str, program: str, arguments: Sequence[str]) -> str:
         if is_file:
             runpy.run_path(program, run_name="__main__")
         else:
+            sys.modules.pop(f"{program}.__main__", None)  # `kernmill profile kernmill run ..`: runpy warns of it
             runpy.run_module(program, run_name="__main__", alter_sys=True)
     except SystemExit as end:
         return "" if end.code in (None, 0) else f"with {end.code}"

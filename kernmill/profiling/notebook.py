@@ -21,17 +21,17 @@ _HEADS = ("share", "total", "calls", "median", "GFLOP/s", "GB/s", "of ceiling", 
 
 def profile_html(rows: list[KernelRow], totals: Totals, notes: list[Note]) -> str:
     """Return the ranked table, the totals, and what was made again."""
-    wall = max(1, totals.wall_ns)
-    body = "".join(_table_row(row, wall) for row in rows[:_ROWS])
+    whole = max(1, sum(row.total_ns for row in rows))
+    body = "".join(_table_row(row, whole) for row in rows[:_ROWS])
     rest = f"<p>and {len(rows) - _ROWS} more rows</p>" if len(rows) > _ROWS else ""
     heads = "".join(f'<th style="{_LEFT if n > 6 else _RIGHT}">{head}</th>' for n, head in enumerate(_HEADS))
     below = "".join(f"<pre>{escape(text)}</pre>" for text in (totals_text(totals), notes_text(notes)) if text)
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>{rest}{below}"
 
 
-def _table_row(row: KernelRow, wall_ns: int) -> str:
-    share = row.total_ns / wall_ns
-    bar = f"background:linear-gradient(to left,#9cc3ea66 {100 * min(1.0, share):.0f}%,transparent 0)"
+def _table_row(row: KernelRow, whole_ns: int) -> str:
+    share = row.total_ns / whole_ns
+    bar = f"background:linear-gradient(to left,#9cc3ea66 {100 * share:.0f}%,transparent 0)"
     figures = (
         f"{share:.1%}", show_ns(row.total_ns), f"{row.calls:,}", show_ns(row.median_ns),
         f"{row.gflops:.1f}" if row.flops else "-", f"{row.gbytes:.1f}", f"{row.ceiling_share:.0%} {row.bound}",

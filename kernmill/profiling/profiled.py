@@ -10,7 +10,7 @@ from kernmill.runtime import Note, Recorder, recording_profile
 
 from .notebook import profile_html
 from .rows import KernelRow, Totals, rows_of, totals_of
-from .table import notes_text, table_text, totals_text
+from .table import notes_text, table_text, totals_text, wrapped
 
 __all__ = ["Profile", "profile"]
 
@@ -38,13 +38,10 @@ class Profile:
 
     def text(self, most: int = 20, width: int | None = None) -> str:
         """Return the table of up to `most` rows, the totals, and what was made again."""
+        totals = wrapped(totals_text(self.totals), width)
         if not self.rows:
-            return f"no kernel was launched\n{totals_text(self.totals)}"
-        parts = [
-            table_text(self.rows, self.totals.wall_ns, most, width),
-            totals_text(self.totals),
-            notes_text(self.notes),
-        ]
+            return f"no kernel was launched\n{totals}"
+        parts = table_text(self.rows, most, width), totals, wrapped(notes_text(self.notes), width)
         return "\n\n".join(part for part in parts if part)
 
     def _repr_html_(self) -> str:

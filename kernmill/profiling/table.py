@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import textwrap
 from collections.abc import Sequence
 
 from kernmill.ir import show_ns
@@ -11,32 +12,48 @@ from kernmill.runtime import Note
 
 from .rows import KernelRow, Totals, short_layers
 
-__all__ = ["made_text", "notes_text", "table_text", "totals_text"]
+__all__ = ["made_text", "notes_text", "table_text", "totals_text", "wrapped"]
 
-_LEAST_WIDTH, _PLAIN_WIDTH = 40, 140
+_LEAST_WIDTH, _PLAIN_WIDTH, _LEAST_CELL = 40, 140, 8
 _ROWS = 20
 
 
-def table_text(rows: Sequence[KernelRow], wall_ns: int, most: int = _ROWS, width: int | None = None) -> str:
-    """The ranked table: one line for each kernel and source line. Columns that do not fit are left out."""
-    width = width or shutil.get_terminal_size((_PLAIN_WIDTH, 50)).columns
-    columns = _columns(rows[:most], max(1, wall_ns))
-    lines = _fitted(columns, width)
+def table_text(rows: Sequence[KernelRow], most: int = _ROWS, width: int | None = None) -> str:
+    """The ranked table: one line for each kernel and source line. Columns that do not fit are left out. Shares are of
+    the time of all kernels: in short programs nearly all of the wall time is compiling and Python."""
+    width = _width_of(width)
+    whole_ns = max(1, sum(row.total_ns for row in rows))
+    lines = _fitted(_columns(rows[:most], whole_ns), width)
     if len(rows) > most:
         rest = sum(row.total_ns for row in rows[most:])
-        lines.append(f"and {len(rows) - most} more rows, {rest / max(1, wall_ns):.1%} of the time together")
+        more = f"and {len(rows) - most} more rows, {rest / whole_ns:.1%} of the kernels' time together"
+        lines.append(wrapped(more, width))
     return "\n".join(lines)
+
+
+def wrapped(text: str, width: int | None = None) -> str:
+    """The text in lines of at most `width`, or as wide as the terminal."""
+    width = _width_of(width)
+    found: list[str] = []
+    for line in text.splitlines():
+        below = " " * (2 + len(line) - len(line.lstrip()))
+        found += textwrap.wrap(line, width, subsequent_indent=below, break_on_hyphens=False) or [""]
+    return "\n".join(found)
+
+
+def _width_of(width: int | None) -> int:
+    return max(_LEAST_WIDTH, width or shutil.get_terminal_size((_PLAIN_WIDTH, 50)).columns)
 
 
 _Column = tuple[str, bool, int, list[str]]  # head, right-aligned, rank: the greatest are left out first; texts
 
 
-def _columns(rows: Sequence[KernelRow], wall_ns: int) -> list[_Column]:
+def _columns(rows: Sequence[KernelRow], whole_ns: int) -> list[_Column]:
     def right(head: str, rank: int, texts: list[str]) -> _Column:
         return head, True, rank, texts
 
     return [
-        right("share", 0, [f"{row.total_ns / wall_ns:.1%}" for row in rows]),
+        right("share", 0, [f"{row.total_ns / whole_ns:.1%}" for row in rows]),
         right("total", 1, [show_ns(row.total_ns) for row in rows]),
         right("calls", 2, [f"{row.calls:,}" for row in rows]),
         right("median", 4, [show_ns(row.median_ns) for row in rows]),
@@ -76,18 +93,23 @@ def _fitted(columns: list[_Column], width: int) -> list[str]:
         sizes = [max(map(len, (head, *texts))) for head, _, _, texts in columns]
         needed = sum(sizes) + 2 * (len(sizes) - 1)
         worst = max(rank for _, _, rank, _ in columns)
-        if needed <= max(width, _LEAST_WIDTH) or not worst:
+        if needed <= width or not worst:
             break
         columns = [column for column in columns if column[2] != worst]
-    last = max(8, max(width, _LEAST_WIDTH) - sum(sizes[:-1]) - 2 * (len(sizes) - 1))
+    for at in (-1, -2):  # the kernel, then the line
+        sizes[at] = max(min(_LEAST_CELL, sizes[at]), sizes[at] - max(0, sum(sizes) + 2 * (len(sizes) - 1) - width))
     lines = []
     for texts in zip(*([head, *texts] for head, _, _, texts in columns), strict=True):
         cells = [
-            t.rjust(size) if column[1] else t.ljust(size) for t, size, column in zip(texts, sizes, columns, strict=True)
+            t.rjust(size) if column[1] else _shortened(t, size).ljust(size)
+            for t, size, column in zip(texts, sizes, columns, strict=True)
         ]
-        cells[-1] = cells[-1] if len(cells[-1]) <= last else cells[-1][: last - 1] + "\u2026"
         lines.append("  ".join(cells).rstrip())
     return lines
+
+
+def _shortened(text: str, size: int) -> str:
+    return text if len(text) <= size else f"{text[: size - 1]}\u2026"
 
 
 def totals_text(totals: Totals) -> str:
