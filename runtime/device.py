@@ -44,7 +44,14 @@ from .local_rank import spread
 from .memory.allocator import CachingAllocator, HostAllocator, finishing
 from .memory.buffer import Buffer
 from .opening import (
-    asked, check_class, check_limits, checked_options, own_files, parse_options, split_names, target_text,
+    asked,
+    check_class,
+    check_limits,
+    checked_options,
+    own_files,
+    parse_options,
+    split_names,
+    target_text,
 )  # fmt: skip
 from .tape import Tape
 
@@ -144,13 +151,9 @@ class BufferCopy(NamedTuple):
 
 
 class Batch:
-    """Calls that are run again and again, some of them on other buffers. The default runs them as new ones.
+    """Calls that are run again and again, some of them on other buffers. The default runs them as new ones."""
 
-    `is_chained`: some run tile by tile, which is right for these addresses only.
-    """
-
-    is_chained = False
-
+    is_chained = False  # some run tile by tile, which is right for these addresses only
     tape: Tape | None = None  # of the profile that is under way, and had runs of it
 
     def __init__(self, device: Device, calls: Sequence[Call]) -> None:
@@ -159,16 +162,13 @@ class Batch:
         self._bound: dict[int, Buffer] = {}  # by id of a buffer that the batch was made with: what is there now
 
     def binder(self, entry: int, slot: int) -> Callable[[Buffer], object]:
-        """Return a function that binds another buffer to slot `slot` of call `entry`, for all later runs.
-
-        The caller keeps the memory alive. A call that was submitted is not changed: it may still be in a queue.
-        """
+        """Return a function that binds another buffer, which the caller keeps alive, to slot `slot` of call `entry` for
+        all later runs. A call that was submitted is not changed: it may still be in a queue."""
         first, found = self.calls[entry].buffers[slot], self.place(entry, slot)
+        if found is not None:
+            return lambda buffer: found[0].__setitem__(found[1], buffer.address)
 
         def bind(buffer: Buffer) -> None:
-            if found is not None:
-                found[0][found[1]] = buffer.address
-                return
             bound, call = self._bound.get(id(first), first), self.calls[entry]
             if (bound.address, bound.block) != (buffer.address, buffer.block):
                 bound = self._bound[id(first)] = buffer.without_lease()
