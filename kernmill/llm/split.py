@@ -11,11 +11,11 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from kernmill.ir import DeviceTable, OutOfMemoryError, SettingError
-from kernmill.runtime import device_list, get_device, later
+from kernmill.runtime import device_list, get_device, later, room
 
 __all__ = ["ModelTooLargeError", "Split", "SplitOptions", "choose_split", "stages"]
 
@@ -102,15 +102,41 @@ def choose_split(
         homes = _as_requested(wanted, names, host, layers)
     else:
         table = later.device_rates.device_table((), ())
-        room = {spec.name: spec.limit_bytes - spec.limit_bytes // _RESERVED for spec in table.specs}
-        kept = sum(size for name, size in sizes.items() if plain.device_of(name) == host and not _LAYER.match(name))
-        room[host] -= kept - of_output
+        free = {spec.name: spec.limit_bytes - spec.limit_bytes // _RESERVED for spec in table.specs}
+        chosen = {host: sum(of_layer) + of_output + in_cache * layers}  # what `plain` has there, and need not stay
+        for name, size in _held(plain, sizes, cache_bytes).items():
+            free[name] -= size - chosen.get(name, 0)
         units = [*(size + in_cache for size in of_layer), of_output]
-        fastest = _fastest(units, [*of_layer, of_output], names, table, room, 4 * width)
+        fastest = _fastest(units, [*of_layer, of_output], names, table, free, 4 * width)
         if fastest is None:
-            raise ModelTooLargeError(_too_large(units, room))
+            raise ModelTooLargeError(_too_large(units, free))
         homes = fastest
-    return Split(tuple(homes[:layers]), host, homes[layers], overrides, wanted.cache_on_host)
+    split = replace(plain, layers=tuple(homes[:layers]), output=homes[layers])
+    _refuse_large(_held(split, sizes, cache_bytes))
+    return split
+
+
+def _held(split: Split, sizes: Mapping[str, int], cache_bytes: int) -> dict[str, int]:
+    """Bytes of weights and caches on each device."""
+    found = dict.fromkeys(device_list(), 0)
+    for tensor, size in sizes.items():
+        found[split.device_of(tensor)] += size
+    for name in split.caches:
+        found[name] += cache_bytes
+    return found
+
+
+def _refuse_large(held: Mapping[str, int]) -> None:
+    """Raise ModelTooLargeError, with a line for each device, if one of them has no room for its part. Weights in memory
+    of the host may be those of the file."""
+    free = {name: room(get_device(name)) for name, size in held.items() if size}
+    if all(get_device(name).limits.wraps_host_memory or held[name] <= size for name, size in free.items()):
+        return
+    lines = ["this split does not fit: weights and cache need more memory than there is."]
+    for name, size in free.items():
+        lines.append(f"{name:10} {held[name] / 2**20:12.2f} MiB needed {size / 2**20:12.2f} MiB free")
+    lines.append("Choose other shares (-ts), fewer layers (-ngl), a cache on the host (-nkvo) or a smaller one (-c).")
+    raise ModelTooLargeError("\n".join(lines))
 
 
 def _overrides(

@@ -11,7 +11,7 @@ import pytest
 from kernmill import Context, OutOfMemoryError, SettingError
 from kernmill.ir import DeviceSpec, DeviceTable, Link
 from kernmill.llm.split import SplitOptions, choose_split
-from kernmill.runtime import device_list, device_rates
+from kernmill.runtime import Properties, device_list, device_rates
 
 LAYERS, WIDTH = 6, 8
 SIZES = {f"blk.{n}.{name}.weight": 1000 for n in range(LAYERS) for name in ("attn_q", "ffn_up", "ffn_up_exps")} | {
@@ -33,15 +33,17 @@ def table(monkeypatch: pytest.MonkeyPatch) -> dict[str, DeviceSpec]:
         return DeviceTable(tuple(specs[name] for name in names), links)
 
     monkeypatch.setattr(device_rates, "device_table", made)
-    monkeypatch.setattr("kernmill.llm.split.get_device", lambda name: Kind("cpu" if name == "LLVM" else "accel"))
+    monkeypatch.setattr("kernmill.llm.split.get_device", lambda name: Kind(name, "cpu" if name == "LLVM" else "accel"))
+    monkeypatch.setattr("kernmill.llm.split.room", lambda device: specs[device.name].limit_bytes)
     return specs
 
 
 class Kind:
     """A device, as far as a split looks at it."""
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    def __init__(self, name: str, kind: str) -> None:
+        self.name, self.kind = name, kind
+        self.limits = Properties(wraps_host_memory=kind == "cpu")
 
 
 def homes(names: str, **wanted: Any) -> tuple[list[str], str, str]:
@@ -129,3 +131,17 @@ def test_a_model_that_fits_nowhere(table: dict[str, DeviceSpec]) -> None:
     with pytest.raises(OutOfMemoryError) as caught:
         homes("LLVM,PYTHON")
     assert "this model does not fit: its layers, output and cache take" in str(caught.value)
+
+
+def test_a_split_that_was_asked_for_and_does_not_fit(table: dict[str, DeviceSpec]) -> None:
+    """Named regression: the message was that of the first buffer without room, after half of the weights were loaded;
+    and caches on the host, and weights of -ot, took no memory from what was to be filled."""
+    table["NULL"] = table["NULL"]._replace(limit_bytes=7000)
+    with pytest.raises(
+        OutOfMemoryError, match=r"this split does not fit.*\nLLVM .*\nPYTHON .*\nNULL +0\.01 MiB needed"
+    ):
+        homes("LLVM,PYTHON,NULL", shares=(1.0, 1.0))
+    assert homes("LLVM,PYTHON,NULL", shares=(3.0, 1.0))[1] == "NULL"
+    table["PYTHON"] = table["PYTHON"]._replace(limit_bytes=3100 * 4 * 16 // 15 + 16)
+    assert homes("LLVM,PYTHON")[0].count("P") == 4
+    assert homes("LLVM,PYTHON", overrides=(("token_embd", "PYTHON"),))[0].count("P") == 2
