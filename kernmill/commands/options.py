@@ -103,6 +103,14 @@ def _list_of_shares(text: str) -> tuple[float, ...]:
 _list_of_shares.__name__ = "list of numbers"
 
 
+def _gpu_layers(text: str) -> int | None:
+    """Parse a count (negative: all), or llama.cpp's words: auto, all."""
+    return {"auto": None, "all": -1}[text] if text in ("auto", "all") else int(text)
+
+
+_gpu_layers.__name__ = "integer, auto or all"
+
+
 def _override(text: str) -> tuple[str, str]:
     """Parse a regular expression and a device, such as ffn_.*=CL."""
     pattern, equals, device = text.rpartition("=")
@@ -173,7 +181,7 @@ _SHARED = (
     Option("--device -dev", _device, None, "such as LLVM, or several over which the layers are split: CL,LLVM; none: the CPU; default: the setting DEVICE", "NAME"),
 )
 _SPLIT = (
-    Option("-ngl --gpu-layers --n-gpu-layers", int, None, "of several devices: how many of the last layers, and the output, leave the CPU; negative = all; default: the fastest split that fits", "N"),
+    Option("-ngl --gpu-layers --n-gpu-layers", _gpu_layers, None, "of several devices: how many of the last layers, and the output, leave the CPU, or all; auto: the fastest split that fits", "N"),
     Option("-ts --tensor-split", _list_of_shares, (), "shares of the layers, one for each device that is not the CPU, or for each rank, such as 3,1", "N,N"),
     Option("-sm --split-mode --split", _one_of("layer", "tensor", "none"), "layer", "layer: layers over all devices, or over the ranks of mpirun; none: on one device (-mg); tensor: heads and rows of each layer over ranks", "MODE"),
     Option("--list-devices", None, False, "print the devices and exit"),

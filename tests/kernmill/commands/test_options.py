@@ -133,6 +133,15 @@ def test_options_without_effect_are_named_and_ignored(
     assert capsys.readouterr().err == f"kernmill: run: {name} is ignored: {why}.\n"
 
 
+def test_layers_on_devices_in_words_of_llama_cpp(capsys: pytest.CaptureFixture[str]) -> None:
+    """Named regression: `-ngl auto` and `-ngl all` were no integers."""
+    option = next(one for one in options.RUN if "-ngl" in one.names.split())
+    assert [option.reads(text) for text in ("auto", "all", "-1", "7")] == [None, -1, -1, 7]  # type: ignore[misc]
+    with pytest.raises(SystemExit):
+        main(["run", "x.gguf", "-p", "a", "-ngl", "some"])
+    assert "-ngl/--gpu-layers/--n-gpu-layers: invalid integer, auto or all value: 'some'" in capsys.readouterr().err
+
+
 def test_device_none_of_llama_cpp_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[str] = []
 
