@@ -11,6 +11,7 @@ from kernmill.ir import SettingError
 
 from ..profiling import profile
 from ..profiling.report import report_of_folder, write_report
+from ..profiling.table import wrapped
 from ..profiling.trace import trace_events, write_text, write_trace
 from .program import run_program
 
@@ -36,8 +37,8 @@ def run(program: str, arguments: Sequence[str], *, most: int, page: str = "", tr
     sys.stdout.flush()
     print(f"\n{found.text(most)}")
     if page:
-        write_report(page, found, Path(program).name)
-        print(f"\n{page}: the report; open it in a browser")
+        late = write_report(page, found, Path(program).name)
+        print(f"\n{page}: the report; open it in a browser", *([wrapped(late)] if late else []), sep="\n")
     if trace:
         write_trace(trace, trace_events(found.recorder, Path(program).name))
         print(f"\n{trace}: the trace; open it at ui.perfetto.dev or chrome://tracing")

@@ -54,16 +54,17 @@ __all__ = ["html", "report_data", "report_of_folder", "write_report"]
 _PAGE = Path(__file__).with_name("report.html")
 _PLACE = "/*DATA*/"
 _MOST_SECONDS, _MOST_BYTES = 3.5, 4_400_000  # of texts of kernels that are not in the cache, and of all
+_MOST_CROWDED = 4.0  # times as long: a report that takes longer on a busy machine is less use than one without texts
 _AT_ONCE = 16  # kernels that are packed together; if none of them fits in the file, later ones are not tried
 _WINDOW = 32_700  # of deflate
 _AHEAD = 24  # kernels whose assembly is made by other processes
 _MANY = 4  # kernels that have parts in common
 _MOST_EVENTS, _MOST_GRAPHS, _MOST_NODES, _MOST_PLANS = 40_000, 12, 300, 12
 _LEFT_OUT = (
-    "The texts of slower kernels took the time for this report. They are in the cache now, so the next report goes on "
-    "from here. DUMP=folder and kernmill report have all."
+    "The texts of slower kernels took the time for this report. They are in the cache now: the same command again has "
+    "more. DUMP=folder and kernmill report have all."
 )
-_NO_ASSEMBLY = "The assembly was not ready in the time for this report. The next report has it."
+_NO_ASSEMBLY = "The assembly was not ready in the time for this report. The same command again has it."
 _TOO_LARGE = "The texts of slower kernels fill this report. DUMP=folder has all."
 _AROUND = 3  # lines of the user's source above and below
 _MOST_SOURCES = 4
@@ -71,16 +72,24 @@ Data = dict[str, Any]
 Borders: TypeAlias = "Sequence[tuple[str, Sequence[str]]]"
 
 
-def write_report(
-    path: str | Path, profile: Profile, title: str = "", seconds: float = _MOST_SECONDS, borders: Borders = ()
-) -> None:
-    """Write the page of a profile; texts of kernels may take `seconds` to make. `borders`: names of kernels, and why
-    each begins and ends where it does.
+def write_report(path: str | Path, profile: Profile, title: str = "", borders: Borders = ()) -> str:
+    """Write the page of a profile. Returns what is not in it yet, or "". `borders`: names of kernels, and why each
+    begins and ends where it does.
 
     Raises:
         SettingError: the file cannot be written.
     """
-    write_text(path, html(report_data(profile, title, seconds) | {"borders": borders}))
+    data = report_data(profile, title, _seconds())
+    write_text(path, html(data | {"borders": borders}))
+    late = sum(kernel["reason"] in (_LEFT_OUT, _NO_ASSEMBLY) for kernel in data["kernels"])
+    of = f"{late} of {len(data['kernels'])}"
+    return f"The texts of {of} kernels were not ready in time. The same command again has more." if late else ""
+
+
+def _seconds() -> float:
+    """The time for texts: more of it while other programs run."""
+    load = os.getloadavg()[0] / (os.cpu_count() or 1) if hasattr(os, "getloadavg") else 1.0
+    return _MOST_SECONDS * min(_MOST_CROWDED, max(1.0, load))
 
 
 def html(data: Data) -> str:

@@ -138,6 +138,8 @@ def test_assembly_that_is_not_ready_is_left_out(monkeypatch: pytest.MonkeyPatch,
         with monkeypatch.context() as patch:
             patch.setattr(type(get_device("LLVM")), "assembly_later", late)
             data = data_of(report.html(report.report_data(found)))
+            said = report.write_report(tmp_path / "report.html", found)
+        assert f"{len(data['kernels'])} of {len(data['kernels'])} kernels were not ready" in said
         for kernel in data["kernels"]:
             texts = texts_of(data, kernel)
             assert texts["code"]
