@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from html import escape
 
 from kernmill.ir import show_ns
 from kernmill.runtime import Note
 
-from .rows import KernelRow, Totals, short_layers
+from .rows import KernelRow, Totals, short_layers, short_line
 from .table import notes_text, totals_text
 
 __all__ = ["profile_html"]
@@ -37,6 +36,6 @@ def _table_row(row: KernelRow, whole_ns: int) -> str:
         f"{row.gflops:.1f}" if row.flops else "-", f"{row.gbytes:.1f}", f"{row.ceiling_share:.0%} {row.bound}",
     )  # fmt: skip
     cells = [f'<td style="{_RIGHT}{";" + bar if not n else ""}">{text}</td>' for n, text in enumerate(figures)]
-    for text in (os.path.basename(row.line) or "?", short_layers(row.layers), row.name):
+    for text in (short_line(row.line) or "?", short_layers(row.layers), row.name):
         cells.append(f'<td style="{_LEFT}">{escape(text)}</td>')
     return f"<tr>{''.join(cells)}</tr>"

@@ -45,7 +45,7 @@ from kernmill.runtime import (
 )
 
 from .profiled import Profile
-from .rows import KernelRow, ceilings_of, launches, short_layers
+from .rows import KernelRow, ceilings_of, launches, short_layers, short_line
 from .table import made_text
 from .trace import write_text
 
@@ -135,10 +135,10 @@ def _device(name: str, rows: Sequence[KernelRow]) -> Data:
 
 
 def _row_data(number: int, row: KernelRow, which: dict[str, int], sources: _Sources) -> Data:
-    line = os.path.basename(row.line) or "unknown line"
+    line = short_line(row.line) or "unknown line"
     return {
         "id": number, "name": row.name, "device": row.device, "line": line, "full": row.line,
-        "others": [os.path.basename(place) for place in row.others], "layers": short_layers(row.layers),
+        "others": [short_line(place) for place in row.others], "layers": short_layers(row.layers),
         "calls": row.calls, "total": row.total_ns, "first": row.first_ns, "median": row.median_ns, "flops": row.flops,
         "moved": row.bytes_moved, "gflops": row.gflops, "gbytes": row.gbytes, "ceiling": row.ceiling_share,
         "bound": row.bound, "writes": row.bytes_written, "sources": sources.of([row.line, *row.others]),
@@ -167,9 +167,7 @@ class _Sources:
             if is_known:
                 first = max(1, int(digits) - _AROUND)
                 shown = [line.rstrip("\n")[:400] for line in text[first - 1 : int(digits) + _AROUND]]
-                self.found.append(
-                    {"place": os.path.basename(place), "line": int(digits), "first": first, "text": shown}
-                )
+                self.found.append({"place": short_line(place), "line": int(digits), "first": first, "text": shown})
         return self.numbers[place]
 
 
@@ -306,7 +304,7 @@ def _plans(recorder: Recorder) -> Iterator[Data]:
         if arena and same not in known and len(known) < _MOST_PLANS:
             known.add(same)
             yield {
-                "title": f"{os.path.basename(line)}, {len(graph.items)} kernels", "arena": arena,
+                "title": f"{short_line(line)}, {len(graph.items)} kernels", "arena": arena,
                 "least": memory.lower_bound_bytes, "unplanned": memory.unplanned_bytes, "steps": len(graph.items),
                 "buffers": list(_lives(graph, memory)),
             }  # fmt: skip
@@ -337,7 +335,7 @@ def _graphs(recorder: Recorder, rows: Sequence[KernelRow]) -> Iterator[Data]:
         more = f"The first {_MOST_NODES} of {count} kernels." if count > _MOST_NODES else ""
         nodes = list(_graph_nodes(ran, [number.get(id(k), keys.get((ran.device, k.key), 0)) for k in ran.kernels]))
         kinds = f"{count} kernel{'s' if count > 1 else ''}, {calls} time{'s' if calls > 1 else ''}"
-        line = os.path.basename(split_origin(ran.kernels[-1].origin).line)
+        line = short_line(split_origin(ran.kernels[-1].origin).line)
         yield {"title": f"{ran.device}: {kinds}, {line}", "nodes": nodes, "more": more}
 
 
@@ -347,7 +345,7 @@ def _graph_nodes(ran: Ran, which: Sequence[int]) -> Iterator[Data]:
         sizes = {int(p.arg[0]): int(p.arg[1]) * p.dtype.size_bytes for p in kernel.ast.toposort() if p.op is Ops.PARAM}
         after = {writer[use]: sizes.get(slot, 0) for slot, use in enumerate(uses) if use in writer}
         line, layer, role = split_origin(kernel.origin)
-        shown = os.path.basename(line) + (f", {role.partition(' of ')[0]}" if role else "")
+        shown = short_line(line) + (f", {role.partition(' of ')[0]}" if role else "")
         yield {
             "name": kernel.name, "row": which[place], "after": list(after), "bytes": list(after.values()),
             "line": shown, "layer": layer or role.partition(" of ")[2],
@@ -396,8 +394,8 @@ def _dumped_row(path: Path, sources: _Sources) -> tuple[Data, Data] | None:
     line, layer, role = split_origin(origin)
     shown = f"{line}, {role}" if role else line
     row = {
-        "name": name, "device": device or "?", "line": os.path.basename(shown) or "unknown line", "full": shown,
-        "others": [os.path.basename(split_origin(text).line) for text in others], "layers": layer, "calls": 1,
+        "name": name, "device": device or "?", "line": short_line(shown) or "unknown line", "full": shown,
+        "others": [short_line(split_origin(text).line) for text in others], "layers": layer, "calls": 1,
         "total": took, "first": took, "median": took, "flops": flops, "moved": moved, "gflops": flops / max(1, took),
         "gbytes": moved / max(1, took), "ceiling": 0, "bound": "", "writes": 0, "sources": sources.of([line]),
     }  # fmt: skip

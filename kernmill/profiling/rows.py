@@ -6,8 +6,10 @@ call of each launch is apart: it meets cold caches and fresh memory. Work is est
 
 from __future__ import annotations
 
+import os
 import re
 import statistics
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +21,9 @@ from kernmill.compiler import Estimate
 from kernmill.ir import Kernel, Ops, UOp, dtypes, in_run, memory_of, show_ns, split_origin
 from kernmill.runtime import KernelPage, Ran, Recorder, Span, device_rates, get_device, kernel_page, work_of
 
-__all__ = ["KernelRow", "Launches", "Totals", "ceilings_of", "launches", "rows_of", "short_layers", "totals_of"]
+__all__ = [
+    "KernelRow", "Launches", "Totals", "ceilings_of", "launches", "rows_of", "short_layers", "short_line", "totals_of",
+]  # fmt: skip
 
 _UPDATE = "update"
 _SURE_NS, _SURE_CALL_NS = 20_000, 2_000  # rates of less are noise of the clock
@@ -70,9 +74,10 @@ class KernelRow:
 
     def _repr_html_(self) -> str:
         """Return the figures and the texts of the kernels, for notebooks."""
-        places = ", ".join(dict.fromkeys(filter(None, (self.line, *self.others))))
+        places = ", ".join(dict.fromkeys(map(short_line, filter(None, (self.line, *self.others)))))
+        many = f"{self.calls:,} call{'s' if self.calls > 1 else ''}"
         head = (
-            f"<b>{escape(self.name)}</b> on {escape(self.device)}: {self.calls:,} calls, {show_ns(self.total_ns)} in "
+            f"<b>{escape(self.name)}</b> on {escape(self.device)}: {many}, {show_ns(self.total_ns)} in "
             f"all, {self.ceiling_share:.0%} of the {self.bound} ceiling<br>{escape(places)}"
         )
         return head + "".join(page._repr_html_() for page in self.pages())
@@ -282,6 +287,15 @@ def _own_times(spans: Sequence[Span]) -> Iterator[tuple[Span, int]]:
         open_.append(span)
     for span in spans:
         yield span, span.end_ns - span.start_ns - inside[id(span)]
+
+
+def short_line(place: str) -> str:
+    """A line without the folders of its file; in a notebook with its cell: `In[3]:2`."""
+    file, colon, line = place.rpartition(":")
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    name_of = getattr(getattr(shell, "compile", None), "format_code_name", None)  # IPython 8.0 and later
+    named = name_of(file) if name_of is not None else None
+    return f"{named[1]}{colon}{line}" if named else os.path.basename(place)
 
 
 _NUMBER = re.compile(r"(?<=[.\[])\d+(?=[.\]]|$)")

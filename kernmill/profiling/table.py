@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import textwrap
 from collections.abc import Sequence
@@ -10,11 +9,12 @@ from collections.abc import Sequence
 from kernmill.ir import show_ns
 from kernmill.runtime import Note
 
-from .rows import KernelRow, Totals, short_layers
+from .rows import KernelRow, Totals, short_layers, short_line
 
 __all__ = ["made_text", "notes_text", "table_text", "totals_text", "wrapped"]
 
-_LEAST_WIDTH, _PLAIN_WIDTH, _LEAST_CELL = 40, 140, 8
+_LEAST_WIDTH, _PLAIN_WIDTH = 40, 140
+_LEAST_CELL, _ENOUGH_CELL = 8, 24  # of a name
 _ROWS = 20
 
 
@@ -81,23 +81,24 @@ def _short_name(name: str) -> str:
 
 def _line_cell(row: KernelRow) -> str:
     """The line, with the file's name only; further lines that are fused into it are counted."""
-    line = os.path.basename(row.line) or "?"
+    line = short_line(row.line) or "?"
     own = row.line.partition(", ")[0]
     more = len({place for place in row.others if place.partition(", ")[0] != own})
     return f"{line} +{more}" if more else line
 
 
 def _fitted(columns: list[_Column], width: int) -> list[str]:
+    """The lines of a table. Names of kernels are shortened before columns are left out."""
     columns = [column for column in columns if any(column[3]) or not column[2]]
     while True:
         sizes = [max(map(len, (head, *texts))) for head, _, _, texts in columns]
-        needed = sum(sizes) + 2 * (len(sizes) - 1)
+        others = sum(sizes[:-1]) + 2 * (len(sizes) - 1)
         worst = max(rank for _, _, rank, _ in columns)
-        if needed <= width or not worst:
+        if others + min(sizes[-1], _ENOUGH_CELL) <= width or not worst:
             break
         columns = [column for column in columns if column[2] != worst]
-    for at in (-1, -2):  # the kernel, then the line
-        sizes[at] = max(min(_LEAST_CELL, sizes[at]), sizes[at] - max(0, sum(sizes) + 2 * (len(sizes) - 1) - width))
+    sizes[-1] = min(sizes[-1], max(_LEAST_CELL, width - others))
+    sizes[-2] -= min(max(0, others + sizes[-1] - width), max(0, sizes[-2] - _LEAST_CELL))  # of the line
     lines = []
     for texts in zip(*([head, *texts] for head, _, _, texts in columns), strict=True):
         cells = [
@@ -145,7 +146,7 @@ def notes_text(notes: Sequence[Note], most: int = 10) -> str:
     lines = ["made again:"]
     for (kind, name, reason), times in sorted(again.items(), key=lambda item: -sum(item[1]))[:most]:
         often = f" {len(times)} times" if len(times) > 1 else ""
-        what = f"capture of {name}" if kind == "capture" else f"plan of {os.path.basename(name)}"
+        what = f"capture of {name}" if kind == "capture" else f"plan of {short_line(name)}"
         lines.append(f"  {what}{often}, {show_ns(sum(times))}: {reason}")
     if len(again) > most:
         lines.append(f"  and {len(again) - most} more")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from kernmill import Tensor, profile
+from kernmill.profiling.rows import short_line
 from kernmill.runtime import device_rates
 
 
@@ -45,3 +48,12 @@ def test_names_that_are_html() -> None:
         (Tensor([1.0]) * 2).realize()
     found.rows[0].name = "<script>"
     assert "<script>" not in found._repr_html_() + found.rows[0]._repr_html_()
+
+
+def test_a_line_of_a_cell_has_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named regression: a cell's file has a number for its name, which says nothing to its author."""
+    cells = {"/tmp/ipykernel_7/1511988142.py": ("Cell", "In[3]")}
+    shell = SimpleNamespace(compile=SimpleNamespace(format_code_name=cells.get))
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    assert short_line("/tmp/ipykernel_7/1511988142.py:2, backward") == "In[3]:2, backward"
+    assert short_line("/home/me/train.py:7") == "train.py:7"

@@ -100,6 +100,14 @@ def test_the_table_has_the_width_of_the_terminal(width: int) -> None:
     assert "line" in lines[0]
 
 
+def test_a_long_name_leaves_no_column_out() -> None:
+    """Named regression: of a sum over forty axes the table had nothing but its name."""
+    with profile() as found:
+        Tensor(np.ones((6, 61), np.float32)).sum(1).numpy()
+    found.rows[0].name = "sum_" + 40 * "x8"
+    assert "ceiling" in found.text(1, 100).splitlines()[0]
+
+
 def test_shares_are_of_the_kernels_time() -> None:
     """Named regression: of the wall time every share of a short program was 0.0 %, as compiling takes longer."""
     with profile() as found:
