@@ -43,7 +43,8 @@ def run_checked(device: Device, kernel: Kernel, call: Call) -> None:
     inputs = [read_buffer(device, b).copy() for b in call.buffers]
     message = difference(device, kernel, call, inputs)
     if message:
-        error = InternalError(f"CHECK: {kernel.name} on {device.name} differs from PYTHON {message}. Please report it.")
+        name = f"{kernel.name} ({kernel.origin})" if kernel.origin else kernel.name
+        error = InternalError(f"CHECK: {name} on {device.name} differs from PYTHON {message}. Please report it.")
         error.kernels, error.inputs = (kernel,), (inputs, call.variables)
         raise error
 

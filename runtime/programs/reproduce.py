@@ -49,7 +49,8 @@ def explain_failure(error: KernmillError) -> None:
     """Leave a folder for the kernels of an error, and name it in the message."""
     folder = leave_folder(error)
     if folder is not None:
-        error.args = (f"{error} `python {folder}/repro.py` repeats it.", *error.args[1:])
+        gap = "\n" if "\n" in str(error) else " "  # behind generated code
+        error.args = (f"{error}{gap}`python {folder}/repro.py` repeats it.", *error.args[1:])
 
 
 def leave_folder(error: KernmillError) -> Path | None:

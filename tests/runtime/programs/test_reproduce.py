@@ -51,7 +51,7 @@ def test_a_wrong_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert folder.parent == tmp_path
     np.testing.assert_array_equal(np.load(folder / "inputs.npz")["slot1"], np.arange(37, dtype=np.float32))
     status, shown = run(folder)
-    assert "then: CHECK: map_37 on LLVM differs from PYTHON at" in shown
+    assert re.search(r"then: CHECK: map_37 \(.*test_reproduce\.py:\d+\) on LLVM differs from PYTHON at", shown)
     assert "now: map_37 on LLVM agrees with PYTHON" in shown
     assert status == 0
     monkeypatch.setattr(get_device("LLVM"), "run", lambda calls, **_: [0] * len(calls))
