@@ -24,6 +24,8 @@ __all__ = ["ClCosts", "measured_costs"]
 _COUNT = 4000  # iterations of a timed kernel: some 50 microseconds
 _CHAINS = 8  # independent sums: more than the latency of an FMA on any CPU
 _ROUNDS = 15
+_BATCHES = 20  # of rounds at most: each takes under 3 ms
+_STEADY = 1.05  # a batch that finds no time shorter by this is the last
 _NOT_SLOWER = 1.2  # times of two equal forms differ by less
 _FAR_BELOW = 3.0  # times slower than the CPU can be, or than an operator: a driver that is not meant for this CPU
 # By a function and without. The language has no function for `hints`, stores past the caches and prefetches, nor for
@@ -186,6 +188,16 @@ class _Trial:
 
 
 def _best_ns(form: str, *trials: _Trial | None) -> tuple[float, ...]:
-    """Return the nanoseconds of one operation of a form's kernel in each trial, 0 without one; they take turns."""
-    times = [[trial.run(f"time_{form}", (), _COUNT)[1] if trial else 0.0 for trial in trials] for _ in range(_ROUNDS)]
-    return tuple(min(column) / (_COUNT * _CHAINS) for column in zip(*times, strict=True))
+    """Return the nanoseconds of one operation of a form's kernel in each trial, 0 without one; they take turns.
+
+    On a busy machine a few milliseconds can all be slow, so batches of rounds go on until the best times stay.
+    """
+    best: tuple[float, ...] | None = None
+    for _ in range(_BATCHES):
+        rounds = [
+            [trial.run(f"time_{form}", (), _COUNT)[1] if trial else 0.0 for trial in trials] for _ in range(_ROUNDS)
+        ]
+        before, best = best, tuple(map(min, zip(*rounds, *([best] if best else []), strict=True)))
+        if before and all(old <= _STEADY * new for old, new in zip(before, best, strict=True)):
+            break
+    return tuple(ns / (_COUNT * _CHAINS) for ns in best or ())
