@@ -150,7 +150,8 @@ class Values:
             return
         self.masks[u] = _MASK_WIDTH
         values = u.arg if isinstance(u.arg, tuple) else (u.arg,)
-        self.values[u] = f"(int{u.dtype.lanes})({', '.join(str(-int(v)) for v in values)})"
+        kind = self.mask_type(u.dtype.lanes, _MASK_WIDTH)
+        self.values[u] = f"({kind})({', '.join(str(-int(v)) for v in values)})"
 
     def call(self, name: str, result: DType, *operands: tuple[DType, str]) -> str:
         """A call; it is declared, for builds without the language's own headers. The language has no function of more

@@ -16,6 +16,7 @@ from kernmill.ir import (
     Ops,
     Target,
     UOp,
+    broadcast_to,
     const,
     dtypes,
     elementwise,
@@ -143,6 +144,23 @@ def test_products_of_bytes_are_builtins(most: int, lacking: str) -> None:
 def test_of_more_than_16_lanes_functions_are_called_in_parts() -> None:
     text = render(data(0, 64, dtype=dtypes.float32).alu(Ops.FLOOR), "vectorize i0 64", BYTE_DOTS)
     has(text, "float16 F floor(float16);", "(float64)((float32)(floor(((v1).lo).lo), ")
+
+
+@pytest.mark.parametrize("dtype", [dtypes.uint8, dtypes.int32, dtypes.float32])
+def test_every_type_of_more_than_16_lanes_is_declared(dtype: DType) -> None:
+    """Named regression: a mask of 64 equal lanes was an `int64` that no driver knows."""
+    x = data(0, 64, dtype=dtype)
+    below = elementwise(Ops.LT, x, data(1, 64, dtype=dtype))
+    flipped = elementwise(Ops.XOR, below, elementwise(Ops.LT, x, x))
+    for root in (
+        flipped,
+        elementwise(Ops.XOR, below, broadcast_to(const(dtypes.bool, True), (64,))),
+        flipped.cast(dtypes.int64),
+    ):
+        text = render(root, "vectorize i0 64", BYTE_DOTS)
+        used = set(re.findall(r"\b(?:u?(?:char|short|int|long)|half|float|double)(?:32|64)\b", text))
+        assert used
+        assert used == set(re.findall(r"typedef \w+ (\w+) __attribute__\(\(ext_vector", text))
 
 
 def test_lanes_of_wide_vectors_are_picked_by_clang() -> None:
