@@ -1,5 +1,4 @@
 import ctypes
-import gc
 import mmap
 import threading
 import time
@@ -413,7 +412,6 @@ def test_the_thread_that_gets_pages_keeps_no_memory(monkeypatch: pytest.MonkeyPa
     while not slept and time.monotonic() < limit:
         threading.Event().wait(1e-3)
     del arena
-    gc.collect()
     assert slept
     assert whole() is None
     waiting.set()

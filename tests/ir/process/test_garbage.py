@@ -44,7 +44,7 @@ def test_an_interrupt_while_it_grows_old_leaves_it_on(monkeypatch: pytest.Monkey
 
 def test_what_was_made_without_the_collector_is_old() -> None:
     """Looking through the nodes of a plan right behind it took 15 of the 340 ms of CPU of a block's first call."""
-    gc.collect()
+    gc.collect(1)
     with no_collection():
         kept = [[number] for number in range(20_000)]
     assert len(gc.get_objects(generation=0)) + len(gc.get_objects(generation=1)) < len(kept)

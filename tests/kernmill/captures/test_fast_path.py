@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import threading
 import time
@@ -311,7 +310,6 @@ def test_what_somebody_keeps_of_a_step_stays_as_it_is(look: Callable[[list[Tenso
         step(*batch())
         assert show(copied(kept)) == shown
     del kept
-    gc.collect()
     step(*batch())
     place = addresses(params)
     step(*batch())
