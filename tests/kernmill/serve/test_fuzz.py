@@ -120,7 +120,7 @@ def fuzz(server: Running, examples: int) -> None:
 
 
 def test_bodies_by_their_types(server: Running) -> None:
-    fuzz(server, 80)
+    fuzz(server, 40)
 
 
 @pytest.mark.slow

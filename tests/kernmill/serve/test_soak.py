@@ -153,7 +153,7 @@ def soak(path: str, requests: int, clients: int) -> None:
 
 
 def test_some_clients_for_a_while(stories: str) -> None:
-    soak(stories, 80, 8)
+    soak(stories, 40, 8)
 
 
 @pytest.mark.slow
