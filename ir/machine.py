@@ -51,6 +51,8 @@ class Machine:
     loop_cycles: float  # cycles of entering and leaving a loop
     body_limit: float  # vector instructions of a loop that are kept decoded
     body_slowdown: float  # of issue, for longer ones
+    prefetch_bytes: int  # how far ahead of its use data from memory is prefetched
+    page_bytes: int  # of addresses that one entry of the first table of translations holds
     streams: float  # sequences of lines that hardware prefetch follows
     stream_slowdown: float  # of data, when twice as many are read
     overlap: float  # exponent: how much data transfers and instructions overlap; 1: not at all
@@ -106,6 +108,8 @@ _ZEN4: Final = Machine(
     loop_cycles=1.4,  # (f)
     body_limit=360.0,  # (f)
     body_slowdown=1.8,  # (f)
+    prefetch_bytes=2048,  # measured: rows of matrices beyond the caches; 4096 is as fast
+    page_bytes=4096,
     streams=9.6,  # (f)
     stream_slowdown=1.1,  # (f)
     overlap=3.0,  # (f)

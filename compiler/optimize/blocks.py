@@ -29,7 +29,6 @@ _TILE = 8  # rows of a register tile
 _HIGH = 4  # rows of a tile of many, each of which has an address
 _WIDE = 3  # most vectors of such a tile: registers contain its sums twice
 _LEAST_TILES = 4  # reading the quants again, from which on they are unpacked once
-_PREFETCH_BYTES = 2048  # bytes
 
 
 def is_nested(total: UOp) -> bool:
@@ -108,7 +107,7 @@ def _tiled(schedule: Schedule, facts: Facts, matrices: list[UOp], columns: tuple
         for name in sorted(columns_left, key=lambda n: sizes[n])[-1:] if most else ():
             count = sizes[name] // (vectors if name == column else 1)
             schedule.cut("interleave", name, gcd(count, most if count != most else most // 2))  # for 2 threads
-        schedule.add("prefetch", _PREFETCH_BYTES)
+        schedule.add("prefetch", facts.target.machine.prefetch_bytes)
 
 
 def _accumulate_blocks(schedule: Schedule, nested: list[UOp], words: list[Access]) -> None:

@@ -28,7 +28,6 @@ _FEW_ROWS = 8  # most rows that read a matrix in its current layout; their sums 
 _ALONG = 4  # rows and columns, each, whose reduction elements are lanes
 _LONG = 4  # vectors of reduction elements, from which on one horizontal reduction for all of them pays
 _TRANSPOSED_WORDS = (1, 2, 4, 8, 16)  # words of a column that are transposed in registers
-_DOT_PREFETCH_BYTES = 4096  # prefetch distance in bytes
 
 
 def dot_schedule(facts: Facts) -> Schedule | None:
@@ -87,7 +86,7 @@ def _along_in_tiles(schedule: Schedule, facts: Facts, product: Product) -> Sched
         schedule.cut("unroll", name, even_part(facts.sizes[name], _ALONG))
     schedule.order((*(name for name in schedule.loops if name not in (columns, rows)), columns, rows))
     if facts.target.is_streamed(product.right.memory_bytes):
-        schedule.try_add("prefetch", _DOT_PREFETCH_BYTES)
+        schedule.try_add("prefetch", 2 * facts.target.machine.prefetch_bytes)
     return schedule
 
 

@@ -32,14 +32,12 @@ _MAX_BODY = 96  # values of a tile times its unrolled reduce iterations
 _BLOCKS_ACROSS = 4  # adjacent blocks of a transpose
 _MOST_ACROSS = 24  # most rows that are transposed together
 _MAX_STRIDE = 4  # elements: vectors with at most this stride are loaded whole and their lanes selected
-_PREFETCH_BYTES = 2048  # prefetch distance in bytes
 _WASTE = 1.5  # of a product's vector of which no lane is used, in units of a fourth of a gather
 _FOLD_COST = 40.0  # of folding a vector, in units of a fourth of a gather
 _IN_REGISTERS = 8  # rows whose accumulators are one tile
 _FEW_ROWS = 128  # of a product; more compute several times as long as reading takes, in any order
 _EACH_BLOCK = 8  # elementwise ops; with accumulation in the output, the epilogue runs once per block
 _SHORT_BLOCK = 32  # rows; fewer rows return to their accumulators soon, so blocks of the reduction can be shorter
-_PAGE = 4096  # bytes of each row of a matrix that are read before the next rows are
 _PACKING_COST = 2.5  # of gathering a value into a panel, in uses of it from there
 _TRANSPOSING_COST = 1.5  # and if their blocks are transposed in registers
 _CONVERTING_COST = 0.25  # of a narrower operand of a product value by value, in fourths of a gather
@@ -260,7 +258,7 @@ def _store_past_caches(schedule: Schedule, facts: Facts, lane_loop: str) -> None
     if is_one_pass or (is_last_pass and facts.target.has_fast_nontemporal_stores):
         schedule.add("stream")
     if is_one_pass:
-        schedule.add("prefetch", _PREFETCH_BYTES)
+        schedule.add("prefetch", facts.target.machine.prefetch_bytes)
 
 
 def _reduction(schedule: Schedule, facts: Facts, main: ReductionGroup, lane_loop: str | None) -> None:
@@ -294,7 +292,9 @@ def _reduction(schedule: Schedule, facts: Facts, main: ReductionGroup, lane_loop
     if lane_loop in main.loops and len(facts.groups) == 1:
         _large_outside(schedule, facts, main, tiles, width)
         if not slices and not facts.target.has_hardware_prefetch and _is_read_once(facts, main, tiles):
-            schedule.add("prefetch", _PREFETCH_BYTES if streams else 2 * _PREFETCH_BYTES)
+            schedule.add(
+                "prefetch", facts.target.machine.prefetch_bytes if streams else 2 * facts.target.machine.prefetch_bytes
+            )
 
 
 def running_schedule(facts: Facts) -> Schedule | None:
@@ -402,13 +402,17 @@ def few_rows_schedule(facts: Facts) -> Schedule | None:
         return None
     step, size, width = matrix.step(terms) or 0, facts.sizes[terms], _width(facts, lane_loop)
     vectors, count = facts.sizes[lane_loop] // max(1, width), facts.iterations(rows)
-    if count > _FEW_ROWS or count * _PAGE > facts.target.l2_bytes // 2 or facts.work > _EACH_BLOCK:
+    if (
+        count > _FEW_ROWS
+        or count * facts.target.machine.page_bytes > facts.target.l2_bytes // 2
+        or facts.work > _EACH_BLOCK
+    ):
         return None
     is_one = count <= _IN_REGISTERS
     columns, block = 2 if rows and is_one else 4, 8 if is_one else 16
     is_whole = count == _IN_REGISTERS and size % 2 == 0 and size >= 16 * block  # as much work as reading
     together = 2 if is_whole or count >= _SHORT_BLOCK else 1
-    page = _PAGE if rows else 2 * _PAGE
+    page = facts.target.machine.page_bytes * (1 if rows else 2)  # of each row, read before the next rows are
     inside = min(page // (width * columns * matrix.size_bytes), vectors // (2 * columns))  # at least two blocks
     is_long = size >= 8 * block * together and not size % together
     if step <= 0 or any(name in matrix.steps for name in rows) or inside < 2 or width < 2 or not is_long:
@@ -459,7 +463,9 @@ def _register_tile(facts: Facts, main: ReductionGroup, lane_loop: str | None, wi
         most = min(8, _MAX_BODY // facts.sizes[main.terms]) if _are_rows_transposed(facts, main, lane_loop) else 8
         whole = next((t for t in (8, 4, 2) if most >= t <= blocks and blocks % t == 0), 1)
         return {lane_loop: tile_of(blocks, most) if whole == 1 and many else whole}
-    columns, rows = best_block(blocks, facts.sizes[reusing[0]], many)
+    is_far = exceeds_caches(facts.stores[0].memory_bytes, facts.target)
+    run_cycles = facts.target.machine.levels[-1].run_cycles / facts.iterations(main.loops) if is_far else 0.0
+    columns, rows = best_block(blocks, facts.sizes[reusing[0]], many, facts.target, run_cycles)
     tiles = {lane_loop: columns, reusing[0]: rows}
     left = (16 if many else 8) // (columns * rows)
     if len(reusing) > 1 and left > 1:

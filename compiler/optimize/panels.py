@@ -20,7 +20,6 @@ _WIDEST = 2  # vectors of a panel; a wider one is a separate matrix
 _LEAST_TILES = 4  # of rows, from which on converting a panel once pays where it takes registers
 _SUM_BYTES = 4  # of a value in the accumulator; narrower ones are converted
 _LEAST_TERMS = 64  # for shorter reductions storing the results takes as long, at their large stride
-_PREFETCH_BYTES = 2048  # bytes
 
 
 def panels_schedule(facts: Facts) -> Schedule | None:
@@ -58,7 +57,7 @@ def _tiled(
     rows = [name for name in facts.outputs if name not in loops and sizes[name] > 1]
     across, high = facts.target.read_streams, 1
     if rows:
-        across, high = best_block(sizes[panels] * vectors, sizes[rows[-1]], has_room)
+        across, high = best_block(sizes[panels] * vectors, sizes[rows[-1]], has_room, facts.target)
     together = tile_of(sizes[panels], max(1, across // (vectors * len(matrices))))
     for name in word:
         schedule.cut("unroll", name, sizes[name])
@@ -80,7 +79,7 @@ def _tiled(
         if a.size_bytes < _SUM_BYTES:
             schedule.add("stage", a.slot, outer, *copied)
     if tiles == 1 and not facts.target.has_hardware_prefetch:
-        schedule.add("prefetch", _PREFETCH_BYTES)  # it ignores data that fit the caches
+        schedule.add("prefetch", facts.target.machine.prefetch_bytes)  # it ignores data that fit the caches
 
 
 def _matrices(facts: Facts, main: ReductionGroup, lanes: str, panels: str) -> list[Access]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from math import prod
 from typing import Final
 
+from kernmill.ir import Target
+
 __all__ = ["MANY_ACCUMULATORS", "accumulators", "best_block", "tile_of"]
 
 _BLOCKS = ((4, 6), (3, 8), (2, 8), (1, 8))  # vectors and rows of a register tile with many accumulators
 _SMALL_BLOCKS = ((2, 4), (1, 4))  # and with fewer
 MANY_ACCUMULATORS: Final = max(vectors * rows for vectors, rows in _BLOCKS)
-_LOAD_COST = 0.3  # of a vector or a broadcast value, in multiplications that might have been done
-_TILE_COST = 2.0  # loop overhead per iteration of the reduce loop
 
 
 def tile_of(size: int, most: int) -> int:
@@ -25,14 +25,23 @@ def tile_of(size: int, most: int) -> int:
     return max(range(max(2, most // 2), most + 1), key=lambda t: size / -(-size // t) / t * (1 - 0.04 * (most - t)))
 
 
-def best_block(blocks: int, rows: int, many: bool) -> tuple[int, int]:
-    """Return vectors and rows of a register tile: the shape that keeps the most multipliers busy, given the sizes."""
+def best_block(blocks: int, rows: int, many: bool, target: Target, run_cycles: float = 0.0) -> tuple[int, int]:
+    """Return vectors and rows of a register tile: the shape with the most useful multiply-adds per cycle, given the
+    sizes. `run_cycles`: of beginning to store a row of the tile, per reduction element."""
+
+    machine = target.machine
 
     def worth(block: tuple[int, int]) -> float:
         columns, most = block
         tile = tile_of(rows, most)
         used = blocks / (-(-blocks // columns) * columns) * rows / (-(-rows // tile) * tile)
-        return used * columns * tile / (columns * tile + _LOAD_COST * (columns + tile) + _TILE_COST)
+        sums, loads = columns * tile, columns + tile
+        parts = (
+            sums / machine.fma, machine.latency, loads / machine.load,
+            columns * target.vector_bytes / machine.levels[0].bytes_per_cycle, (sums + loads + 2) / machine.issue,
+        )  # fmt: skip
+        cycles = sum(part**machine.overlap for part in parts) ** (1 / machine.overlap) + tile * run_cycles
+        return used * sums / cycles
 
     whole = ((2, rows),) if many and _BLOCKS[1][1] < rows <= prod(_BLOCKS[0]) // 2 else ()  # the other is read once
     columns, most = max((*(_BLOCKS if many else _SMALL_BLOCKS), *whole), key=worth)

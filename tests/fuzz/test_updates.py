@@ -258,7 +258,7 @@ def life(seed: int, device: str, wrap: Callable[[Any], Any]) -> list[Any]:
 def test_random_changes_of_the_state_between_replays() -> None:
     """Constants, one tensor at several places, other signatures: what a replay gives is what plain calls give."""
     compared = 0
-    for seed in range(SEEDS):
+    for seed in range(SEEDS // 2):
         try:
             found = life(seed, "LLVM", jit)
         except KernmillError as error:
@@ -267,7 +267,7 @@ def test_random_changes_of_the_state_between_replays() -> None:
             continue
         assert found == life(seed, "LLVM", lambda function: function), seed
         compared += 1
-    assert compared >= SEEDS // 4
+    assert compared >= SEEDS // 8
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

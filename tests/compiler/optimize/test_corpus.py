@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from tests.compiler.corpus import TARGETS, schedule_lines
+from kernmill.compiler import choose
+from tests.compiler.corpus import TARGETS, kernels, schedule_lines
 from tests.conftest import Golden
 
 
@@ -12,3 +15,22 @@ from tests.conftest import Golden
 def test_schedules(name: str, golden: Golden) -> None:
     """A change of the optimizer shows here which kernels it changes, and on which machines."""
     assert golden == schedule_lines(TARGETS[name])
+
+
+@pytest.mark.parametrize(
+    ("figure", "row"),
+    [
+        ("prefetch_bytes", "max_pool"),
+        ("page_bytes", "rows_"),
+        ("fma", "conv_3x3"),
+        ("load", "conv_3x3"),
+        ("issue", "mlp_step"),
+        ("latency", "mlp_step"),
+    ],
+)
+def test_strategies_read_the_machine(figure: str, row: str) -> None:
+    """The loops of a kernel are others on a machine with twice the figure, or with half of it."""
+    target = TARGETS["zen4"]
+    machines = [replace(target.machine, **{figure: times * getattr(target.machine, figure)}) for times in (2, 0.5)]
+    asts = [ast for name, ast in kernels().items() if name.startswith(row)]
+    assert any(choose(ast, target) != choose(ast, replace(target, machine=m)) for ast in asts for m in machines)
