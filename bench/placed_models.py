@@ -90,7 +90,10 @@ def placing(layers: int = _LAYERS) -> Placing:
         stage.place = timed  # type: ignore[attr-defined]
         try:
             model = Model.from_gguf(
-                path, device=",".join(["LLVM", *names]), wanted=SplitOptions(layers + 1, (1.0, 1.0)), capacity=64
+                path,
+                device=",".join(["LLVM", *names]),
+                wanted=SplitOptions(layers + 1, (1.0,) * len(names)),
+                capacity=64,
             )
             list(model.generate(_PROMPT, Sampler(temperature=0), max_tokens=2))
         finally:
