@@ -10,12 +10,13 @@ from kernmill.ir import Op, Ops, UOp, const, dtypes, linear, substitute
 
 __all__ = [
     "BUFFER_COST", "LOOP_COST", "MOST_CODE", "KernelInfo", "code_cost", "combined", "conjuncts", "gated",
-    "iterations", "loops_of", "masked", "names_of", "neutral_element", "numbered", "order_of", "output_loops",
-    "reordered", "routine_of", "slot_of", "step_of", "stored",
+    "iterations", "loops_of", "masked", "mean_iterations", "names_of", "neutral_element", "numbered", "order_of",
+    "output_loops", "reordered", "routine_of", "slot_of", "step_of", "stored",
 ]  # fmt: skip
 
 MOST_CODE = 1 << 10  # cost of one kernel: at 32 bytes of code for each unit, its instructions fit a cache of 32 KiB
 LOOP_COST = 16  # of a reduction: begin and end of its loop, and the tail loop of its vectors
+_PARTS = 16  # of the outer loops, at which the size of an inner one is looked at
 BUFFER_COST = 4  # of a read: an address, and its index arithmetic
 
 
@@ -36,6 +37,17 @@ def code_cost(ast: UOp) -> int:
 def iterations(loop: UOp) -> int:
     """How often a loop runs; where its size is known at launch only, at most."""
     return int(loop.src[0].bounds[1])
+
+
+def mean_iterations(loop: UOp) -> float:
+    """How often a loop runs on average over the loops that its size depends on, as in the triangle of a causal mask."""
+    size = loop.src[0]
+    outer = size.ranges
+    if not outer:
+        return float(iterations(loop))
+    parts = [(part + 0.5) / _PARTS for part in range(_PARTS)]
+    tables = ({one: const(one.dtype, int(part * iterations(one))) for one in outer} for part in parts)
+    return max(1.0, sum(substitute(size, table).bounds[1] for table in tables)) / _PARTS
 
 
 def conjuncts(gate: UOp | None) -> list[UOp]:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from kernmill.ir import LINE_BYTES, DType, Op, Ops, Target, UOp, linear, memory_of
 
-from .facts import iterations
+from .facts import iterations, mean_iterations
 
 __all__ = ["Body", "Coverage", "Work", "read_work"]
 
@@ -49,9 +49,9 @@ class Body:
     sums: float = 0.0  # registers of accumulators
 
     @property
-    def trips(self) -> int:
+    def trips(self) -> float:
         """Iterations of its innermost loop."""
-        return iterations(self.loops[-1]) if self.loops else 1
+        return mean_iterations(self.loops[-1]) if self.loops else 1.0
 
     @property
     def vectors(self) -> float:
@@ -154,7 +154,9 @@ class _Reader:
                 self.steps[u] = self.steps[u.src[0]]
         elif op is Ops.RANGE or op is Ops.END:
             self.loops = (*self.loops, u) if op is Ops.RANGE else self.loops[:-1]
-            self.body = self.bodies.get(self.loops) or Body(self.loops, prod(map(iterations, self.loops)), scalar=2.0)
+            self.body = self.bodies.get(self.loops) or Body(
+                self.loops, prod(map(mean_iterations, self.loops)), scalar=2.0
+            )
             self.bodies[self.loops] = self.body
         elif op is Ops.CARRY:
             self.steps[u] = 0.0

@@ -41,7 +41,7 @@ def best_block(blocks: int, rows: int, many: bool, target: Target, run_cycles: f
             columns * target.vector_bytes / machine.levels[0].bytes_per_cycle, (sums + loads + 2) / machine.issue,
         )  # fmt: skip
         cycles = sum(part**machine.overlap for part in parts) ** (1 / machine.overlap) + tile * run_cycles
-        return used * sums / cycles
+        return float(used * sums / cycles)
 
     whole = ((2, rows),) if many and _BLOCKS[1][1] < rows <= prod(_BLOCKS[0]) // 2 else ()  # the other is read once
     columns, most = max((*(_BLOCKS if many else _SMALL_BLOCKS), *whole), key=worth)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kernmill.compiler import KernelInfo, gated, iterations, masked, neutral_element, slot_of, step_of
-from kernmill.ir import DType, Op, Ops, UOp, apply_op, const, dtypes, index_const
+from kernmill.compiler import KernelInfo, gated, iterations, masked, mean_iterations, neutral_element, slot_of, step_of
+from kernmill.ir import AxisKind, DType, Op, Ops, UOp, apply_op, const, dtypes, index_const, make_range
 from tests.compiler.kernels import data, only
 
 
@@ -18,6 +18,17 @@ def test_a_kernel_knows_its_name_and_the_order_of_its_loops() -> None:
 def test_iterations_are_the_sizes_of_loops() -> None:
     loops = [node for node in only(data(0, 4, 5) + 1.0).toposort() if node.op is Ops.RANGE]
     assert sorted(iterations(loop) for loop in loops) == [4, 5]
+
+
+def test_a_loop_inside_a_triangle_runs_half_as_often_on_average() -> None:
+    """Named regression: causal attention was estimated at five times its time, and its candidates in no order."""
+    row = make_range("i0", 64, AxisKind.LOOP)
+    inner = make_range("k0", row + 1, AxisKind.REDUCE)
+    assert iterations(inner) == 64
+    assert 31 < mean_iterations(inner) < 34
+    assert mean_iterations(row) == 64
+    empty = make_range("k1", row - row, AxisKind.REDUCE)
+    assert mean_iterations(empty) > 0
 
 
 def test_places_have_steps_and_gates() -> None:
