@@ -28,8 +28,8 @@ class Tape:
     """The clock of the runs of one batch in one array: of each run a row, with the ns before the first entry and after
     each. One thread writes at a time, as long as it runs the batch."""
 
-    __slots__ = ("at", "clock", "device", "ends", "has_driver", "kernels", "lines", "memory", "more", "more_ns",
-                 "owner", "row_bytes", "stop", "thread", "threads", "used", "uses", "values", "worth")  # fmt: skip
+    __slots__ = ("at", "begin", "clock", "device", "ends", "has_driver", "kernels", "last", "lines", "memory", "more",
+                 "more_ns", "owner", "row_bytes", "thread", "threads", "uses", "values", "worth")  # fmt: skip
 
     def __init__(
         self, owner: object, device: str, memory: HostAllocator, of: tuple[Sequence[Kernel], Sequence[int], Lines]
@@ -38,8 +38,8 @@ class Tape:
         self.kernels, self.ends, self.row_bytes = tuple(kernels), tuple(ends), 8 * (len(ends) + 1)
         self.uses: Uses = ()
         self.memory, self.has_driver = memory, False  # that submits, and compiles at a first launch
-        self.clock, self.used = array("q"), 0  # bytes of the rows that are written
-        self.at = self.stop = 0  # addresses of the next row, and behind the last one that there is room for
+        self.clock = array("q")
+        self.begin = self.at = self.last = 0  # addresses of the first row, the next one, and the last one
         self.thread: int | None = None  # of the last run, and the values of its variables
         self.values: Mapping[str, int] | None = None
         self.threads: list[tuple[int, int]] = []  # where others begin: the row, and which
@@ -47,11 +47,18 @@ class Tape:
         self.more, self.more_ns = 0, [0] * len(ends)
         self.grow()
 
-    def grow(self) -> None:
-        """Make room for twice as many runs."""
-        self.clock.frombytes(bytes(max(_FIRST_ROWS * self.row_bytes, 8 * len(self.clock))))
-        address, count = self.clock.buffer_info()
-        self.at, self.stop = address + self.used, address + 8 * count
+    def grow(self) -> int:
+        """Make room for twice as many runs; return for how many more."""
+        used, more = self.used, max(_FIRST_ROWS * self.row_bytes, 8 * len(self.clock))
+        self.clock.frombytes(bytes(more))
+        self.begin, count = self.clock.buffer_info()
+        self.at, self.last = self.begin + used, self.begin + 8 * count - self.row_bytes
+        return more // self.row_bytes
+
+    @property
+    def used(self) -> int:
+        """The bytes of the rows that are written."""
+        return self.at - self.begin
 
     def write(self, clock: Sequence[int]) -> None:
         """Write the clock of the next run."""
@@ -63,17 +70,14 @@ class Tape:
         return self.clock[self.used // 8 : (self.used + self.row_bytes) // 8]
 
     def keep(self, values: Mapping[str, int]) -> None:
-        """A run was written, on this thread and with these values of its variables."""
+        """A run was written, on this thread and with these values of its variables. There is room for the next one."""
         if self.thread != (thread := get_ident()):
             self.thread = thread
             self.threads.append((self.used, thread))
         if self.values is not values:
             self.values = values
             self.worth.append((self.used, values))
-        self.used += self.row_bytes
         self.at += self.row_bytes
-        if self.at == self.stop:
-            self.grow()
 
     def sum_up(self) -> None:
         """A run was written whose clock is not kept."""
