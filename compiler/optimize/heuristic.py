@@ -33,12 +33,10 @@ _BLOCKS_ACROSS = 4  # adjacent blocks of a transpose
 _MOST_ACROSS = 24  # most rows that are transposed together
 _MAX_STRIDE = 4  # elements: vectors with at most this stride are loaded whole and their lanes selected
 _WASTE = 1.5  # of a product's vector of which no lane is used, in units of a fourth of a gather
-_FOLD_COST = 40.0  # of folding a vector, in units of a fourth of a gather
 _IN_REGISTERS = 8  # rows whose accumulators are one tile
 _FEW_ROWS = 128  # of a product; more compute several times as long as reading takes, in any order
 _EACH_BLOCK = 8  # elementwise ops; with accumulation in the output, the epilogue runs once per block
 _SHORT_BLOCK = 32  # rows; fewer rows return to their accumulators soon, so blocks of the reduction can be shorter
-_PACKING_COST = 2.5  # of gathering a value into a panel, in uses of it from there
 _TRANSPOSING_COST = 1.5  # and if their blocks are transposed in registers
 _CONVERTING_COST = 0.25  # of a narrower operand of a product value by value, in fourths of a gather
 _SHORT_REDUCTION = 16  # reduction elements per result, below which results are like an access stream
@@ -96,7 +94,7 @@ def _packed_cost(facts: Facts, main: ReductionGroup, loop: str) -> float:
     transposed = _copies_across(facts, main.terms)[0] if _are_rows_transposed(facts, main, loop) else 1.0
     for a in main.loads:
         is_panel = is_alone and bool(main.terms) and loop in facts.outputs and not a.is_gated
-        each = _TRANSPOSING_COST if _is_panel_transposed(facts, main, a, loop) else _PACKING_COST
+        each = _TRANSPOSING_COST if _is_panel_transposed(facts, main, a, loop) else facts.target.machine.lane_cycles
         total += _cost([a], loop) * min(transposed, each / _uses(facts, a, loop) if is_panel else 1.0)
     return total
 
@@ -140,12 +138,22 @@ def _lane_loop(facts: Facts, main: ReductionGroup | None) -> str | None:
         score = 4.0 * (_packed_cost(facts, main, name) if main else waste * _cost(touched, name))
         score += (waste - 1) * (_WASTE if main and is_output and len(main.loads) > 1 else 2) - position * 0.01
         if main is not None:  # work per result is little compared to a long reduction
-            once, widest = _FOLD_COST / facts.iterations(main.loops), max((a.size_bytes for a in main.loads), default=0)
+            once, widest = (
+                _fold_cost(facts) / facts.iterations(main.loops),
+                max((a.size_bytes for a in main.loads), default=0),
+            )
             if is_output:  # its lanes are multiplied by scalars, each converted separately
                 score += _CONVERTING_COST * sum(a.size_bytes < widest and not a.depends_on(name) for a in main.loads)
             score += min(2.0, once) * _cost(facts.stores, name) if is_output else 0.25 + once
         scores[name] = score
     return min(scores, key=lambda name: scores[name], default=None)
+
+
+def _fold_cost(facts: Facts) -> float:
+    """The cost of a horizontal reduction of one vector, in units of a fourth of a gather: a shuffle and an addition,
+    which wait for each other, for each halving."""
+    machine, halvings = facts.target.machine, facts.lanes.bit_length() - 1
+    return 4 * halvings * (1 / machine.shuffle + machine.latency) / machine.lane_cycles
 
 
 def _are_rows_transposed(facts: Facts, main: ReductionGroup, rows: str) -> bool:
