@@ -1,7 +1,8 @@
 """Linear algebra under the names of numpy.linalg and torch.linalg: functions of tensors.
 
-The factorizations are kernels that the compiler generates for the device, for batches too, with gradients. None calls
-LAPACK. Singular matrices raise LinAlgError when they are computed.
+The factorizations are kernels that the compiler generates for the device, for batches too, with gradients. Only `eig`
+and `eigvals`, of matrices that need not be symmetric, call LAPACK. Singular matrices raise LinAlgError when they are
+computed.
 """
 
 from __future__ import annotations
@@ -9,18 +10,21 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from kernmill.ir import DTypeError, SettingError, ShapeError, show_shape
+import numpy as np
+
+from kernmill.ir import DTypeError, GradientError, SettingError, ShapeError, dtypes, show_shape
 from kernmill.ir import LinAlgError as LinAlgError
 
+from .complex_tensor import ComplexTensor
 from .methods.spectral import Eigh, Svd
 from .tensor import Tensor
 
 __all__ = [
-    "cholesky", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "lstsq", "lu", "matmul",
-    "matrix_exp", "matrix_norm", "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot", "norm", "outer",
-    "pinv", "qr", "slogdet", "solve", "solve_triangular", "svd", "svdvals", "tensordot", "trace", "vecdot",
+    "cholesky", "cond", "cross", "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh", "inv", "lstsq", "lu",
+    "matmul", "matrix_exp", "matrix_norm", "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot", "norm",
+    "outer", "pinv", "qr", "slogdet", "solve", "solve_triangular", "svd", "svdvals", "tensordot", "trace", "vecdot",
     "vector_norm",
 ]  # fmt: skip
 
@@ -80,6 +84,50 @@ def eigh(x: Tensor, UPLO: str = "L") -> Eigh:
 def eigvalsh(x: Tensor, UPLO: str = "L") -> Tensor:
     """`Tensor.eigvalsh`."""
     return x.eigvalsh(UPLO)
+
+
+class Eig(NamedTuple):
+    """The result of `eig`."""
+
+    eigenvalues: ComplexTensor
+    eigenvectors: ComplexTensor
+
+
+@_of_tensors
+def eig(x: Tensor) -> Eig:
+    """The eigenvalues of square matrices, in no order, and their eigenvectors of norm 1 as columns. NumPy's LAPACK
+    computes them on the host at once: they have no gradients, and a captured function cannot call this.
+
+    Shapes: (.., n, n) -> (.., n), (.., n, n).
+
+    Raises:
+        ShapeError: not square.
+        GradientError: x wants gradients.
+        LinAlgError: nan or infinite numbers, or no convergence.
+    """
+    values, vectors = _eigenpairs("eig", x)
+    return Eig(ComplexTensor(values, device=x.device), ComplexTensor(vectors, device=x.device))
+
+
+@_of_tensors
+def eigvals(x: Tensor) -> ComplexTensor:
+    """The eigenvalues of square matrices, in no order: those of `eig`."""
+    return ComplexTensor(_eigenpairs("eigvals", x)[0], device=x.device)
+
+
+def _eigenpairs(name: str, x: Tensor) -> tuple[Any, Any]:
+    """Eigenvalues and eigenvectors as complex arrays, by NumPy."""
+    if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
+        raise ShapeError(f"linalg.{name}: {show_shape(x.shape)} is not a square matrix, nor a batch of them.")
+    if x.requires_grad:
+        raise GradientError(f"linalg.{name}: it has no gradient. Give x.detach(), or use eigh of a symmetric matrix.")
+    array = (x if x.dtype in (dtypes.float32, dtypes.float64) else x.float()).numpy()
+    try:
+        values, vectors = np.linalg.eig(array)
+    except np.linalg.LinAlgError as error:
+        raise LinAlgError(f"linalg.{name}: {error}.") from None
+    kind = np.complex128 if array.dtype == np.float64 else np.complex64
+    return values.astype(kind), vectors.astype(kind)
 
 
 @_of_tensors

@@ -63,7 +63,7 @@ MODULES = {  # what users of a module call; `quant` has more for those who add a
     "functional": ("Functions of functions", ("grad", "value_and_grad", "vjp", "jvp", "jacobian", "hessian", "vmap",
                                               "custom_gradient", "checkpoint", "scan", "while_loop", "cond")),
     "data": ("Batches of examples", ("DataLoader", "Folder")),
-    "linalg": ("Linear algebra by NumPy's names", ("norm", "matrix_norm", "vector_norm", "cond", "multi_dot", "vecdot",
+    "linalg": ("Linear algebra by NumPy's names", ("norm", "matrix_norm", "vector_norm", "cond", "eig", "eigvals", "multi_dot", "vecdot",
                                                    "diagonal", "trace", "lstsq")),
     "complex_tensor": ("Complex tensors", ("ComplexTensor",)),
     "fft": ("Fourier transforms by NumPy's names", ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft", "fftn", "rfftn",

@@ -150,8 +150,8 @@ def _lane_loop(facts: Facts, main: ReductionGroup | None) -> str | None:
 
 
 def _fold_cost(facts: Facts) -> float:
-    """The cost of a horizontal reduction of one vector, in units of a fourth of a gather: a shuffle and an addition,
-    which wait for each other, for each halving."""
+    """The cost of a horizontal reduction of one vector, in units of a fourth of a gather: a dependent shuffle and
+    addition for each halving."""
     machine, halvings = facts.target.machine, facts.lanes.bit_length() - 1
     return 4 * halvings * (1 / machine.shuffle + machine.latency) / machine.lane_cycles
 

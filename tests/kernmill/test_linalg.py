@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kernmill
-from kernmill import DTypeError, SettingError, ShapeError, Tensor, linalg
+from kernmill import DTypeError, GradientError, KernmillError, SettingError, ShapeError, Tensor, linalg
 from tests.kernmill.against import only_on
 
 on_device = only_on("LLVM")
@@ -63,3 +63,31 @@ def test_wrong_orders_are_errors() -> None:
     with pytest.raises(DTypeError, match=r"^linalg\.norm: list is not a tensor\. Give Tensor\(\.\.\)\.$"):
         linalg.norm(ANY)
     assert kernmill.linalg is linalg
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_eigenvalues_of_matrices_that_are_not_symmetric(dtype: type) -> None:
+    array = np.random.default_rng(3).standard_normal((2, 5, 5)).astype(dtype)
+    found = linalg.eig(Tensor(array))
+    values, vectors = found.eigenvalues.numpy(), found.eigenvectors.numpy()
+    assert values.dtype == vectors.dtype == (np.complex64 if dtype is np.float32 else np.complex128)
+    bound = 1e-4 if dtype is np.float32 else 1e-12
+    assert np.abs(array @ vectors - vectors * values[:, None]).max() < bound
+    assert np.abs(np.linalg.norm(vectors, axis=-2) - 1).max() < bound
+    np.testing.assert_array_equal(linalg.eigvals(Tensor(array)).numpy(), values)
+    real = linalg.eigvals(Tensor(np.array([[2.0, 1.0], [0.0, 3.0]]))).real.numpy()
+    assert sorted(real.tolist()) == [2.0, 3.0]
+    assert linalg.eigvals(Tensor.zeros(0, 3, 3)).shape == (0, 3)
+
+
+def test_what_eig_refuses() -> None:
+    with pytest.raises(ShapeError, match=r"linalg.eig: \(2, 3\) is not a square matrix"):
+        linalg.eig(Tensor.ones(2, 3))
+    with pytest.raises(GradientError, match="it has no gradient"):
+        linalg.eigvals(Tensor.ones(2, 2, requires_grad=True))
+    with pytest.raises(linalg.LinAlgError, match=r"linalg\.eig: "):
+        linalg.eig(Tensor([[math.nan, 1.0], [0.0, 1.0]]))
+    step, x = kernmill.jit(lambda x: linalg.eigvals(x).real), Tensor.ones(2, 2).contiguous().realize()
+    step(x)  # plainly
+    with pytest.raises(KernmillError, match="jit"):
+        step(x)
