@@ -86,8 +86,7 @@ def _ended(arguments: Sequence[str]) -> tuple[int, str]:
     except KernmillError as error:
         if _is_debugging():
             raise
-        _let_rank_0_speak()
-        return 2, f"kernmill: {error}"
+        return 2, f"kernmill: {_speaker()}{error}"
     except KeyboardInterrupt:
         return 130, "\nkernmill: stopped."
     except OSError as error:
@@ -140,12 +139,14 @@ def _given(arguments: Sequence[str]) -> argparse.Namespace:
     return _parser().parse_args(arguments)
 
 
-def _let_rank_0_speak() -> None:
-    """If rank 0 of a job has the same error, its end is the end of all before this returns."""
+def _speaker() -> str:
+    """Return the rank that has an error. If rank 0 has the same one, its end is the end of all before this returns."""
     from ..dist.mpi import job_rank
 
-    if job_rank():
-        time.sleep(_RANK_0_S)
+    if not (rank := job_rank()):
+        return ""
+    time.sleep(_RANK_0_S)
+    return f"rank {rank}: "
 
 
 def _is_debugging() -> bool:
@@ -468,11 +469,15 @@ def _split_options(given: argparse.Namespace, command: str) -> Any:
     from ..llm.split import SplitOptions
 
     if dist.size() > 1 and given.split_mode != "none":
+        by_layers = given.split_mode == "layer"
+        if dist.rank() == 0:
+            why = "-ts divides layers over ranks" if by_layers else "--split tensor divides each layer equally over ranks"
+            options.ignored_splits(command, given, why, but="-ts" if by_layers else "")
         return SplitOptions(shares=given.tensor_split, mode=given.split_mode, over_ranks=True)
     if given.split_mode == "tensor":
         raise SettingError(f"{command}: --split tensor divides layers over ranks: start it with mpirun -n 2.")
     if len(device_list()) == 1:
-        options.ignored_splits(command, given)
+        options.ignored_splits(command, given, "a model runs as a whole on one device")
         return None
     return SplitOptions(
         given.gpu_layers, given.tensor_split, given.split_mode, given.main_gpu, tuple(given.override_tensor or ()),

@@ -58,7 +58,7 @@ class Option(NamedTuple):
     def help(self) -> str:
         """Its meaning, and the default where it says something."""
         shown = str(self.default).strip("[]")
-        return self.meaning if self.default in (None, False, "") else f"{self.meaning} (default {shown})"
+        return self.meaning if self.default in (None, False, "", ()) else f"{self.meaning} (default {shown})"
 
 
 def whole_number(words: str, least: int, none: Sequence[int] = ()) -> Callable[[str], int | None]:
@@ -97,7 +97,10 @@ def _bias(text: str) -> tuple[int, float]:
 
 def _list_of_shares(text: str) -> tuple[float, ...]:
     """Parse numbers such as 3,1."""
-    return tuple(float(part) for part in text.split(","))
+    shares = tuple(float(part) for part in text.split(","))
+    if not (all(0 <= share < math.inf for share in shares) and sum(shares)):
+        raise argparse.ArgumentTypeError(f"{text}: must be numbers from 0 on, and not all 0")
+    return shares
 
 
 _list_of_shares.__name__ = "list of numbers"
@@ -521,11 +524,11 @@ _SPLITS = {
 }  # fmt: skip
 
 
-def ignored_splits(command: str, given: argparse.Namespace) -> None:
-    """Print which options of a split mean nothing, since the model is on one device."""
+def ignored_splits(command: str, given: argparse.Namespace, why: str, *, but: str = "") -> None:
+    """Print which options of a split mean nothing; not of that one which does."""
     for field, name in _SPLITS.items():
-        if getattr(given, field) not in (None, (), False, 0):
-            print(f"kernmill: {command}: {name} is ignored: a model runs as a whole on one device.", file=sys.stderr)
+        if name != but and getattr(given, field) not in (None, (), False, 0):
+            print(f"kernmill: {command}: {name} is ignored: {why}.", file=sys.stderr)
 
 
 def cache_types(given: argparse.Namespace) -> tuple[str, str]:

@@ -26,7 +26,7 @@ from kernmill.runtime import (
 
 from ..captures.ownership import stored
 from ..tensor import Tensor
-from .communicator import REDUCTIONS, Communicator, DistError, Wait
+from .communicator import REDUCTIONS, SAME_CALLS, Communicator, DistError, Wait
 from .job import agree, communicator
 
 __all__ = [
@@ -129,26 +129,26 @@ def send(tensor: Tensor, to: int) -> None:
     """Send a tensor to one rank, which calls `recv`.
 
     Raises:
-        DistError: that rank did not receive it within COMM_TIMEOUT.
+        DistError: that rank did not receive it within COMM_TIMEOUT, or it is this rank.
     """
     ranks = communicator()
     _checked_rank("send", "to", to, ranks)
     _check_capture()
-    given = _given("send", tensor).realize()
-    _carry_out([_UnderWay(lambda _, of: ranks.send(of[0], to))], [((), (buffer_of_tensor(given),))])
+    given, kind = _given("send", tensor).realize(), _kind(tensor)
+    _carry_out([_UnderWay(lambda _, of: ranks.send(of[0], to, kind))], [((), (buffer_of_tensor(given),))])
 
 
 def recv(like: Tensor, source: int) -> Tensor:
     """A tensor that rank `source` sends, of the shape, dtype and device of `like`, whose values do not matter.
 
     Raises:
-        DistError: that rank sent nothing within COMM_TIMEOUT.
+        DistError: that rank sent nothing within COMM_TIMEOUT, or another shape or dtype; or it is this rank.
     """
     ranks = communicator()
     _checked_rank("recv", "source", source, ranks)
     _check_capture()
-    target = allocate_buffer(like.device, like.dtype, like.numel())
-    _carry_out([_UnderWay(lambda out, _: ranks.recv(out[0], source))], [((target,), ())])
+    target, kind = allocate_buffer(like.device, like.dtype, like.numel()), _kind(like)
+    _carry_out([_UnderWay(lambda out, _: ranks.recv(out[0], source, kind))], [((target,), ())])
     return Tensor._make(buffer_node(target, like.shape), like.device)
 
 
@@ -208,7 +208,7 @@ class _Agreement:
         """Raises DistError where ranks differ."""
         wait, self._wait = self._wait, None
         if wait is not None and not wait():
-            agree("what they exchange", "; ".join(self.texts))
+            _disagree("; ".join(self.texts), communicator())
 
     def before(self, function: Begin) -> Begin:
         """The function, after the comparison."""
@@ -248,7 +248,7 @@ def _carry_out(exchanges: Sequence[_UnderWay], memory: Sequence[tuple[tuple[Buff
 
 def _agreed(asked: _Asked) -> Begin:
     """Return what begins a collective. All ranks compare it now, and with the others of a recording in its replays."""
-    given = ", ".join(f"{t.dtype.name}{show_shape(t.uop.shape)}" for t in asked.tensors)
+    given = ", ".join(map(_kind, asked.tensors))
     must_agree(text := f"{asked.call} {given}")
     if (record := current_recording()) is None:
         return asked.begin
@@ -286,6 +286,8 @@ def buffer_of_tensor(tensor: Tensor) -> Buffer:
 
 
 def _given(call: str, tensor: Tensor) -> Tensor:
+    if not isinstance(tensor, Tensor):
+        raise DTypeError(f"{call}: {type(tensor).__name__} is no Tensor. Write Tensor(x).")
     if tensor.requires_grad:
         raise GradientError(
             f"{call}: the tensor requires a gradient, and none flows through {call}. Write x.detach(), or give the "
@@ -296,10 +298,10 @@ def _given(call: str, tensor: Tensor) -> Tensor:
 
 def widened(call: str, tensor: Tensor) -> Tensor:
     """The tensor in a dtype that MPI can add."""
-    if tensor.dtype is dtypes.bool:
+    if _given(call, tensor).dtype is dtypes.bool:
         raise DTypeError(f"{call}: bool. Cast it first, for example with x.int(); all is op='min', any is op='max'.")
     narrow: tuple[DType, ...] = (dtypes.float16, dtypes.bfloat16)
-    return _given(call, tensor).float() if tensor.dtype in narrow else _given(call, tensor)
+    return tensor.float() if tensor.dtype in narrow else tensor
 
 
 def must_agree(text: str) -> None:
@@ -310,7 +312,16 @@ def must_agree(text: str) -> None:
     """
     ranks = communicator()
     if not ranks.are_equal(_digest(text), text.partition(" ")[0])():
-        agree("what they exchange", text, ranks)
+        _disagree(text, ranks)
+
+
+def _disagree(text: str, ranks: Communicator) -> None:
+    """Raise the error for ranks that are about to do different things."""
+    agree("what they exchange", text, ranks, SAME_CALLS)
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{tensor.dtype.name}{show_shape(tensor.uop.shape)}"
 
 
 def _digest(text: str) -> int:
@@ -324,5 +335,7 @@ def _checked_op(call: str, op: str) -> str:
 
 
 def _checked_rank(call: str, name: str, rank: int, ranks: Communicator) -> None:
-    if not 0 <= rank < ranks.size:
-        raise DistError(f"{call}: {name}={rank}. There are {ranks.size} ranks, from 0 to {ranks.size - 1}.")
+    if not isinstance(rank, int) or not 0 <= rank < ranks.size:
+        raise DistError(f"{call}: {name}={rank!r}. There are {ranks.size} ranks, from 0 to {ranks.size - 1}.")
+    if rank == ranks.rank and name != "root":
+        raise DistError(f"{call}: {name}={rank} is this rank itself. It has the tensor: use it, or x.clone().")

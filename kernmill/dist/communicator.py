@@ -19,6 +19,7 @@ __all__ = ["REDUCTIONS", "Communicator", "DistError", "Solo", "ThreadCommunicato
 
 Array: TypeAlias = Any
 Wait: TypeAlias = Callable[[], None]
+SAME_CALLS = "All ranks must make the same calls in the same order, with equal shapes and dtypes."
 _ANNOUNCED = -1  # instead of a sender: what rank 0 announces
 REDUCTIONS: dict[str, Callable[[Array, Array], Array]] = {
     "sum": lambda a, b: a + b,
@@ -43,12 +44,12 @@ class Communicator(ABC):
     sharers: int = 1  # processes that may use this one's CPUs
 
     @abstractmethod
-    def send(self, array: Array, to: int) -> Wait:
-        """Send an array to one rank, which receives it with `recv`."""
+    def send(self, array: Array, to: int, kind: str = "") -> Wait:
+        """Send an array to one rank, which receives it with `recv`. `kind`: its dtype and shape."""
 
     @abstractmethod
-    def recv(self, array: Array, source: int) -> Wait:
-        """Receive an array of the same dtype and size from one rank."""
+    def recv(self, array: Array, source: int, kind: str = "") -> Wait:
+        """Receive an array of the same kind and size from one rank."""
 
     @abstractmethod
     def all_reduce(self, outputs: Sequence[Array], inputs: Sequence[Array], op: str) -> Wait:
@@ -99,10 +100,10 @@ class Solo(Communicator):
 
     rank, size = 0, 1
 
-    def send(self, array: Array, to: int) -> Wait:
+    def send(self, array: Array, to: int, kind: str = "") -> Wait:
         raise DistError(f"send: rank {to} is not there. This program has one rank; start it with mpirun -n 2.")
 
-    def recv(self, array: Array, source: int) -> Wait:
+    def recv(self, array: Array, source: int, kind: str = "") -> Wait:
         raise DistError(f"recv: rank {source} is not there. This program has one rank; start it with mpirun -n 2.")
 
     def all_reduce(self, outputs: Sequence[Array], inputs: Sequence[Array], op: str) -> Wait:
@@ -178,13 +179,13 @@ class ThreadCommunicator(Communicator):
         self._wait(call)
         return list(self._meeting.given)
 
-    def send(self, array: Array, to: int) -> Wait:
+    def send(self, array: Array, to: int, kind: str = "") -> Wait:
         with self._meeting.posted:
-            self._meeting.letters.setdefault((self.rank, to), []).append(array.copy())
+            self._meeting.letters.setdefault((self.rank, to), []).append((kind, array.copy()))
             self._meeting.posted.notify_all()
         return _over
 
-    def recv(self, array: Array, source: int) -> Wait:
+    def recv(self, array: Array, source: int, kind: str = "") -> Wait:
         meeting = self._meeting
         letters = meeting.letters.setdefault((source, self.rank), [])
         with meeting.posted:
@@ -192,7 +193,10 @@ class ThreadCommunicator(Communicator):
                 raise silence("recv", [source], meeting.limit_s)
             if not letters:
                 raise meeting.error or silence("recv", [source], meeting.limit_s)
-            array[...] = letters.pop(0)
+            sent, values = letters.pop(0)
+        if (sent, values.shape, values.dtype) != (kind, array.shape, array.dtype):
+            raise other_kind(source, kind)
+        array[...] = values
         return _over
 
     def all_reduce(self, outputs: Sequence[Array], inputs: Sequence[Array], op: str) -> Wait:
@@ -250,11 +254,20 @@ class ThreadCommunicator(Communicator):
 
 
 def silence(call: str, silent: Sequence[int], limit_s: float) -> DistError:
-    """The error for ranks that do not answer."""
+    """The error for ranks that do not answer, or answer in another call."""
+    if not silent:
+        return DistError(f"{call}: the ranks wait in different calls for {limit_s:g} s. {SAME_CALLS}")
     ranks = f"rank {silent[0]} has" if len(silent) == 1 else f"ranks {', '.join(map(str, silent))} have"
     return DistError(
         f"{call}: {ranks} not answered for {limit_s:g} s. Look at what they do there (a hang, or a call that only some "
         "ranks make), or raise COMM_TIMEOUT."
+    )
+
+
+def other_kind(source: int, kind: str) -> DistError:
+    """The error for a message of another shape or dtype."""
+    return DistError(
+        f"recv: rank {source} has sent another shape or dtype than {kind}. Give recv a tensor like the one that is sent."
     )
 
 

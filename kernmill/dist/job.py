@@ -12,7 +12,7 @@ import kernmill
 from kernmill.runtime import host
 
 from .communicator import Communicator, DistError, Solo
-from .mpi import MpiCommunicator, job_rank, job_size
+from .mpi import ENDING, MpiCommunicator, job_size
 
 __all__ = ["agree", "communicator", "end", "rank", "size", "use"]
 
@@ -54,7 +54,9 @@ def use(ranks: Communicator) -> Generator[Communicator]:
         _used.reset(token)
 
 
-def agree(what: str, value: Any, ranks: Communicator | None = None) -> None:
+def agree(
+    what: str, value: Any, ranks: Communicator | None = None, remedy: str = "Start all with the same."
+) -> None:
     """Compare a value over all ranks, such as the version of a program or the hash of a file.
 
     Raises:
@@ -64,27 +66,20 @@ def agree(what: str, value: Any, ranks: Communicator | None = None) -> None:
     others = [number for number, one in enumerate(found) if one != found[0]]
     if others:
         raise DistError(
-            f"the ranks differ in {what}: rank 0 has {found[0]}, rank {others[0]} has {found[others[0]]}. Start all "
-            "with the same."
+            f"the ranks differ in {what}: rank 0 has {found[0]}, rank {others[0]} has {found[others[0]]}. {remedy}"
         )
 
 
 def end(status: int) -> None:
     """End all ranks of the job that `mpirun` started with an exit status; without one nothing happens."""
-    for opened in _opened:
-        if isinstance(opened, MpiCommunicator) and opened.size > 1:
-            opened.abort(status)
+    if job_size() > 1:
+        ENDING.end(status)
 
 
 def _open() -> Communicator:
     if job_size() == 1:
         return Solo()
-    try:
-        opened = MpiCommunicator()
-    except DistError:
-        if job_rank():  # rank 0 speaks for all
-            sys.exit(1)
-        raise
+    opened = MpiCommunicator()
     agree("the version of kernmill", kernmill.__version__, opened)
     agree("the order of bytes", sys.byteorder, opened)
     host.share_cpus(opened.sharers)

@@ -1,26 +1,22 @@
 """Ranks that are processes of an MPI job, through mpi4py (extra `dist`).
 
-A rank that waits asks MPI again and again, so that Ctrl-C works and a silent rank is an error after COMM_TIMEOUT. A
-rank that ends with an error ends the job: MPI alone would leave the others waiting for ever.
+A rank that waits asks MPI again and again, so that Ctrl-C works and a silent rank is an error after COMM_TIMEOUT.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
 import pickle
-import sys
-import threading
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any
+from zlib import crc32
 
-from kernmill.ir import KernmillError, np, setting
+from kernmill.ir import np, setting
 
-from .communicator import Array, Communicator, DistError, Wait, silence
+from .communicator import REDUCTIONS, SAME_CALLS, Array, Communicator, DistError, Wait, other_kind, silence
+from .ending import ROLL_CALL_S, Ending
 
 __all__ = ["MpiCommunicator", "job_rank", "job_size"]
 
@@ -30,7 +26,7 @@ _GLANCE = 100  # questions before other programs may have the CPU
 _PAUSE_S = 50e-6
 _give_way = getattr(os, "sched_yield", partial(time.sleep, 0))
 _HEAD_BYTES = 512  # of an announcement: most are smaller, and one message
-_ROLL_CALL_S = 1.0  # for the ranks that still answer to say so
+_ENDED = 1  # the tag of a roll call by which a rank says that it ends
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS")
 _RANK_VARIABLES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MPI_LOCALRANKID", "SLURM_PROCID")
 
@@ -56,6 +52,11 @@ def _sharers(cpus: Sequence[frozenset[int]], mine: int) -> int:
     return sum(not cpus[mine] or bool(one & cpus[mine]) for one in cpus)
 
 
+ENDING = Ending(job_rank())
+if job_size() > 1:
+    ENDING.install()
+
+
 class MpiCommunicator(Communicator):
     """All ranks of an MPI job."""
 
@@ -72,6 +73,9 @@ class MpiCommunicator(Communicator):
         self._world: Any = MPI.COMM_WORLD.Dup()  # calls of the user's own do not meet ours
         self._roll_call: Any = MPI.COMM_WORLD.Dup()
         self._announcements: Any = MPI.COMM_WORLD.Dup()
+        self._objects: Any = MPI.COMM_WORLD.Dup()
+        self._most_tag = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
+        self._ops: dict[tuple[str, str], Any] = {}
         self._calls = 0
         self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
         if self.size < job_size():
@@ -85,65 +89,93 @@ class MpiCommunicator(Communicator):
         self.sharers = _sharers(here.allgather(_cpus()), self.local_rank)
         self._spin_s = _SPIN_S if len(_cpus()) >= self.sharers else 0.0
         here.Free()
-        self._ending = _Ending(self)
+        ENDING.abort, ENDING.leave = self.abort, self._leave
 
     def abort(self, status: int) -> None:
         """End all ranks at once with this exit status."""
-        sys.stdout.flush()
-        sys.stderr.flush()
         self._mpi.COMM_WORLD.Abort(status)
 
+    def _leave(self) -> None:
+        """Tell the others that this rank ends: who waits for it need not wait for long."""
+        note = np.zeros(1, np.int64)
+        self._notes = [self._roll_call.Isend(note, dest=r, tag=_ENDED) for r in range(self.size) if r != self.rank]
+
     # --- waiting
-    def _wait(self, request: Any, call: str, others: Sequence[int] | None = None) -> None:
-        """Return when the request is done. `others`: the ranks it needs; None: all.
+    def _wait(self, request: Any, call: str, others: Sequence[int] | None = None, status: Any = None) -> None:
+        """Return when the request is done. `others`: the ranks it needs; None: all. `status`: MPI's, of what came.
 
         Raises:
-            DistError: COMM_TIMEOUT is over.
+            DistError: COMM_TIMEOUT is over, a rank has ended, or ranks exchange different things.
         """
-        self._ending.status = 0  # the program went on after an exit that it caught
+        ENDING.status = 0  # the program went on after an exit that it caught
         self._calls += others is None
-        if self._is_done_soon(request):
-            return
-        limit_s = float(setting("COMM_TIMEOUT"))
-        end = time.monotonic() + limit_s
-        while not request.Test():
-            if time.monotonic() > end:
-                raise silence(call, self._missing_ranks() if others is None else others, limit_s)
-            time.sleep(_PAUSE_S)
+        try:
+            if self._is_done_soon(request, status):
+                return
+            limit_s = float(setting("COMM_TIMEOUT"))
+            end = time.monotonic() + limit_s
+            while not request.Test(status):
+                if time.monotonic() > end:
+                    raise silence(call, self._missing_ranks() if others is None else others, limit_s)
+                gone = self._ended_rank(others)
+                if gone is not None and not self._is_done_late(request, status):
+                    raise DistError(f"{call}: rank {gone} has ended. All ranks must make the same calls.")
+                time.sleep(_PAUSE_S)
+        except self._mpi.Exception as error:
+            reason = str(error).partition(",")[0]
+            raise DistError(f"{call}: the ranks exchange different things ({reason}). {SAME_CALLS}") from None
 
     def _wait_for_ever(self, request: Any) -> None:
         """Return when the request is done: rank 0 may wait for a user."""
         if self._is_done_soon(request):
             return
         while not request.Test():
+            if self._ended_rank([0]) is not None and not self._is_done_late(request):
+                raise DistError("announced: rank 0 has ended.")
             time.sleep(_PAUSE_S)
 
-    def _is_done_soon(self, request: Any) -> bool:
+    def _is_done_soon(self, request: Any, status: Any = None) -> bool:
         """Ask without a pause for a while, first of all alone and then between others. False: it is not done then."""
         for _ in range(_SPINS):
-            if request.Test():
+            if request.Test(status):
                 return True
         end = time.monotonic() + self._spin_s
         while time.monotonic() < end:
             for _ in range(_GLANCE):
-                if request.Test():
+                if request.Test(status):
                     return True
             _give_way()  # the other rank may be waiting for this very CPU
         return False
+
+    def _ended_rank(self, others: Sequence[int] | None) -> int | None:
+        """One of these ranks that has said that it ends."""
+        for rank in range(self.size) if others is None else others:
+            if self._roll_call.Iprobe(source=rank, tag=_ENDED):
+                return rank
+        return None
+
+    def _is_done_late(self, request: Any, status: Any = None) -> bool:
+        """True if what a rank has sent before its end still comes."""
+        end = time.monotonic() + ROLL_CALL_S
+        while not request.Test(status):
+            if time.monotonic() > end:
+                return False
+            time.sleep(_PAUSE_S)
+        return True
 
     def _missing_ranks(self) -> list[int]:
         """The ranks that do not wait in the same collective: the others tell each other that they do."""
         note = np.array([self._calls], np.int64)
         notes = [self._roll_call.Isend(note, dest=rank) for rank in range(self.size) if rank != self.rank]
         here = {self.rank}
-        end = time.monotonic() + _ROLL_CALL_S
+        end = time.monotonic() + ROLL_CALL_S
         while len(here) < self.size and time.monotonic() < end:
             status = self._mpi.Status()
-            if not self._roll_call.Iprobe(status=status):
+            if not self._roll_call.Iprobe(tag=0, status=status):
                 time.sleep(_PAUSE_S)
                 continue
             heard = np.empty(1, np.int64)
-            self._roll_call.Recv(heard, source=status.Get_source())
+            self._roll_call.Recv(heard, source=status.Get_source(), tag=0)
             if heard[0] == self._calls:
                 here.add(status.Get_source())
         for request in notes:
@@ -156,18 +188,30 @@ class MpiCommunicator(Communicator):
         self._roll_call.Iprobe()
         return partial(self._wait, request, call, others)
 
-    def send(self, array: Array, to: int) -> Wait:
-        return self._under_way(self._world.Isend(self._bytes(array), dest=to), "send", [to])
+    def send(self, array: Array, to: int, kind: str = "") -> Wait:
+        return self._under_way(self._world.Isend(self._bytes(array), dest=to, tag=self._tag(kind)), "send", [to])
 
-    def recv(self, array: Array, source: int) -> Wait:
-        return self._under_way(self._world.Irecv(self._bytes(array), source=source), "recv", [source])
+    def recv(self, array: Array, source: int, kind: str = "") -> Wait:
+        request, status = self._world.Irecv(self._bytes(array), source=source), self._mpi.Status()
+        self._under_way(request, "recv")
+
+        def wait() -> None:
+            self._wait(request, "recv", [source], status)
+            if (status.Get_tag(), status.Get_count(self._mpi.BYTE)) != (self._tag(kind), array.nbytes):
+                raise other_kind(source, kind)
+
+        return wait
+
+    def _tag(self, kind: str) -> int:
+        """A tag that differs where shapes or dtypes do: MPI compares neither."""
+        return crc32(kind.encode()) % self._most_tag
 
     def all_reduce(self, outputs: Sequence[Array], inputs: Sequence[Array], op: str) -> Wait:
-        how = self._op(op)
+        how = [self._op(op, given.dtype) for given in inputs]
         if len(outputs) == 1:  # sums of a model over ranks, which are many and small
-            return self._under_way(self._world.Iallreduce(inputs[0], outputs[0], op=how), "all_reduce")
-        pairs = zip(outputs, inputs, strict=True)
-        requests = [self._world.Iallreduce(given, output, op=how) for output, given in pairs]
+            return self._under_way(self._world.Iallreduce(inputs[0], outputs[0], op=how[0]), "all_reduce")
+        asked = zip(inputs, outputs, how, strict=True)
+        requests = [self._world.Iallreduce(given, output, op=one) for given, output, one in asked]
         waits = [self._under_way(request, "all_reduce") for request in requests]
 
         def wait() -> None:
@@ -180,7 +224,7 @@ class MpiCommunicator(Communicator):
         return self._under_way(self._world.Iallgather(self._bytes(array), self._bytes(output)), "all_gather")
 
     def reduce_scatter(self, output: Array, array: Array, op: str) -> Wait:
-        return self._under_way(self._world.Ireduce_scatter_block(array, output, op=self._op(op)), "reduce_scatter")
+        return self._under_way(self._world.Ireduce_scatter_block(array, output, op=self._op(op, array.dtype)), "reduce_scatter")
 
     def broadcast(self, array: Array, root: int) -> Wait:
         return self._under_way(self._world.Ibcast(self._bytes(array), root=root), "broadcast")
@@ -220,54 +264,28 @@ class MpiCommunicator(Communicator):
         return pickle.loads(data.tobytes())
 
     def all_objects(self, value: Any) -> list[Any]:
-        found: list[Any] = self._world.allgather(value)
-        return found
+        data = pickle.dumps(value)
+        sizes = np.empty(self.size, np.int64)
+        self._wait(self._objects.Iallgather(np.array([len(data)], np.int64), sizes), "agree")
+        mine, found = np.zeros(sizes.max(), np.uint8), np.empty((self.size, sizes.max()), np.uint8)
+        mine[: len(data)] = np.frombuffer(data, np.uint8)
+        self._wait(self._objects.Iallgather(mine, found), "agree")
+        return [pickle.loads(one[:size].tobytes()) for one, size in zip(found, sizes, strict=True)]
 
-    def _op(self, op: str) -> Any:
-        return getattr(self._mpi, op.upper())
+    def _op(self, op: str, dtype: Any) -> Any:
+        """MPI's operation; where it knows no NaN, NumPy's: each rank would have another result."""
+        if op not in ("max", "min") or dtype.kind != "f":
+            return getattr(self._mpi, op.upper())
+        if (op, dtype.str) not in self._ops:
+
+            def combine(given: Any, result: Any, _: Any) -> None:
+                into = np.frombuffer(result, dtype)
+                into[...] = REDUCTIONS[op](into, np.frombuffer(given, dtype))
+
+            self._ops[op, dtype.str] = self._mpi.Op.Create(combine, commute=True)
+        return self._ops[op, dtype.str]
 
     @staticmethod
     def _bytes(array: Array) -> Array:
         """The same memory as bytes: MPI has no name for each dtype, and none is needed where nothing is computed."""
         return array.reshape(-1).view(np.uint8)
-
-
-class _Ending:
-    """Makes a rank that ends with an error end the whole job."""
-
-    def __init__(self, communicator: MpiCommunicator) -> None:
-        self._communicator = communicator
-        self.status = 0  # of a `sys.exit` under way
-        if communicator.size == 1:
-            return
-        self._exit, self._hook = sys.exit, sys.excepthook
-        self._thread_hook = threading.excepthook
-        sys.exit, sys.excepthook, threading.excepthook = self._leave, self._fail, self._fail_in_thread
-        atexit.register(self._at_exit)
-
-    def _leave(self, status: Any = None, /) -> Any:
-        """`sys.exit`: nothing tells us later with which status the program ends."""
-        self.status = 0 if status is None else status if isinstance(status, int) else 1
-        if isinstance(status, str):
-            self._let_rank_0_speak()
-        return self._exit(status)
-
-    def _let_rank_0_speak(self) -> None:
-        """If rank 0 has the same to say, it ends this one meanwhile."""
-        if self._communicator.rank:
-            time.sleep(_ROLL_CALL_S)
-
-    def _fail(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """An exception that nobody caught: show it with the rank, and end all."""
-        if isinstance(error, KernmillError):
-            self._let_rank_0_speak()
-        lines = "".join(traceback.format_exception(kind, error, trace)).splitlines()
-        sys.stderr.write("".join(f"[rank {self._communicator.rank}] {line}\n" for line in lines))
-        self._communicator.abort(130 if issubclass(kind, KeyboardInterrupt) else 1)
-
-    def _fail_in_thread(self, args: threading.ExceptHookArgs) -> None:
-        self._fail(args.exc_type, args.exc_value or args.exc_type(), args.exc_traceback)
-
-    def _at_exit(self) -> None:
-        if self.status:
-            self._communicator.abort(self.status)

@@ -51,7 +51,8 @@ def over_ranks(file: gguf.GGUFFile, wanted: SplitOptions, cache_bytes: Callable[
         ModelTooLargeError: the memory of the ranks does not suffice.
         DistError: ranks have different files or options.
     """
-    dist.agree("the file of the model, or the options of its split", (_digest(file), wanted))
+    dist.agree(f"the file of the model ({file.where})", f"the checksum {_digest(file):08x}")
+    dist.agree("the options of the split", wanted)
     config = config_in(file)
     kind = ARCHITECTURES[config.name]
     if kind.layer_inputs is not Architecture.layer_inputs:

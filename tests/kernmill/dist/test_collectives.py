@@ -68,6 +68,10 @@ def test_a_constant_and_a_view_have_memory() -> None:
         assert shape == (2, 4)
 
 
+def sent(rank: int, given: Tensor, like: Tensor) -> Tensor | None:
+    return dist.recv(like, 0) if rank else dist.send(given, 1)
+
+
 WRONG: dict[str, tuple[Callable[[int], Any], type[Exception], str]] = {
     "shapes differ": (lambda rank: dist.all_reduce(Tensor.ones(2 + rank)), DistError, "differ in what they exchange"),
     "dtypes differ": (
@@ -77,6 +81,11 @@ WRONG: dict[str, tuple[Callable[[int], Any], type[Exception], str]] = {
     "a gradient": (lambda rank: dist.all_reduce(Tensor([1.0], requires_grad=True)), GradientError, "x.detach"),
     "op": (lambda rank: dist.all_reduce(Tensor([1.0]), op="median"), DistError, "sum, prod, max, min, mean"),
     "rank": (lambda rank: dist.send(Tensor([1.0]), 7), DistError, "2 ranks, from 0 to 1"),
+    "itself": (lambda rank: dist.send(Tensor([1.0]), rank), DistError, "is this rank itself"),
+    "not a rank": (lambda rank: dist.broadcast(Tensor([1.0]), root="0"), DistError, "root='0'"),  # type: ignore[arg-type]
+    "not a tensor": (lambda rank: dist.all_reduce([1.0]), DTypeError, "list is no Tensor"),  # type: ignore[arg-type]
+    "less is sent": (lambda rank: sent(rank, Tensor.ones(2), Tensor.ones(5)), DistError, "another shape or dtype than"),
+    "another dtype is sent": (lambda rank: sent(rank, Tensor.ones(2), Tensor.ones(2).int()), DistError, "than int32"),
     "rows": (lambda rank: dist.share(range(7)), ShapeError, r"rows\[:6\]"),
     "parts": (lambda rank: dist.reduce_scatter(Tensor.ones(3)), ShapeError, "that 2 divides"),
     "no axes": (lambda rank: dist.all_gather(Tensor(1.0)), ShapeError, r"x.reshape\(1\)"),

@@ -159,6 +159,8 @@ ENDS = {
     "exit": ("sys.exit(3)", 3, ""),
     "kill": ("os.kill(os.getpid(), 9)", 9, ""),
     "thread": ("import threading; t = threading.Thread(target=lambda: 1 / 0); t.start(); t.join()", 1, "[rank 1] Zero"),
+    "end": ("sys.exit()", 1, "all_reduce: rank 1 has ended."),
+    "raise an exit": ("raise SystemExit(3)", 1, "all_reduce: rank 1 has ended."),
     "silent": ("time.sleep(30)", 1, "all_reduce: rank 1 has not answered for 1 s."),
 }
 
@@ -174,10 +176,56 @@ if dist.rank() == 1:
     {action}
 dist.all_reduce(Tensor([1.0])).item()
 time.sleep(30)
-""", 3, COMM_TIMEOUT="1")  # fmt: skip
+""", 3, COMM_TIMEOUT="1" if end == "silent" else "20")  # fmt: skip
     assert done.returncode == status
     assert words in done.stderr
     assert end == "silent" or "not answered" not in done.stderr
+    assert "MPI_Abort" not in done.stderr  # the sentence of MPICH after ours
+
+
+EARLY_ENDS = {
+    "raise": ("raise ValueError('no such file')", 1, "[rank 1] ValueError: no such file"),
+    "exit": ("sys.exit('no data')", 1, "no data"),
+    "no mpi4py": ("sys.modules['mpi4py'] = None", 1, "[rank 1] kernmill.dist.communicator.DistError: mpirun started"),
+}
+
+
+@pytest.mark.parametrize("end", EARLY_ENDS)
+def test_a_rank_that_ends_before_mpi_starts_ends_all(end: str) -> None:
+    """The others wait in the start of MPI, where neither Python nor a time limit reaches them."""
+    action, status, words = EARLY_ENDS[end]
+    done = job(f"""
+import os, sys
+from kernmill import dist
+if os.environ["PMI_RANK"] == "1":
+    {action}
+dist.rank()
+""")  # fmt: skip
+    assert (done.returncode, words in done.stderr) == (status, True), done.stderr
+
+
+def test_messages_of_another_kind_and_nan_over_processes() -> None:
+    """MPI compares neither shapes nor dtypes of messages, and its maximum of NaN is another one on each rank."""
+    done = job("""
+import numpy as np
+from kernmill import Tensor, dist
+nan = float("nan")
+for dtype in ("float32", "float64"):
+    x = Tensor([1.0, nan, -5.0, nan] if dist.rank() else [nan, 2.0, -6.0, nan]).cast(dtype)
+    np.testing.assert_array_equal(dist.all_reduce(x, op="max").numpy(), [nan, nan, -5.0, nan])
+    np.testing.assert_array_equal(dist.all_reduce(x, x[1:3], op="min")[1].numpy(), [nan, -6.0])
+    np.testing.assert_array_equal(dist.reduce_scatter(x, op="max").numpy(), [[nan, nan], [-5.0, nan]][dist.rank()])
+for given, like in ((Tensor.ones(2), Tensor.ones(5)), (Tensor.ones(2), Tensor.ones(2).int())):
+    if dist.rank() == 0: dist.send(given, 1)
+    else:
+        try: print(dist.recv(like, 0).tolist())
+        except dist.DistError as error: print(str(error).partition(".")[0])
+if dist.rank() == 0: dist.send(Tensor.ones(5), 1)
+else: dist.recv(Tensor.ones(2), 0)
+""")
+    sentence = "recv: rank 0 has sent another shape or dtype than"
+    assert done.stdout.splitlines() == [f"{sentence} float32(5,)", f"{sentence} int32(2,)"], done.stderr
+    assert "recv: the ranks exchange different things (Message truncated)" in done.stderr
 
 
 def test_the_roll_call_counts_collectives_only() -> None:
