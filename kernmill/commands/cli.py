@@ -471,7 +471,7 @@ def _split_options(given: argparse.Namespace, command: str) -> Any:
     if dist.size() > 1 and given.split_mode != "none":
         by_layers = given.split_mode == "layer"
         if dist.rank() == 0:
-            why = "-ts divides layers over ranks" if by_layers else "--split tensor divides each layer equally over ranks"
+            why = "-ts divides layers over ranks" if by_layers else "--split tensor divides each layer equally"
             options.ignored_splits(command, given, why, but="-ts" if by_layers else "")
         return SplitOptions(shares=given.tensor_split, mode=given.split_mode, over_ranks=True)
     if given.split_mode == "tensor":

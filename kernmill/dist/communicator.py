@@ -267,7 +267,7 @@ def silence(call: str, silent: Sequence[int], limit_s: float) -> DistError:
 def other_kind(source: int, kind: str) -> DistError:
     """The error for a message of another shape or dtype."""
     return DistError(
-        f"recv: rank {source} has sent another shape or dtype than {kind}. Give recv a tensor like the one that is sent."
+        f"recv: rank {source} has sent another shape or dtype than {kind}. Give recv a tensor like the sent one."
     )
 
 

@@ -54,9 +54,7 @@ def use(ranks: Communicator) -> Generator[Communicator]:
         _used.reset(token)
 
 
-def agree(
-    what: str, value: Any, ranks: Communicator | None = None, remedy: str = "Start all with the same."
-) -> None:
+def agree(what: str, value: Any, ranks: Communicator | None = None, remedy: str = "Start all with the same.") -> None:
     """Compare a value over all ranks, such as the version of a program or the hash of a file.
 
     Raises:

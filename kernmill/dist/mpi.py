@@ -74,7 +74,7 @@ class MpiCommunicator(Communicator):
         self._roll_call: Any = MPI.COMM_WORLD.Dup()
         self._announcements: Any = MPI.COMM_WORLD.Dup()
         self._objects: Any = MPI.COMM_WORLD.Dup()
-        self._most_tag = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
+        self._most_tag: Any = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
         self._ops: dict[tuple[str, str], Any] = {}
         self._calls = 0
         self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
@@ -204,7 +204,8 @@ class MpiCommunicator(Communicator):
 
     def _tag(self, kind: str) -> int:
         """A tag that differs where shapes or dtypes do: MPI compares neither."""
-        return crc32(kind.encode()) % self._most_tag
+        tag: int = crc32(kind.encode()) % self._most_tag
+        return tag
 
     def all_reduce(self, outputs: Sequence[Array], inputs: Sequence[Array], op: str) -> Wait:
         how = [self._op(op, given.dtype) for given in inputs]
@@ -224,7 +225,9 @@ class MpiCommunicator(Communicator):
         return self._under_way(self._world.Iallgather(self._bytes(array), self._bytes(output)), "all_gather")
 
     def reduce_scatter(self, output: Array, array: Array, op: str) -> Wait:
-        return self._under_way(self._world.Ireduce_scatter_block(array, output, op=self._op(op, array.dtype)), "reduce_scatter")
+        return self._under_way(
+            self._world.Ireduce_scatter_block(array, output, op=self._op(op, array.dtype)), "reduce_scatter"
+        )
 
     def broadcast(self, array: Array, root: int) -> Wait:
         return self._under_way(self._world.Ibcast(self._bytes(array), root=root), "broadcast")
