@@ -98,7 +98,7 @@ def _bias(text: str) -> tuple[int, float]:
 def _list_of_shares(text: str) -> tuple[float, ...]:
     """Parse numbers such as 3,1."""
     shares = tuple(float(part) for part in text.split(","))
-    if not (all(0 <= share < math.inf for share in shares) and sum(shares)):
+    if not all(0 <= share < math.inf for share in shares) or not any(shares):
         raise argparse.ArgumentTypeError(f"{text}: must be numbers from 0 on, and not all 0")
     return shares
 

@@ -134,7 +134,7 @@ def send(tensor: Tensor, to: int) -> None:
     ranks = communicator()
     _checked_rank("send", "to", to, ranks)
     _check_capture()
-    given, kind = _given("send", tensor).realize(), _kind(tensor)
+    given, kind = _given("send", tensor).realize(), _described(tensor)
     _carry_out([_UnderWay(lambda _, of: ranks.send(of[0], to, kind))], [((), (buffer_of_tensor(given),))])
 
 
@@ -147,7 +147,7 @@ def recv(like: Tensor, source: int) -> Tensor:
     ranks = communicator()
     _checked_rank("recv", "source", source, ranks)
     _check_capture()
-    target, kind = allocate_buffer(like.device, like.dtype, like.numel()), _kind(like)
+    target, kind = allocate_buffer(like.device, like.dtype, like.numel()), _described(like)
     _carry_out([_UnderWay(lambda out, _: ranks.recv(out[0], source, kind))], [((target,), ())])
     return Tensor._make(buffer_node(target, like.shape), like.device)
 
@@ -248,7 +248,7 @@ def _carry_out(exchanges: Sequence[_UnderWay], memory: Sequence[tuple[tuple[Buff
 
 def _agreed(asked: _Asked) -> Begin:
     """Return what begins a collective. All ranks compare it now, and with the others of a recording in its replays."""
-    given = ", ".join(map(_kind, asked.tensors))
+    given = ", ".join(map(_described, asked.tensors))
     must_agree(text := f"{asked.call} {given}")
     if (record := current_recording()) is None:
         return asked.begin
@@ -287,7 +287,7 @@ def buffer_of_tensor(tensor: Tensor) -> Buffer:
 
 def _given(call: str, tensor: Tensor) -> Tensor:
     if not isinstance(tensor, Tensor):
-        raise DTypeError(f"{call}: {type(tensor).__name__} is no Tensor. Write Tensor(x).")
+        raise DTypeError(f"{call}: {type(tensor).__name__} is not a Tensor. Write Tensor(x).")
     if tensor.requires_grad:
         raise GradientError(
             f"{call}: the tensor requires a gradient, and none flows through {call}. Write x.detach(), or give the "
@@ -320,7 +320,7 @@ def _disagree(text: str, ranks: Communicator) -> None:
     agree("what they exchange", text, ranks, SAME_CALLS)
 
 
-def _kind(tensor: Tensor) -> str:
+def _described(tensor: Tensor) -> str:
     return f"{tensor.dtype.name}{show_shape(tensor.uop.shape)}"
 
 

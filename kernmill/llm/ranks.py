@@ -30,6 +30,7 @@ from .split import ModelTooLargeError, SplitOptions, stages
 __all__ = ["RankedFile", "over_ranks"]
 
 _SAMPLES, _SAMPLE_BYTES = 16, 1 << 16  # of a file that are compared over the ranks
+_READING = ("bytes_per_ns", "near_bytes", "far_bytes_per_ns")  # the rates of a device that reads
 _ONCE = ("attn_output.bias", "ffn_down.bias")  # are added by rank 0: the sum over ranks follows
 
 
@@ -107,13 +108,18 @@ def _has(name: str, part: RankPart, file: gguf.GGUFFile) -> bool:
 def _layers(file: gguf.GGUFFile, config: Config, wanted: SplitOptions, cache_bytes: int) -> tuple[list[int], str]:
     """The first layer of each rank, and the number of layers; by the options, else by memory, rates and links."""
     sizes = {name: entry.stop - entry.start for name, entry in file.entries.items()}
-    of_layer = [sum(size for name, size in sizes.items() if name.startswith(f"blk.{n}.")) for n in range(config.layers)]
-    embedding = sizes["token_embd.weight"]
-    of_output = sum(size for name, size in sizes.items() if name.startswith("output")) or embedding
+    of_layer, read = ([0] * config.layers for _ in range(2))
+    for name, size in sizes.items():
+        if name.startswith("blk.") and (n := int(name.split(".")[1])) < config.layers:
+            of_layer[n] += size
+            read[n] += size * config.experts.used // config.experts.count if "_exps." in name else size
+    embedding, vocabulary = sizes["token_embd.weight"], file.entries["token_embd.weight"].shape[0]
+    of_output = sum(size for name, size in sizes.items() if name.startswith("output"))
+    of_output += 0 if "output.weight" in sizes else embedding
     table, size = _ranks_table(4 * config.width), dist.size()
     if wanted.shares and len(wanted.shares) != size:
         raise SettingError(f"-ts: {len(wanted.shares)} shares for {size} ranks. Give one for each.")
-    bounds, time_ns = stages(of_layer, of_output, cache_bytes, table, wanted.shares, embedding)
+    bounds, time_ns = stages(of_layer, of_output, cache_bytes, table, wanted.shares, embedding, read)
     if bounds is None:
         free = ", ".join(f"{spec.name} {spec.limit_bytes / 2**20:.1f} MiB" for spec in table.specs)
         need = (sum(of_layer) + of_output + embedding + cache_bytes * config.layers) / 2**20
@@ -125,7 +131,8 @@ def _layers(file: gguf.GGUFFile, config: Config, wanted: SplitOptions, cache_byt
         f"rank {n}: layers {a}-{b - 1}" if b > a else f"rank {n}: no layers"
         for n, (a, b) in enumerate(itertools.pairwise(bounds))
     ]
-    links = size * table.copy_ns(table.names[0], table.names[-1], 4 * config.width)
+    ends = table.names[0], table.names[-1]
+    links = (size - 1) * table.copy_ns(*ends, 4 * config.width) + table.copy_ns(*ends, 4 * vocabulary)
     return bounds, f"{', '.join(ranges)}; predicted {show_ns(time_ns + links)} a token, {show_ns(links)} of it in links"
 
 
@@ -134,13 +141,11 @@ def _ranks_table(size_bytes: int) -> DeviceTable:
     spec = next(iter(later.device_rates.device_table((), ()).specs))
     props = get_device().props()
     free = (props.free_bytes or props.total_bytes or 1 << 62) // dist.communicator().local_size
-    found = dist.communicator().all_objects((free, spec.bytes_per_ns, dist.link_to_next()))
+    own = {"limit_bytes": free, **{name: getattr(spec, name) for name in _READING}}
+    found = dist.communicator().all_objects((own, dist.link_to_next()))
     names = [f"rank {n}" for n in range(dist.size())]
-    specs = [
-        spec._replace(name=name, limit_bytes=free, bytes_per_ns=rate)
-        for name, (free, rate, _) in zip(names, found, strict=True)
-    ]
-    slowest = max((link for _, _, link in found), key=lambda link: link.time_ns(size_bytes))
+    specs = [spec._replace(name=name, **own) for name, (own, _) in zip(names, found, strict=True)]
+    slowest = max((link for _, link in found), key=lambda link: link.time_ns(size_bytes))
     return DeviceTable(tuple(specs), {(a, b): slowest for a in names for b in names if a != b})
 
 

@@ -245,28 +245,29 @@ def _ranges(
 
 def stages(
     layers: Sequence[int], output: int, cache_bytes: int, table: DeviceTable, shares: Sequence[float] = (),
-    kept: int = 0,
+    kept: int = 0, read: Sequence[int] = (),
 ) -> tuple[list[int] | None, float]:  # fmt: skip
     """Divide layers over the ranks in `table`, in order: the slowest rank should be fast, then the token.
 
     `layers`: bytes of each, `output`: of what the last rank also reads. `cache_bytes`: of a layer. `kept`: bytes that
-    rank 0 also has, the embedding. Returns the first layer of each rank and the number of layers, and the predicted
-    time of a token without links, in ns; None where nothing fits.
+    rank 0 also has, the embedding. `read`: bytes of each layer that a token reads, fewer than it has with experts.
+    Returns the first layer of each rank and the number of layers, and the predicted time of a token without links, in
+    ns; None where nothing fits. A token reads all weights of a rank once: at the rate of a cache where that has room
+    for them, else of memory.
     """
     specs, count = table.specs, len(layers)
-    read = [0, *itertools.accumulate(layers)]
+    whole, used = ([0, *itertools.accumulate(sizes)] for sizes in (layers, read or layers))
     least: dict[int, tuple[float, float, list[int]]] = {0: (0.0, 0.0, [0])}  # by layers: slowest, sum, bounds
     for n, spec in enumerate(specs):
         is_last, after = n == len(specs) - 1, dict[int, tuple[float, float, list[int]]]()
         wanted = _by_share(shares, n, count) if shares else None
-        for begin, (slowest, whole, bounds) in least.items():
+        for begin, (slowest, before, bounds) in least.items():
             for end in [count] if is_last else range(begin, count + 1):
-                own = read[end] - read[begin] + output * is_last
-                held = own + cache_bytes * (end - begin) + kept * (n == 0)
+                held = whole[end] - whole[begin] + output * is_last + cache_bytes * (end - begin) + kept * (n == 0)
                 if held > spec.limit_bytes - spec.limit_bytes // _RESERVED or (wanted is not None and end != wanted):
                     continue
-                time = own / spec.bytes_per_ns
-                found = max(slowest, time), whole + time, [*bounds, end]
+                time = spec.memory_ns(used[end] - used[begin] + output * is_last)
+                found = max(slowest, time), before + time, [*bounds, end]
                 after[end] = min(found, after.get(end, found))
         least = after
     return (least[count][2], least[count][1]) if count in least else (None, math.inf)

@@ -91,6 +91,26 @@ def test_every_sampler_has_an_option(asked: list[Any]) -> None:
     assert (asked[1][2].samplers, asked[1][2].dry_sequence_breakers) == (("top_k", "temperature"), ())
 
 
+@pytest.mark.parametrize(
+    ("words", "but"), [("-ts 3,1 -ngl 2 -nkvo", ""), ("-ts 3,1 -ngl 2 -ot a=CPU", "-ts")], ids=["tensor", "layer"]
+)
+def test_options_of_devices_over_ranks_are_named(words: str, but: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options.ignored_splits("run", options.read("run", ["x.gguf", *words.split()], description=""), "why", but=but)
+    names = [name for name in words.split() if name[0] == "-" and name != but]
+    assert sorted(capsys.readouterr().err.splitlines()) == sorted(f"kernmill: run: {n} is ignored: why." for n in names)
+
+
+@pytest.mark.parametrize("shares", ["1,-1", "0,0", "nan,1", "inf,1", ","])
+def test_shares_that_divide_nothing(shares: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", "x.gguf", "-p", "a", f"-ts={shares}"])
+    assert "-ts/--tensor-split" in capsys.readouterr().err
+
+
+def test_help_shows_no_empty_default() -> None:
+    assert [row.names for row in (*options.RUN, *options.BENCH) if "(default ())" in row.help] == []
+
+
 def test_grammars_of_the_command_line(asked: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "g").write_text("{}")
     assert main(["run", "x.gguf", "-p", "a", "--grammar", 'root ::= "a"']) == 0

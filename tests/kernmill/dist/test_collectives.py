@@ -86,7 +86,7 @@ WRONG: dict[str, tuple[Callable[[int], Any], type[Exception], str]] = {
     "rank": (lambda rank: dist.send(Tensor([1.0]), 7), DistError, "2 ranks, from 0 to 1"),
     "itself": (lambda rank: dist.send(Tensor([1.0]), rank), DistError, "is this rank itself"),
     "not a rank": (lambda rank: dist.broadcast(Tensor([1.0]), root="0"), DistError, "root='0'"),  # type: ignore[arg-type]
-    "not a tensor": (lambda rank: dist.all_reduce([1.0]), DTypeError, "list is no Tensor"),  # type: ignore[arg-type]
+    "not a tensor": (lambda rank: dist.all_reduce([1.0]), DTypeError, "list is not a Tensor"),  # type: ignore[arg-type]
     "less is sent": (lambda rank: sent(rank, Tensor.ones(2), Tensor.ones(5)), DistError, "another shape or dtype than"),
     "another dtype is sent": (lambda rank: sent(rank, Tensor.ones(2), Tensor.ones(2).int()), DistError, "than int32"),
     "rows": (lambda rank: dist.share(range(7)), ShapeError, r"rows\[:6\]"),

@@ -12,7 +12,9 @@ import pytest
 from kernmill import Tensor
 from kernmill.formats import gguf
 from kernmill.ir import DeviceSpec, DeviceTable, KernmillError
+from kernmill.llm import ranks
 from kernmill.llm.arch import ARCHITECTURES
+from kernmill.llm.model_file import config_in
 from kernmill.llm.ranks import over_ranks
 from kernmill.llm.split import SplitOptions, stages
 from kernmill.quant import QuantizedTensor, save
@@ -129,6 +131,28 @@ def test_other_files_on_ranks_are_an_error(tmp_path: Path) -> None:
         everywhere(2, lambda rank: over_ranks(gguf.read(paths[rank]), wanted, lambda config: 0))
 
 
+@pytest.mark.parametrize("name", ["gemma2", "qwen2moe"])
+def test_what_a_token_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """The embedding is the output of a tied model, and a token reads some of the experts only."""
+    file, asked = gguf.read(write(CASES[name], tmp_path / f"{name}.gguf")), list[tuple[Any, ...]]()
+
+    def seen(*given: Any) -> Any:
+        asked.append(given)
+        return stages(*given)
+
+    monkeypatch.setattr(ranks, "stages", seen)
+    everywhere(2, lambda rank: over_ranks(file, SplitOptions(over_ranks=True), lambda config: 0))
+    of_layer, of_output, _, _, _, embedding, read = asked[0]
+    sizes = {name: entry.stop - entry.start for name, entry in file.entries.items()}
+    experts = sum(size for name, size in sizes.items() if "_exps." in name)
+    assert of_output == sum(size for name, size in sizes.items() if name.startswith("output")) + (
+        embedding if "output.weight" not in sizes else 0
+    )
+    config = config_in(file).experts
+    assert sum(of_layer) - sum(read) == (experts - experts * config.used // config.count if experts else 0)
+    assert sum(of_layer) + embedding + of_output >= sum(sizes.values())
+
+
 def table(*rooms: int, rates: tuple[float, ...] = (1.0, 1.0)) -> DeviceTable:
     specs = [
         DeviceSpec(f"rank {n}", bytes_per_ns=r, limit_bytes=m)
@@ -147,3 +171,8 @@ def test_layers_by_memory_and_rate() -> None:
     assert stages([100] * 8, 0, 50, table(330, many))[0] == [0, 2, 8]
     assert stages([100] * 8, 0, 0, table(330, 330))[0] is None
     assert stages([100] * 8, 0, 0, table(many, many), (3, 1))[0] == [0, 6, 8]
+    slow = table(many, many)._replace(specs=tuple([
+        spec._replace(near_bytes=300, far_bytes_per_ns=0.1) for spec in table(many, many).specs
+    ]))  # fmt: skip
+    assert stages([100] * 8, 0, 0, slow) == ([0, 4, 8], 8000.0)  # a cache has less than the weights of a rank
+    assert stages([100] * 8, 0, 0, slow, (), 0, [50] * 8) == ([0, 4, 8], 400.0)
