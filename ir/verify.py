@@ -31,7 +31,7 @@ class Stage(StrEnum):
     TENSOR = "tensor"  # the user's graph
     KERNEL = "kernel"  # SINK of STOREs to PARAMs, with loops, REDUCE over loops, INDEX and LOAD
     OPTIMIZED = "optimized"  # the optimizer has split loops and given each its kind
-    VECTORIZED = "vectorized"  # unrolled loops and lanes are gone; vector dtypes exist
+    VECTORIZED = "vectorized"  # unrolled loops and vector loops are gone; dtypes have lanes
     LOWERED = "lowered"  # accumulators instead of REDUCE
     LINEAR = "linear"  # a list: sources before uses, loops opened and closed
 

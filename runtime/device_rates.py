@@ -1,8 +1,9 @@
 """Rates of devices and links, measured once and stored: what placement on several devices computes with.
 
-Each device runs five kernels (an empty one, a stream, additions, exponentials, a matrix product), each link two
-copies. A device that is slow at a small size is measured at that. Figures are rounded to two digits: a
-placement that changes with noise would change the bits of results. Tests: tests/runtime/test_device_rates.py.
+Each device runs small kernels: an empty one, streams of several lengths, additions, exponentials, a matrix product,
+sums of rows and of columns, and a transpose. Each link makes two copies. A slow device is measured at small sizes
+only. Figures are rounded to two digits: a placement that changes with noise would change the bits of results.
+Tests: tests/runtime/test_device_rates.py.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The placement of ggml's scheduler, over our units: a baseline for the choice by predicted time.
 
-It knows no times. Units follow the memory that they read, and what reads none takes the device of a neighbour in the
-order of the graph. The last device of the list is what ggml calls the CPU: it gets only what nobody else wants. ggml's
-third step gives products to a library on the same memory. Our devices share none, so it only decides for units that no
-neighbour decided. Tests: tests/compiler/graph/test_place_by_passes.py.
+It reads no times. A unit goes to the device of the first memory that it reads; a unit that reads none takes the device
+of a neighbour in the order of the graph. The last device of the list has the role of ggml's CPU: it is passed on to
+neighbours only after all others. ggml's third step also moves products to a faster library on the same memory; here it
+only decides for units that no neighbour decided. Tests: tests/compiler/graph/test_place_by_passes.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NO_SLOTS: Container[int] = ()
 
 
 def place_by_passes(choice: PlacementChoice, inputs: Container[int] = _NO_SLOTS) -> None:
-    """Choose the device of every unit. `inputs`: the slots of memory that decides nothing, as ggml's flag says it."""
+    """Choose the device of every unit. `inputs`: the slots of memory that does not decide (ggml's flag for inputs)."""
     computing = [unit for unit in choice.units if not unit.is_leaf]
     found = {unit.number: _of_memory(choice, unit, inputs) for unit in computing}
     last = choice.names[-1]
@@ -33,7 +33,7 @@ def place_by_passes(choice: PlacementChoice, inputs: Container[int] = _NO_SLOTS)
 
 
 def _of_memory(choice: PlacementChoice, unit: PlacementUnit, inputs: Container[int]) -> str:
-    """The device of the first memory that a unit reads, if it can compute the unit; "": nothing decides."""
+    """Return the device of the first memory that a unit reads, if that device can compute the unit; else ""."""
     if unit.pinned is not None:
         return unit.pinned
     for value in unit.inputs.values():
@@ -44,7 +44,7 @@ def _of_memory(choice: PlacementChoice, unit: PlacementUnit, inputs: Container[i
 
 
 def _pass_on(choice: PlacementChoice, order: Iterable[PlacementUnit], found: dict[int, str], barrier: str) -> None:
-    """Units without a device take that of the one before them. A unit on `barrier` passes nothing on."""
+    """Give each unit without a device that of the unit before it in `order`, unless that device is `barrier`."""
     running = ""
     for unit in order:
         if found[unit.number]:
@@ -54,7 +54,7 @@ def _pass_on(choice: PlacementChoice, order: Iterable[PlacementUnit], found: dic
 
 
 def _where_most_is(choice: PlacementChoice, unit: PlacementUnit, found: dict[int, str]) -> str:
-    """The device that has most of what a unit reads; of equals the first of the list."""
+    """Return the device that has most of the inputs of a unit. Ties: the first of the list."""
     held: Sequence[str] = [found.get(v.producer.number) or v.producer.pinned or "" for v in unit.inputs.values()]
     names = [name for name in choice.names if name in choice.cost[unit.number]]
     return max(names, key=held.count)

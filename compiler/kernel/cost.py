@@ -2,7 +2,7 @@
 
 It is the model of execution, caches and memory (ECM). A loop body takes as long as its busiest unit, its chain of sums,
 or the issue of its instructions. A cache fetches what the loops inside it do not find there. Everything about a machine
-is in its row (ir/machine.py). Who asks how long: the search, chunks for threads, chains, DEBUG=2 and 3.
+is in its row (ir/machine.py). Read by the search, TRY, chunks and slices of launches, chains, reports, DEBUG=2 and 3.
 Why: docs/topics/schedules.md. Tests: tests/compiler/kernel/test_cost.py.
 """
 

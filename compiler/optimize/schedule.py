@@ -1,7 +1,8 @@
 """class Schedule: a schedule under construction: the actions so far, and the kernel after them.
 
-Each action is applied when it is added, so its new loops are known by their real names. Code that packs an operand or
-orders loops queries them and never spells a name. Tests: tests/compiler/optimize/test_schedule.py.
+Each action is applied when it is added, so its new loops have their final names. A strategy that packs an operand or
+orders loops uses the names that the methods return, and never spells one.
+Tests: tests/compiler/optimize/test_schedule.py.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from .actions import CUTS, Action, apply_action
 
 __all__ = ["Schedule"]
 
-_COPIED = ("unroll", "interleave", "rfactor", "vectorize")  # lanes are named last: they are contiguous in a copy
+_COPIED = ("unroll", "interleave", "rfactor", "vectorize")  # innermost last: in a packed buffer lanes are contiguous
 
 
 class Schedule:
@@ -33,7 +34,7 @@ class Schedule:
         return order_of(self.ast)
 
     def add(self, verb: str, *args: object) -> Mapping[str, str]:
-        """Add an action. Return its new loops, each by the loop that it comes from.
+        """Add an action. Return its new loops, by the name of the loop that each was split from.
 
         Raises:
             CompileError: it does not fit.
@@ -44,7 +45,7 @@ class Schedule:
         return made
 
     def cut(self, verb: str, loop: str, amount: int) -> list[str]:
-        """Add an action that splits a loop and return the inner loop; nothing happens for an amount of 1."""
+        """Add an action that splits a loop; return the inner loop in a list, empty if the amount is 1."""
         if amount == 1:
             return []
         inner = self.add(verb, loop, amount)[loop]
@@ -67,9 +68,9 @@ class Schedule:
         self.add("order", *(name for name in names if name in self.loops))
 
     def unrolled_loops(self, loop: str) -> list[str]:
-        """Return the unrolled loops and lanes of a loop, as `stage` takes them."""
+        """Return the unrolled and vector loops that were split off a loop, in the order of the arguments of `stage`."""
         return [inner for wanted in _COPIED for verb, inner, _ in self._cuts.get(loop, []) if verb == wanted]
 
     def unrolled_size(self, loop: str) -> int:
-        """Return the iterations of a loop that are unrolled or lanes."""
+        """Return how many iterations of a loop are unrolled or lanes."""
         return prod(amount for verb, _, amount in self._cuts.get(loop, []) if verb in _COPIED)

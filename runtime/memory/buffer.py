@@ -1,8 +1,8 @@
 """class Buffer: the memory of one tensor on one device.
 
 A buffer owns a block of its device's allocator, borrows host memory, or is a slice of another buffer (a range of a
-planned arena). Borrowed is the memory of a NumPy array that was imported without a copy. A block is returned after its
-last buffer.
+planned arena). Host memory is borrowed from a NumPy array that was imported without a copy. A block returns to the
+allocator when its last buffer is gone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Export:
 
 
 class BlockOnly:
-    """The owner of a buffer that does not keep its memory: the block object of its device's `allocate`."""
+    """The owner of a buffer that does not keep its memory alive: `block` is what `allocate` of its device returned."""
 
     __slots__ = ("block",)
 
@@ -51,15 +51,15 @@ class Buffer:
         self.device = device
         self.dtype = dtype
         self.numel = numel
-        self.owner = owner  # lives as long as the memory: a Lease, the Buffer that this is a piece of, an array
+        self.owner = owner  # keeps the memory alive: a Lease, the Buffer that this is a slice of, an array
         self.address = address  # of the first value, as kernels of the device see it
-        self.is_borrowed = is_borrowed  # somebody else's memory: never written
-        self.makers: list[weakref.ref[UOp]] = []  # expressions whose value was put here
-        self.is_state = False  # replays write it in place, and tell nobody
-        self._version = 0  # how often others wrote it
+        self.is_borrowed = is_borrowed  # memory of the user: never written
+        self.makers: list[weakref.ref[UOp]] = []  # nodes whose value is stored here
+        self.is_state = False  # replays write it in place without `forget_makers`
+        self._version = 0  # counts calls of `forget_makers`
         self._copies: dict[str, Buffer] | None = None  # on other devices
         self._holds: tuple[weakref.ref[Buffer], int] | None = None  # the buffer that this is a copy of, and its version
-        self.after: Any = None  # the task that writes it (runtime/lanes.py), until somebody waited for that
+        self.after: Any = None  # the task that writes it (runtime/lanes.py); None once it was waited for
         self._export: weakref.ref[_Export] | None = None
 
     @property
@@ -76,7 +76,7 @@ class Buffer:
         return found
 
     def wait(self) -> None:
-        """Return when the values are there. Raises the error of the task that was to write them."""
+        """Wait until the values are written. Raise the error of the task that writes them, if it failed."""
         whole = self.whole
         if whole.after is not None:
             whole.after.wait()
@@ -90,14 +90,13 @@ class Buffer:
         return block.own if isinstance(block, CachedBlock) else block
 
     def without_lease(self) -> Buffer:
-        """The same memory, which this one does not keep."""
-        block = self.block  # one of the host's is the memory itself
+        """Return a buffer at the same address that does not keep the memory alive."""
+        block = self.block  # a block of host memory would keep it alive
         owner = None if block is None or type(block) is Block else BlockOnly(block)
         return Buffer(self.device, self.dtype, self.numel, owner, self.address)
 
     def forget_makers(self) -> None:
-        """Before other values are written here: make the expressions of the old values be computed again at the next
-        use."""
+        """Call before new values are written: nodes whose value is stored here lose it and are recomputed when read."""
         self._version += 1
         self._copies = None
         for maker in self.makers:
@@ -106,32 +105,32 @@ class Buffer:
                 node.storage = None
         self.makers.clear()
 
-    # --- copies on other devices that serve as long as the values stay
+    # --- copies on other devices, valid while the values do not change
     @property
     def is_steady(self) -> bool:
-        """True if its values stay until `forget_makers`: nobody else can write here."""
+        """True if only writers that call `forget_makers` can change the values."""
         return not self.is_state and isinstance(self.whole.owner, Lease) and not self.is_exported
 
     def copy_on(self, device: str) -> Buffer | None:
-        """The kept copy on a device, if it is still right."""
+        """Return the copy that is kept on a device, if it is still valid."""
         found = self._copies.get(device) if self._copies else None
-        if found is None or found.device != device or not found.is_copy_of(self):  # another name: of a lost device
+        if found is None or found.device != device or not found.is_copy_of(self):  # a different name: of a lost device
             return None
         return found
 
     def keep_copy(self, target: Buffer) -> None:
-        """Note that `target` has the values of this buffer, and keep it as long as they stay."""
+        """Record that `target` is a copy of this buffer, and keep it while it is valid."""
         target.note_copy_of(self)
         if self.is_steady:
             self._copies = {**(self._copies or {}), target.device: target}
             _copied.add(self)
 
     def note_copy_of(self, source: Buffer) -> None:
-        """Note whose values were copied here; nobody else writes here from now on."""
+        """Record that this is a copy of `source`. The caller guarantees that nothing else is written here."""
         self._holds = (weakref.ref(source), source._version) if source.is_steady else None
 
     def is_copy_of(self, source: Buffer) -> bool:
-        """True if it was copied from there, and both have the values of then."""
+        """True if this is a copy of `source`, and `source` has not changed since."""
         holds = self._holds
         return holds is not None and holds[0]() is source and holds[1] == source._version and source.is_steady
 
@@ -142,12 +141,12 @@ class Buffer:
 
     @property
     def is_ours(self) -> bool:
-        """True if it may be written in place, as far as the memory itself can tell."""
+        """True if it is neither borrowed nor seen by a NumPy view. The caller checks which nodes still read it."""
         return not self.is_borrowed and not self.is_exported
 
     def host_array(self, address: int | None = None) -> np.ndarray[Any, np.dtype[Any]]:
-        """A NumPy view, 1-D, without a copy; bfloat16 as uint16. Only for memory that the host can address, at
-        `address` where that is not the one that kernels know."""
+        """A NumPy view, 1-D, without a copy; bfloat16 as uint16. Only for memory that the host can address. `address`:
+        the host's address, if it differs from that of kernels."""
         export = None if self._export is None else self._export()  # one for all views: it dies with the last of them
         if export is None:
             export = _Export(self, {
@@ -162,7 +161,7 @@ _copied: weakref.WeakSet[Buffer] = weakref.WeakSet()
 
 
 def drop_copies() -> None:
-    """Give back the memory of all kept copies: the next run makes them again."""
+    """Release the memory of all kept copies: the next run makes them again."""
     for buffer in list(_copied):
         buffer._copies = None
     _copied.clear()
@@ -172,7 +171,7 @@ finishing.append(drop_copies)
 
 
 class Placeholder(Buffer):
-    """The argument of a function that is traced: no memory. Whoever computes from it gets the error `message`."""
+    """The argument of a function that is traced: no memory. Computing its value raises an error with `message`."""
 
     __slots__ = ("message",)
 
@@ -188,7 +187,7 @@ class Arena(Buffer):
 
 
 def buffer_node(buffer: Buffer, shape: Shape | None = None) -> UOp:
-    """Return the BUFFER node of this memory for expressions; with `shape`, reshaped to it."""
+    """Return a new BUFFER node for this memory, reshaped to `shape` if that is given."""
     node = UOp(Ops.BUFFER, buffer.dtype, (), (next(_numbers), buffer.device, buffer.numel))
     node.storage = buffer
     return node if shape is None or shape == (buffer.numel,) else UOp(Ops.RESHAPE, buffer.dtype, (node,), shape)
