@@ -65,7 +65,7 @@ class Ran:
     kernels: tuple[Kernel, ...]
     ends: tuple[int, ...]
     lines: Lines = None  # source lines of these runs by node, where they are not the plan's
-    uses: Uses = ()  # of each kernel: its buffers, numbered within the batch
+    uses: Uses = ()
     runs: list[Run] = field(default_factory=list["Run"])
     more: int = 0  # runs without a clock, after too many
     more_ns: list[int] = field(default_factory=list[int])  # of each entry, in these
@@ -206,10 +206,9 @@ class Recorder:
         self.ticks.append((perf_counter_ns(), what))
 
 
-def _uses_of(calls: Sequence[Call]) -> tuple[tuple[int, ...], ...]:
-    """Number the buffers of a batch."""
-    numbers: dict[int, int] = {}
-    return tuple([tuple([numbers.setdefault(id(b), len(numbers)) for b in call.buffers]) for call in calls])
+def _uses_of(calls: Sequence[Call]) -> Uses:
+    """The addresses of the buffers of a batch, some of which are slices; those of arguments are not known yet."""
+    return tuple([tuple([(id(b.whole), b.address, b.address + b.nbytes) for b in call.buffers]) for call in calls])
 
 
 def tick(what: str) -> None:

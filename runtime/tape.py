@@ -18,7 +18,9 @@ from .memory.allocator import HostAllocator
 __all__ = ["NO_VALUES", "Lines", "Run", "Tape", "Uses"]
 
 Lines: TypeAlias = "Sequence[str | None] | None"
-Uses: TypeAlias = "tuple[tuple[int, ...], ...]"
+Uses: TypeAlias = (
+    "tuple[tuple[tuple[int, int, int], ...], ...]"  # of each kernel: of its buffers which memory, begin, end
+)
 Run: TypeAlias = "tuple[int, Sequence[int], Mapping[str, int]]"  # thread, clock, values of variables
 NO_VALUES: Mapping[str, int] = {}
 _FIRST_ROWS = 16  # of a tape

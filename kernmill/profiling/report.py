@@ -340,18 +340,26 @@ def _graphs(recorder: Recorder, rows: Sequence[KernelRow]) -> Iterator[Data]:
 
 
 def _graph_nodes(ran: Ran, which: Sequence[int]) -> Iterator[Data]:
-    writer: dict[int, int] = {}
+    writers: dict[tuple[int, int, int], int] = {}  # of the memory that was written last
     for place, (kernel, uses) in enumerate(zip(ran.kernels[:_MOST_NODES], ran.uses, strict=False)):
-        sizes = {int(p.arg[0]): int(p.arg[1]) * p.dtype.size_bytes for p in kernel.ast.toposort() if p.op is Ops.PARAM}
-        after = {writer[use]: sizes.get(slot, 0) for slot, use in enumerate(uses) if use in writer}
+        values = (node for store in kernel.ast.src for value in store.src[1:] for node in value.toposort())
+        after: dict[int, int] = {}
+        for read in {uses[int(node.arg[0])] for node in values if node.op is Ops.PARAM}:
+            after |= {writer: common for written, writer in writers.items() if (common := _common(read, written))}
         line, layer, role = split_origin(kernel.origin)
         shown = short_line(line) + (f", {role.partition(' of ')[0]}" if role else "")
         yield {
             "name": kernel.name, "row": which[place], "after": list(after), "bytes": list(after.values()),
             "line": shown, "layer": layer or role.partition(" of ")[2],
         }  # fmt: skip
-        for number in kernel.outputs:
-            writer[uses[kernel.buffers.index(number)]] = place
+        for use in (uses[kernel.buffers.index(number)] for number in kernel.outputs):
+            writers = {written: writer for written, writer in writers.items() if not _common(use, written)}
+            writers[use] = place
+
+
+def _common(one: tuple[int, int, int], other: tuple[int, int, int]) -> int:
+    """The bytes that two ranges of memory have in common."""
+    return max(0, min(one[2], other[2]) - max(one[1], other[1])) if one[0] == other[0] else 0
 
 
 # --- a DUMP folder ---------------------------------------------------------------------------------------------------

@@ -35,6 +35,9 @@ def prepare(plan: Plan) -> Prepared | None:
     if any(wanted.numel * wanted.dtype.size_bytes > device.limits.max_alloc_bytes for wanted in graph.buffers):
         return None  # allocation refuses it; such sizes may not fit the words of a table
     unbound = [Buffer(name, wanted.dtype, wanted.numel, None, 0) for wanted in graph.buffers]  # runs give addresses
+    for wanted, made in zip(graph.buffers, unbound, strict=True):
+        if wanted.part is not None:  # for profiles
+            made.owner, made.address = unbound[wanted.part[0]], wanted.part[1] * wanted.dtype.size_bytes
     calls = [
         Call(program, tuple([unbound[n] for n in kernel.buffers]), (0,) * len(kernel.variables), program.threads)
         for kernel, program in kernels

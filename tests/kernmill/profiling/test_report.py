@@ -77,6 +77,22 @@ def test_the_data_is_that_of_the_profile(device: str) -> None:
         assert all(before < number for before in node["after"])
 
 
+def test_a_kernel_is_after_the_one_that_wrote_the_whole_of_its_slice() -> None:
+    """Named regression: products of the parts of a tensor had no line from the kernel that computed it."""
+
+    @jit
+    def f(x: Tensor) -> Tensor:
+        upper, lower = (x @ x).split(12)
+        return (upper @ x).relu() @ lower.T
+
+    x = Tensor(np.ones((24, 24), np.float32)).realize()
+    with profile() as found:
+        for _ in range(3):
+            f(x).realize()
+    graph = max(report.report_data(found, seconds=0)["graphs"], key=lambda graph: len(graph["nodes"]))
+    assert [sorted(node["after"]) for node in graph["nodes"]] == [[], [0], [0, 1]]
+
+
 def test_a_kernel_that_is_left_out_has_its_uops(tmp_path: Path) -> None:
     with Context(CACHE_DIR=str(tmp_path)):
         data = data_of(report.html(report.report_data(some_profile(), seconds=0)))
