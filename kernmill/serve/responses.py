@@ -84,6 +84,7 @@ class ResponsesShape:
         self._number = -1
         self._done: list[dict[str, Any]] = []  # items
         self._open: dict[str, Any] | None = None
+        self._call: dict[str, Any] = {}  # the item of the call that is being written
         self._text = ""
 
     # --- events
@@ -99,8 +100,8 @@ class ResponsesShape:
 
     def part(self, index: int, part: ReplyPart, logprobs: Sequence[Any]) -> bytes:
         """New text, or a call."""
-        if part.call is not None:
-            return self._close_item() + self._call_events(part.call)
+        if part.delta is not None:
+            return self._call_events(part.delta, part.call)
         kind = "reasoning" if part.reasoning else "message"
         text = part.reasoning or part.content
         if not text:
@@ -138,17 +139,24 @@ class ResponsesShape:
         self._open = None
         return made
 
-    def _call_events(self, call: ToolCall) -> bytes:
-        item, index = _call_item(call), len(self._done)
-        where = {"item_id": item["id"], "output_index": index}
+    def _call_events(self, delta: ToolCall, call: ToolCall | None) -> bytes:
+        """More of a call; `call`: it is the end."""
+        made = b""
+        if delta.name:
+            made = self._close_item()
+            self._call = _call_item(ToolCall(delta.id, delta.name, ""), "in_progress")
+            made += self._event("response.output_item.added", output_index=len(self._done), item=self._call)
+        where = {"item_id": self._call["id"], "output_index": len(self._done)}
+        if delta.arguments:
+            made += self._event("response.function_call_arguments.delta", **where, delta=delta.arguments)
+        if call is None:
+            return made
+        item = {**_call_item(call), "id": self._call["id"]}
+        kind = "response.function_call_arguments.done"
+        made += self._event(kind, **where, arguments=call.arguments, name=call.name)
+        made += self._event("response.output_item.done", output_index=len(self._done), item=item)
         self._done.append(item)
-        return b"".join((
-            self._event("response.output_item.added", output_index=index,
-                        item={**item, "arguments": "", "status": "in_progress"}),
-            self._event("response.function_call_arguments.delta", **where, delta=call.arguments),
-            self._event("response.function_call_arguments.done", **where, arguments=call.arguments, name=call.name),
-            self._event("response.output_item.done", output_index=index, item=item),
-        ))  # fmt: skip
+        return made
 
     def end(self, index: int, reply: Reply, extra: dict[str, Any]) -> bytes:
         """The last item."""
@@ -197,8 +205,8 @@ def _item(kind: str, text: str, status: str) -> dict[str, Any]:
     }
 
 
-def _call_item(call: ToolCall) -> dict[str, Any]:
+def _call_item(call: ToolCall, status: str = "completed") -> dict[str, Any]:
     return {
         "id": f"fc_{secrets.token_hex(8)}", "type": "function_call", "call_id": call.id, "name": call.name,
-        "arguments": call.arguments, "status": "completed",
+        "arguments": call.arguments, "status": status,
     }  # fmt: skip

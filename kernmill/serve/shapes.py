@@ -114,14 +114,18 @@ class ChatShape(_Chunks):
         return self._chunk(index, b'"delta":{"role":"assistant","content":""},"logprobs":null')
 
     def part(self, index: int, part: ReplyPart, logprobs: Sequence[Any]) -> bytes:
-        """New text, or a call: its name, and its arguments."""
+        """New text, or more of a call: its name, or of its arguments."""
         shown = b"null" if not logprobs else encode({"content": self._content(logprobs), "refusal": None})
-        if part.call is not None:
-            head = {"index": part.index, "id": part.call.id, "type": "function",
-                    "function": {"name": part.call.name, "arguments": ""}}  # fmt: skip
-            rest = {"index": part.index, "function": {"arguments": part.call.arguments}}
-            deltas = [encode({"tool_calls": [one]}) for one in (head, rest)]
-            return b"".join(self._chunk(index, b'"delta":' + delta + b',"logprobs":null') for delta in deltas)
+        if part.delta is not None:
+            deltas: list[dict[str, Any]] = []
+            if part.delta.name:
+                deltas.append({"index": part.index, "id": part.delta.id, "type": "function",
+                               "function": {"name": part.delta.name, "arguments": ""}})  # fmt: skip
+            if part.delta.arguments:
+                deltas.append({"index": part.index, "function": {"arguments": part.delta.arguments}})
+            return b"".join(
+                self._chunk(index, b'"delta":' + encode({"tool_calls": [one]}) + b',"logprobs":null') for one in deltas
+            )
         name, text = (b"reasoning_content", part.reasoning) if part.reasoning else (b"content", part.content)
         return self._chunk(index, b'"delta":{"' + name + b'":' + encode(text) + b'},"logprobs":' + shown)
 

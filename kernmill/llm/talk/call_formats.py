@@ -40,9 +40,11 @@ class CallFormat:
 
     signs    strings of a chat template that show the format
     opens    markers before calls
-    close    the marker after them; None: the end of the reply
-    first    characters that open a call without a marker, at the start of a reply
+    close    the marker after them. None: the end of the reply
+    first    characters that open a call without a marker, at the start of a reply.
     reader   reads the text of calls
+    around   the JSON of a call's arguments; NAME is the tool. None: they are not JSON
+    head     what a call of tool `name` begins with, up to arguments that are JSON; None: calls are read at their end
     """
 
     name: str
@@ -51,7 +53,8 @@ class CallFormat:
     close: str | None
     reader: Callable[[str, Tools], list[ToolCall]]
     first: str = ""
-    around: tuple[str, str] | None = None  # the JSON of a call's arguments; NAME is the tool. None: they are not JSON
+    around: tuple[str, str] | None = None
+    head: re.Pattern[str] | None = None
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -239,22 +242,33 @@ _INNER: dict[str, tuple[str, ...]] = {
     "mistral": ("[ARGS]", "[CALL_ID]"),
     "gemma": ('<|"|>',),
 }
+_NAMED = r'\{\s*"name"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
+_HEADS = {  # later calls of one text may have the end of the one before at their beginning
+    "kimi": r"(?:\s|<\|tool_calls_section_begin\|>|<\|tool_call_end\|>)*<\|tool_call_begin\|>\s*"
+            r"(?P<id>(?:functions\.)?(?P<name>[\w.-]+)(?::\d+)?)\s*<\|tool_call_argument_begin\|>\s*(?=\{)",
+    "deepseek": rf"(?:\s|```|{_DEEPSEEK[0]}|{_INNER['deepseek'][1]})*{_INNER['deepseek'][0]}"
+                rf"(?:function{_INNER['deepseek'][2]})?(?P<name>[\w.:-]+)(?:{_INNER['deepseek'][2]}|\s*```json)\s*(?=\{{)",
+    "blocks": r"\s*<tool_call>\s*" + _NAMED,
+    "mistral": r"\s*\[TOOL_CALLS\]\s*(?P<name>[\w.-]+)(?:\[CALL_ID\](?P<id>\w+))?(?:\[ARGS\])?\s*(?=\{)",
+    "llama": r"[\s;}]*(?:<\|python_tag\|>\s*)?" + _NAMED,
+}  # fmt: skip
+_HEAD = {name: re.compile(pattern) for name, pattern in _HEADS.items()}
 FORMATS = (  # the first row with a sign in the template
     CallFormat("minimax", ("<minimax:tool_call>",), ("<minimax:tool_call>",), "</minimax:tool_call>", _minimax),
     CallFormat("kimi", ("<|tool_calls_section_begin|>",), ("<|tool_calls_section_begin|>",),
                "<|tool_calls_section_end|>", _kimi,
                around=("<|tool_calls_section_begin|><|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>",
-                       "<|tool_call_end|><|tool_calls_section_end|>")),
+                       "<|tool_call_end|><|tool_calls_section_end|>"), head=_HEAD["kimi"]),
     CallFormat("deepseek", _DEEPSEEK[:1], _DEEPSEEK[:1], _DEEPSEEK[1], _deepseek,
                around=(f"{_DEEPSEEK[0]}{_INNER['deepseek'][0]}NAME{_INNER['deepseek'][2]}",
-                       f"{_INNER['deepseek'][1]}{_DEEPSEEK[1]}")),
+                       f"{_INNER['deepseek'][1]}{_DEEPSEEK[1]}"), head=_HEAD["deepseek"]),
     CallFormat("gemma", ("<|tool_call>",), ("<|tool_call>",), "<tool_call|>", _gemma),
     CallFormat("blocks", ("<tool_call>",), ("<tool_call>",), "</tool_call>", _blocks,
-               around=('<tool_call>\n{"name": "NAME", "arguments": ', "}\n</tool_call>")),
+               around=('<tool_call>\n{"name": "NAME", "arguments": ', "}\n</tool_call>"), head=_HEAD["blocks"]),
     CallFormat("mistral", ("[TOOL_CALLS]",), ("[TOOL_CALLS]",), None, _mistral,
-               around=('[TOOL_CALLS][{"name": "NAME", "arguments": ', "}]")),
+               around=('[TOOL_CALLS][{"name": "NAME", "arguments": ', "}]"), head=_HEAD["mistral"]),
     CallFormat("python", ("[func_name1(params_name1", "<|python_start|>"), ("<|python_start|>",), None, _python_calls,
                first="["),
     CallFormat("llama", ("<|python_tag|>", '"parameters": dictionary', "Environment: ipython"), ("<|python_tag|>",),
-               None, _whole_json, first="{", around=('{"name": "NAME", "parameters": ', "}")),
+               None, _whole_json, first="{", around=('{"name": "NAME", "parameters": ', "}"), head=_HEAD["llama"]),
 )  # fmt: skip

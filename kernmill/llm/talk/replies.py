@@ -12,6 +12,7 @@ from typing import Any
 
 from ..generation import longest_overlap
 from .call_formats import FORMATS, CallFormat, ToolCall
+from .call_streams import CallStream
 
 __all__ = ["HARMONY", "ReplyFormat", "ReplyPart", "ReplyReader"]
 
@@ -21,12 +22,17 @@ _THOUGHTS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<|channel>thoug
 
 @dataclass(frozen=True, slots=True)
 class ReplyPart:
-    """New text of the answer or of the reasoning, or a whole tool call with its index."""
+    """New text of the answer or of the reasoning, or of the tool call number `index`.
+
+    delta  what is new in a call: the first one has its id and name, each some more of its arguments.
+    call   the whole call, in its last part.
+    """
 
     content: str = ""
     reasoning: str = ""
     call: ToolCall | None = None
     index: int = 0
+    delta: ToolCall | None = None
 
 
 @dataclass(frozen=True)
@@ -83,12 +89,15 @@ class ReplyReader:
         self._strips = True  # blanks before the answer or the reasoning
         self._block: list[str] = []  # text of a call after `_waiting`
         self._end = ""  # of the text so far: the marker may be in two pieces
+        self._names = frozenset(str(tool.get("function", {}).get("name")) for tool in tools)
+        self._stream = CallStream(None, ())  # of the open block
 
     def push(self, text: str) -> Iterator[ReplyPart]:
         """Yield what is certain after more text."""
         if self._state == "call":  # it may be long: only its end is looked for
             self._block.append(text)
             if not self._has_closed(text):
+                yield from self._parts_of_call(text)
                 return
             text = self._whole_block()
         self._waiting += text
@@ -152,7 +161,7 @@ class ReplyReader:
             start, _ = min(found)
             text, self._waiting = self._waiting[:start], self._waiting[start:]
             yield from self._parts_of(text.rstrip() if not text.strip() else text, False)
-            self._state = "call"
+            self._open_call()
             return
         held = 0 if is_end else max((longest_overlap(self._waiting, mark) for mark in opens), default=0)
         sure = len(self._waiting) - held
@@ -170,11 +179,21 @@ class ReplyReader:
         elif not is_end and thought is not None and thought[0].startswith(stripped):
             return
         elif self._calls is not None and self._calls.first and stripped[:1] in self._calls.first:
-            self._waiting, self._state = stripped, "call"
+            self._waiting = stripped
+            self._open_call()
         else:
             self._state = "content"
             self._strips = thought is not None
         yield from ()
+
+    def _open_call(self) -> None:
+        assert self._calls is not None
+        self._state = "call"
+        self._stream = CallStream(self._calls.head, self._names)
+
+    def _parts_of_call(self, text: str) -> Iterator[ReplyPart]:
+        for number, delta, call in self._stream.push(text):
+            yield ReplyPart(call=call, index=self._count + number, delta=delta)
 
     def _tool_block(self, is_end: bool) -> Iterator[ReplyPart]:
         assert self._calls is not None
@@ -182,21 +201,24 @@ class ReplyReader:
         if self._calls.close is not None:
             start = text.find(self._calls.close)
             if start < 0 and not is_end:
+                yield from self._parts_of_call(text[self._stream.seen :])
                 return
             whole = len(text) if start < 0 else start + len(self._calls.close)
         elif not is_end:
+            yield from self._parts_of_call(text[self._stream.seen :])
             return
         block, self._waiting = text[:whole], text[whole:]
-        calls = self._calls.read(block, self._tools)
+        yield from self._parts_of_call(block[self._stream.seen :])
+        for number, delta, call in self._stream.finish():
+            yield ReplyPart(call=call, index=self._count + number, delta=delta)
+        calls, begun = self._calls.read(block, self._tools), len(self._stream.calls)
         self._state = "content"
-        if not calls:
-            self._strips = False
+        self._strips = bool(calls or begun)
+        if not self._strips:
             yield from self._parts_of(block, False)
-        else:
-            self._strips = True
-        for call in calls:
-            yield ReplyPart(call=call, index=self._count)
-            self._count += 1
+        for number, call in enumerate(calls[begun:], begun):
+            yield ReplyPart(call=call, index=self._count + number, delta=call)
+        self._count += max(len(calls), begun)
 
     def _parts_of(self, text: str, is_reasoning: bool) -> Iterator[ReplyPart]:
         if self._strips:
@@ -215,6 +237,7 @@ class HarmonyReader:
     _head: str | None = ""  # of the message, None: in its body
     _body: list[str] = field(default_factory=list[str])
     _count: int = 0
+    _call: ToolCall | None = None
 
     def push(self, text: str) -> Iterator[ReplyPart]:
         """Yield what is certain after more text."""
@@ -257,18 +280,31 @@ class HarmonyReader:
         if not text:
             return
         if self._recipient():
-            self._body.append(text)
+            yield from self._arguments(text)
         elif "analysis" in self._channel:
             yield ReplyPart(reasoning=text)
         else:
             yield ReplyPart(content=text)
 
+    def _arguments(self, text: str) -> Iterator[ReplyPart]:
+        """More of the arguments of a call; those of a call without any are {}."""
+        text = text if self._body else text.lstrip()
+        if text:
+            self._body.append(text)
+            given = self._call or ToolCall.of(self._recipient(), "")
+            new = ("", "") if self._call else (given.id, given.name)
+            self._call = given
+            yield ReplyPart(index=self._count, delta=ToolCall(*new, text))
+
     def _ended(self) -> Iterator[ReplyPart]:
-        name = self._recipient()
-        if self._head is None and name:
-            yield ReplyPart(call=ToolCall.of(name, "".join(self._body).strip() or "{}"), index=self._count)
+        if self._head is None and self._recipient():
+            if not self._body:
+                yield from self._arguments("{}")
+            assert self._call is not None
+            call = ToolCall(self._call.id, self._call.name, "".join(self._body))
+            yield ReplyPart(call=call, index=self._count, delta=ToolCall("", "", ""))
             self._count += 1
-        self._head, self._body, self._channel = "", [], ""
+        self._head, self._body, self._channel, self._call = "", [], "", None
 
 
 _ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>")

@@ -65,6 +65,7 @@ def test_a_call_over_http(told: Running, says: Any) -> None:
     assert {one["index"] for one in calls} == {0}
     assert calls[0]["function"] == {"name": "weather", "arguments": ""}
     assert json.loads("".join(one["function"]["arguments"] for one in calls)) == {"city": "Ulm"}
+    assert len(calls) > 3  # they come as they are written
     assert events[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
@@ -121,6 +122,9 @@ def test_responses(told: Running, says: Any) -> None:
     assert [item["type"] for item in events[-1]["response"]["output"]] == ["reasoning", "message", "function_call"]
     deltas = [event["delta"] for event in events if event["type"] == "response.output_text.delta"]
     assert "".join(deltas) == "I look."
+    deltas = [event["delta"] for event in events if event["type"] == "response.function_call_arguments.delta"]
+    assert len(deltas) > 1
+    assert "".join(deltas) == events[-1]["response"]["output"][2]["arguments"] == '{"city": "Ulm"}'
 
 
 def test_responses_of_the_openai_package(told: Running, says: Any) -> None:

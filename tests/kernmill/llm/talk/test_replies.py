@@ -76,6 +76,10 @@ def read(format: ReplyFormat, pieces: list[str], tools: Any = TOOLS) -> tuple[st
     found = list(parts())
     calls = [(part.call.name, json.loads(part.call.arguments)) for part in found if part.call is not None]
     assert [part.index for part in found if part.call is not None] == list(range(len(calls)))
+    for index, call in enumerate(part.call for part in found if part.call is not None):
+        deltas = [part.delta for part in found if part.index == index and part.delta is not None]
+        assert (deltas[0].id, deltas[0].name) == (call.id, call.name)
+        assert "".join(delta.arguments for delta in deltas) == call.arguments
     return "".join(part.content for part in found), "".join(part.reasoning for part in found), calls
 
 
@@ -91,6 +95,41 @@ def test_a_call_is_read(family: str) -> None:
     sign, text = FAMILIES[family]
     for pieces in cuts(text):
         assert read(ReplyFormat.of(sign), pieces) == ("", "", [CALL])
+
+
+@pytest.mark.parametrize(
+    "family", ["hermes", "llama3", "llama3 tagged", "mistral11", "deepseek3", "deepseek3.1", "kimi", "harmony"]
+)
+def test_arguments_come_as_they_are_written(family: str) -> None:
+    """They came at the end of a call, which is long where it writes a file."""
+    sign, text = FAMILIES[family]
+    reader = ReplyFormat.of(sign).reader(TOOLS)
+    given = json.dumps({"city": 'a "{[" \\ ' + "x" * 40, "days": 2})
+    shown = ""
+    for sign in text.partition(ARGUMENTS)[0] + given:
+        new = [part.delta.arguments for part in reader.push(sign) if part.delta is not None]
+        shown += "".join(new)
+        assert not shown or new
+    assert shown == given
+
+
+def test_two_calls_in_one_block_come_as_they_are_written() -> None:
+    """The second call of a block has an index of its own, and what is between them is dropped."""
+    sign, text = FAMILIES["deepseek3.1"]
+    inner = text.removeprefix(D["calls_begin"]).removesuffix(D["calls_end"])
+    for pieces in cuts(D["calls_begin"] + inner + inner + D["calls_end"]):
+        assert read(ReplyFormat.of(sign), pieces) == ("", "", [CALL, CALL])
+    sign, text = FAMILIES["llama3"]
+    for pieces in cuts(f"{text}; {text}"):
+        assert read(ReplyFormat.of(sign), pieces) == ("", "", [CALL, CALL])
+
+
+def test_a_call_that_is_cut_off_has_what_was_written() -> None:
+    sign, text = FAMILIES["hermes"]
+    reader = ReplyFormat.of(sign).reader(TOOLS)
+    parts = [*reader.push(text.partition(', "days')[0]), *reader.finish()]
+    (call,) = [part.call for part in parts if part.call is not None]
+    assert (call.name, call.arguments) == ("weather", '{"city": "Ulm"')
 
 
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f not in ("llama3", "llama4", "harmony", "llama3 tagged")])
