@@ -45,12 +45,12 @@ class CallStream:
             size = self._size_of_value(text)
             piece, text = text[:size], text[size:]
             self._pieces.append(piece)
-            yield len(self.calls), ToolCall("", "", piece), self._ended() if self._depth == 0 else None
+            yield len(self.calls), ToolCall("", "", piece), self._closed_call() if self._depth == 0 else None
 
     def finish(self) -> Iterator[tuple[int, ToolCall, ToolCall | None]]:
         """Yield the end of a call that is cut off."""
         if self._open is not None:
-            yield len(self.calls), ToolCall("", "", ""), self._ended()
+            yield len(self.calls), ToolCall("", "", ""), self._closed_call()
 
     @property
     def _call(self) -> ToolCall:
@@ -72,7 +72,7 @@ class CallStream:
         rest, self._before = self._before[found.end() :], ""
         return rest
 
-    def _ended(self) -> ToolCall:
+    def _closed_call(self) -> ToolCall:
         call = ToolCall(self._call.id, self._call.name, "".join(self._pieces))
         self.calls.append(call)
         self._open = None
