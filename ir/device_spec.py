@@ -71,6 +71,7 @@ class KernelWork(NamedTuple):
     size_bytes: float = 0.0  # read and written
     crossed_bytes: float = 0.0  # of these: read in one order of axes and written in another one
     column_bytes: float = 0.0  # of these: read once, with a stride along the axis that is reduced
+    again_bytes: float = 0.0  # read by a second loop, and more: the first one brought them into a cache
 
 
 class DeviceSpec(NamedTuple):
@@ -88,6 +89,7 @@ class DeviceSpec(NamedTuple):
     crossed_bytes_per_ns: float = 0.0  # of a transposition; 0: as other bytes
     column_bytes_per_ns: float = 0.0  # of sums of columns; 0: as other bytes
     next_launch_ns: float = 0.0  # of a kernel behind another one of the same device; 0: as the first
+    again_bytes_per_ns: float = 0.0  # read again soon; 0: in no time
     limit_bytes: int = 1 << 62  # of all buffers together
     max_alloc_bytes: int = 1 << 62  # of one buffer
     computes: bool = True  # False: holds tensors only, since DEVICE does not name it
@@ -95,7 +97,7 @@ class DeviceSpec(NamedTuple):
 
     def with_rates(self, rates: Sequence[float]) -> Self:
         """The device with other rates, in the order of the fields; those behind the fourth may be absent."""
-        given: dict[str, Any] = dict(zip(self._fields[1:12], rates, strict=False))
+        given: dict[str, Any] = dict(zip(self._fields[1:13], rates, strict=False))
         return self._replace(**given)
 
     def memory_ns(self, size_bytes: float) -> float:
@@ -112,6 +114,7 @@ class DeviceSpec(NamedTuple):
             (work.crossed_bytes, self.crossed_bytes_per_ns), (work.column_bytes, self.column_bytes_per_ns)
         ):  # fmt: skip
             moving = max(moving, size / rate if rate else 0.0)
+        moving += work.again_bytes / self.again_bytes_per_ns if self.again_bytes_per_ns else 0.0
         return math.hypot(computing, moving)
 
     @property

@@ -1,8 +1,8 @@
 """Rates of devices and links, measured once and stored: what placement on several devices computes with.
 
 Each device runs small kernels: an empty one, streams of several lengths, additions, exponentials, a matrix product,
-sums of rows and of columns, and a transpose. Each link makes two copies. A slow device is measured at small sizes
-only. Figures are rounded to two digits: a placement that changes with noise would change the bits of results.
+sums of rows and of columns, rows read twice, and a transpose. Each link makes two copies. A slow device is measured at
+small sizes only. Figures are rounded to two digits: a placement that changes with noise would change the bits of results.
 Tests: tests/runtime/test_device_rates.py.
 """
 
@@ -166,6 +166,9 @@ def _measure_device(device: Device, most: float = math.inf) -> list[float]:
     if (again := _time(device, _elementwise(16, 1))) < launch / 2:  # other programs ran during the first ones
         return _measure_device(device, again)
     batch = (_time(device, _elementwise(16, 1), _BATCH) - launch) / (_BATCH - 1)
+    scaled = max(1.0, _time(device, _scaled(side_of_many)) - launch)
+    computing = side_of_many**2 * (1 / additions + summing / many)
+    again = math.sqrt(max(0.0, scaled**2 - computing**2)) - 2 * size * side_of_many**2 / streams[many]
     return [
         launch,
         additions,
@@ -178,6 +181,7 @@ def _measure_device(device: Device, most: float = math.inf) -> list[float]:
         2 * size * side_of_many**2 / crossed,
         size * side_of_many**2 / columns,
         min(launch, max(1.0, batch)),
+        size * side_of_many**2 / max(1.0, again),
     ]
 
 
@@ -215,6 +219,12 @@ def _sums(rows: int, columns: int, axis: int) -> tuple[UOp, list[int]]:
     size = rows * columns
     matrix = reshape(UOp(Ops.PARAM, dtypes.float32, (), (0, size)), (rows, columns))
     return reduce_axes(matrix, Ops.ADD, (axis,)), [size]
+
+
+def _scaled(side: int) -> tuple[UOp, list[int]]:
+    """The rows of a square matrix times their sums: a kernel that reads each row twice."""
+    x = reshape(UOp(Ops.PARAM, dtypes.float32, (), (0, side * side)), (side, side))
+    return elementwise(Ops.MUL, x, expand(reduce_axes(x, Ops.ADD, (1,)), (side, side))), [side * side]
 
 
 def _transposed(side: int) -> tuple[UOp, list[int]]:

@@ -31,16 +31,21 @@ def estimate(ast: UOp) -> Estimate:
     paths = loop_paths(ast)
     flops, additions, functions, products, sums = 0, 0.0, 0.0, 0.0, 0.0
     touched: dict[UOp, int] = {}
+    read: dict[tuple[UOp, tuple[UOp, ...]], int] = {}  # by memory and loops
     for node in ast.toposort():
-        times = prod(iterations(loop) for loop in max((paths[r] for r in node.ranges), key=len, default=()))
+        path = max((paths[r] for r in node.ranges), key=len, default=())
+        times = prod(iterations(loop) for loop in path)
         if node.op in (Ops.LOAD, Ops.STORE):
             param = memory_of(node.src[0])
             if param.op is Ops.PARAM:
-                touched[param] = max(touched.get(param, 0), min(times, int(param.arg[1])))
+                count = min(times, int(param.arg[1]))
+                touched[param] = max(touched.get(param, 0), count)
+                if node.op is Ops.LOAD:
+                    read[param, path] = max(read.get((param, path), 0), count)
         elif node.op is Ops.REDUCE:
             times *= prod(iterations(loop) for loop in closed_ranges(node))
             flops += times if node.dtype.is_float else 0
-            if node.arg[0] is Ops.ADD and node.src[0].op is Ops.MUL:
+            if node.arg[0] is Ops.ADD and _is_product(node.src[0]):
                 products += times
                 additions -= times * Ops.MUL.cost  # it is part of the product
             else:
@@ -53,8 +58,18 @@ def estimate(ast: UOp) -> Estimate:
                 additions += times * node.op.cost
     bytes_moved = sum(count * param.dtype.size_bytes for param, count in touched.items())
     crossed, columns = (sum(touched[p] * p.dtype.size_bytes for p in params) for params in _with_strides(ast, paths))
-    work = KernelWork(max(0.0, additions), functions, products, sums, bytes_moved, 2.0 * crossed, columns)
+    once = {param: max(count for (other, _), count in read.items() if other is param) for param, _ in read}
+    again = sum(count * param.dtype.size_bytes for (param, _), count in read.items())
+    again -= sum(count * param.dtype.size_bytes for param, count in once.items())
+    work = KernelWork(
+        max(0.0, additions), functions, products, sums, bytes_moved, 2.0 * crossed, columns, 0.0 if products else again
+    )
     return Estimate(flops, bytes_moved, work)
+
+
+def _is_product(term: UOp) -> bool:
+    """True for terms of a matrix product, one of whose factors serves several sums."""
+    return term.op is Ops.MUL and any({*source.ranges} < {*term.ranges} for source in term.src)
 
 
 def _with_strides(ast: UOp, paths: Mapping[UOp, tuple[UOp, ...]]) -> tuple[set[UOp], set[UOp]]:
