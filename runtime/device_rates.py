@@ -2,8 +2,8 @@
 
 Each device runs small kernels: an empty one, streams of several lengths, additions, exponentials, a matrix product,
 sums of rows and of columns, rows read twice, and a transpose. Each link makes two copies. A slow device is measured at
-small sizes only. Figures are rounded to two digits: a placement that changes with noise would change the bits of results.
-Tests: tests/runtime/test_device_rates.py.
+small sizes only. Figures are rounded to two digits: a placement that changes with noise would change the bits of
+results. Tests: tests/runtime/test_device_rates.py.
 """
 
 from __future__ import annotations
