@@ -37,6 +37,7 @@ _IN_REGISTERS = 8  # rows whose accumulators are one tile
 _FEW_ROWS = 128  # of a product; more compute several times as long as reading takes, in any order
 _EACH_BLOCK = 8  # elementwise ops; with accumulation in the output, the epilogue runs once per block
 _SHORT_BLOCK = 32  # rows; fewer rows return to their accumulators soon, so blocks of the reduction can be shorter
+_PACKING_COST = 2.5  # of gathering a value into a panel, in uses of it from there
 _TRANSPOSING_COST = 1.5  # and if their blocks are transposed in registers
 _CONVERTING_COST = 0.25  # of a narrower operand of a product value by value, in fourths of a gather
 _SHORT_REDUCTION = 16  # reduction elements per result, below which results are like an access stream
@@ -94,7 +95,7 @@ def _packed_cost(facts: Facts, main: ReductionGroup, loop: str) -> float:
     transposed = _copies_across(facts, main.terms)[0] if _are_rows_transposed(facts, main, loop) else 1.0
     for a in main.loads:
         is_panel = is_alone and bool(main.terms) and loop in facts.outputs and not a.is_gated
-        each = _TRANSPOSING_COST if _is_panel_transposed(facts, main, a, loop) else facts.target.machine.lane_cycles
+        each = _TRANSPOSING_COST if _is_panel_transposed(facts, main, a, loop) else _PACKING_COST
         total += _cost([a], loop) * min(transposed, each / _uses(facts, a, loop) if is_panel else 1.0)
     return total
 

@@ -28,6 +28,11 @@ from .tiles import tile_of
 
 __all__ = ["along_windows", "overlapping", "window_schedule"]
 
+_GATED = 8.0  # instructions of a load with its own mask
+_TRANSPOSED_STORE = 4.0  # cycles to store a vector of a tile across the lanes
+_SCATTER = 20.0  # and if too few rows are adjacent
+_AROUND = 20.0  # cycles of a tile before and after its reduction
+_ISSUED = 3.6  # instructions a cycle
 _LONGEST = 7  # longest window that is unrolled
 _MOST_ROWS = 16  # of one copy
 _MOST_VECTORS = 4  # of a tile
@@ -140,14 +145,9 @@ class _Window:
         step, tap = (self.moving.step(name) or 0 for name in self.lines[0])
         offsets = {step * n + tap * k for n in range(tile.along) for k in range(tile.taps)}  # shared by neighbours
         products, loads = tile.sums * tile.taps, tile.vectors * tile.taps + tile.rows * len(offsets)
-        machine = facts.target.machine
-        cycles = max(
-            products / machine.fma, machine.latency * tile.taps, loads / machine.load,
-            (products + loads + 5) / machine.issue,
-        )  # fmt: skip
+        cycles = max(products / 2, 4.0 * tile.taps, loads / 2, (products + loads + 5) / _ISSUED)
         transposed = 0 if store.step(self.along) != 1 else tile.along - tile.along % 4
-        across = facts.lanes.bit_length() / machine.shuffle, facts.lanes * machine.lane_cycles  # cycles of a vector
-        stored = tile.vectors * tile.rows * (transposed * across[0] + (tile.along - transposed) * across[1])
+        stored = tile.vectors * tile.rows * (transposed * _TRANSPOSED_STORE + (tile.along - transposed) * _SCATTER)
         if store.step(self.lanes) == 1:
             stored = tile.sums
         filling = 0.0 if self.is_copied else 1.0 if self.panel.step(self.lanes) == 1 else facts.lanes
@@ -155,7 +155,7 @@ class _Window:
         steps = facts.iterations(self.terms)
         used = _used(facts.sizes[self.lanes], facts.lanes) * _used(facts.sizes[self.along], tile.along)
         used *= _LEFT_OVER if self.is_copied and facts.sizes[self.along] % tile.along else 1.0
-        return used * tile.sums * steps / (steps / tile.taps * cycles + stored + machine.window / machine.issue)
+        return used * tile.sums * steps / (steps / tile.taps * cycles + stored + _AROUND)
 
     def readers(self, tile: _Tile) -> int:
         """Tiles that read a panel."""
@@ -177,10 +177,9 @@ class _Window:
         facts, size = self.facts, self.facts.sizes[self.along]
         blocks = -(-size // facts.lanes)
         vectors, rows = min(4, blocks), min(6, facts.sizes[self.lanes])
-        machine = facts.target.machine
-        load = 2.0 + (machine.mask_cycles * machine.issue if self.moving.is_gated else 0.0)  # instructions
+        load = _GATED if self.moving.is_gated else 2.0
         load *= 1.0 if abs(self.moving.step(self.along) or 0) == 1 else facts.lanes / 2
-        cycles = max(vectors * rows / machine.fma, (vectors * rows + rows + vectors * load) / machine.issue)
+        cycles = max(vectors * rows / 2, (vectors * rows + rows + vectors * load) / _ISSUED)
         return vectors * rows / cycles * _used(size, facts.lanes)
 
 

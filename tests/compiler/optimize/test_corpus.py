@@ -22,8 +22,8 @@ def test_schedules(name: str, golden: Golden) -> None:
     [
         ("prefetch_bytes", "max_pool"),
         ("page_bytes", "rows_"),
-        ("fma", "conv_3x3"),
-        ("load", "conv_3x3"),
+        ("fma", "mlp_step"),
+        ("load", "mlp_step"),
         ("issue", "mlp_step"),
         ("latency", "mlp_step"),
     ],
