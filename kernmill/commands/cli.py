@@ -581,12 +581,18 @@ def run_bench(given: argparse.Namespace) -> int:
         os.path.join(_ROOT, "bench", "__main__.py")
     ):
         return _run_own_bench(given)
+    from ..dist.mpi import job_size
     from ..llm.bench import Wanted, run
 
     asked = options.read(
         "bench", given.rest, description="Tokens per second of a model.",
         epilog="Without a model it runs the benchmarks of a checkout: python -m bench --help.",
     )  # fmt: skip
+    if job_size() > 1:
+        raise SettingError(
+            "bench: a model is not divided over ranks here, and each would measure all of it. Start it without mpirun; "
+            "kernmill run shows the time of a token over ranks."
+        )
     if not any((*asked.n_prompt, *asked.n_gen)):
         raise SettingError("bench: -p 0 -n 0 leaves nothing to measure. Give one of them a number of tokens.")
     wanted = Wanted(

@@ -107,6 +107,15 @@ def test_shares_that_divide_nothing(shares: str, capsys: pytest.CaptureFixture[s
     assert "-ts/--tensor-split" in capsys.readouterr().err
 
 
+def test_each_rank_would_measure_the_whole_model(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.setenv("PMI_RANK", "0")
+    assert main(["bench", "-m", "x.gguf", "-p", "1"]) == 2
+    assert "Start it without mpirun" in capsys.readouterr().err
+
+
 def test_help_shows_no_empty_default() -> None:
     assert [row.names for row in (*options.RUN, *options.BENCH) if "(default ())" in row.help] == []
 
