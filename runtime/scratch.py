@@ -30,6 +30,7 @@ class Scratch:
         self._moved: list[tuple[Buffer, int]] = []  # buffers and their offsets in the arena
         self._binders: list[tuple[Callable[[Buffer], object], Buffer]] = []
         self._is_bound = False
+        self._block: object = None  # an owner of the arena between runs
 
     def inside(self, buffer: Buffer) -> Buffer:
         """The stand-in of a recorded buffer."""
@@ -54,10 +55,11 @@ class Scratch:
                 buffer.address = block.address + offset
             for bind, buffer in self._binders:
                 bind(buffer)
+            self._block = arena.without_lease().owner
 
     def give_back(self) -> None:
         """Others may have the memory from here on: a device runs in order, so its work need not be done."""
-        self.arena.owner = self.arena.without_lease().owner
+        self.arena.owner = self._block
 
 
 def scratch_of(buffers: Iterable[Buffer]) -> tuple[list[Scratch], dict[int, tuple[Scratch, Buffer]]]:
