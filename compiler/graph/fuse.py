@@ -200,7 +200,8 @@ def _gather_facts(order: list[UOp], stored: Mapping[UOp, Why]) -> dict[UOp, _Fac
                 if cost > _CHEAP:  # its elements are read several times: it will be stored, without the expanded axes
                     data = max(data, widest := _elements(node.src[0].shape))
                 cost, reads = 0, 1
-            is_heavy = any(f.is_heavy for f in below) and node.op is not Ops.EXPAND
+            is_repeated = node.op is Ops.WINDOW and _elements(node.shape) > _elements(node.src[0].shape)
+            is_heavy = any(f.is_heavy for f in below) and node.op is not Ops.EXPAND and not is_repeated
             widest = min(widest, _elements(node.shape))  # a slice may be taken
             is_tiled, is_bytes = is_heavy and any(f.is_tiled for f in below), all(f.is_bytes for f in below)
             facts[node] = _Facts(min(cost, 1000), reads, is_heavy, depth, widest, is_tiled, data, terms, is_bytes)

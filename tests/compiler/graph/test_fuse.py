@@ -20,6 +20,7 @@ from kernmill.ir import (
     reduce_axes,
     reshape,
     shrink,
+    window,
 )
 from tests.compiler.kernels import (
     F32,
@@ -268,3 +269,13 @@ def test_what_is_widened_is_kept_narrow() -> None:
     q, k, v = (data(slot, 64, 8, dtype=half) for slot in range(3))
     ast = only(attention(q, k, v))
     assert {node.dtype for node in ast.toposort() if node.op is Ops.LOCAL} == {dtypes.float32, half}
+
+
+def test_a_window_of_a_sum_is_no_place_to_store_it() -> None:
+    """Named regression: between a convolution and a depthwise one, the windows of all taps were stored: nine times the
+    memory, and twenty times the time."""
+    image, each = relu(convolution(data(0, 1, 32, 14, 14), data(1, 48, 32, 1, 1))), data(2, 1, 48, 1, 1, 3, 3)
+    views = window(window(pad(image, ((0, 0), (0, 0), (1, 1), (1, 1))), 2, 3), 3, 3)
+    product = elementwise(Ops.MUL, views, broadcast_to(each, views.shape))
+    graph = reshape(reduce_axes(product, Ops.ADD, (4, 5)), (1, 48, 14, 14))
+    assert names(graph) == ["sum_48x14x14_k32", "sum_48x14x14_k3x3"]
