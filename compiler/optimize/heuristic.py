@@ -490,7 +490,7 @@ def _best_pair(facts: Facts, main: ReductionGroup, names: list[str], lane_loop: 
 
     def worth(name: str, without: set[int]) -> tuple[int, int, int]:
         new = reused(name) - without
-        wide = sum(main.loads[n].steps.get(lane_loop or "") == 1 for n in new)
+        wide = sum(main.loads[n].depends_on(lane_loop or "") for n in new)  # vectors, of which each lane may be picked
         return wide, len(new), min(facts.sizes[name], 4)
 
     if len(names) < 2:

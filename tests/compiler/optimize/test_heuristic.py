@@ -555,3 +555,11 @@ def test_bytes_that_lie_side_by_side_in_a_table_and_words_of_large_ones_are_look
     point = broadcast_to(reshape(take(data(1, 1 << 24, dtype=dtypes.uint32), index, 0), (100, 64, 1)), (100, 64, 4))
     place = broadcast_to(reshape(iota(4, dtypes.uint32), (1, 1, 4)), (100, 64, 4))
     assert chosen((point >> place).cast(dtypes.uint8))["vectorize"] == [("i2", "4")]
+
+
+def test_strided_lanes_are_reused_too() -> None:
+    """Named regression: a 1 x 1 convolution with stride 2 read its image again for each output channel, and took seven
+    times as long."""
+    root = convolution(data(0, 1, 256, 56, 56), data(1, 512, 256, 1, 1), 2)
+    found = [str(action) for action in choose(merge_loops(only(root)), VECTORS).actions]
+    assert "unroll i0 8" in found, found
