@@ -166,7 +166,7 @@ def _measure_device(device: Device, most: float = math.inf) -> list[float]:
     if (again := _time(device, _elementwise(16, 1))) < launch / 2:  # other programs ran during the first ones
         return _measure_device(device, again)
     batch = (_time(device, _elementwise(16, 1), _BATCH) - launch) / (_BATCH - 1)
-    scaled = max(1.0, _time(device, _scaled(side_of_many)) - launch)
+    scaled = max(1.0, _time(device, _rescaled(side_of_many)) - launch)
     computing = side_of_many**2 * (1 / additions + summing / many)
     again = math.sqrt(max(0.0, scaled**2 - computing**2)) - 2 * size * side_of_many**2 / streams[many]
     return [
@@ -221,7 +221,7 @@ def _sums(rows: int, columns: int, axis: int) -> tuple[UOp, list[int]]:
     return reduce_axes(matrix, Ops.ADD, (axis,)), [size]
 
 
-def _scaled(side: int) -> tuple[UOp, list[int]]:
+def _rescaled(side: int) -> tuple[UOp, list[int]]:
     """The rows of a square matrix times their sums: a kernel that reads each row twice."""
     x = reshape(UOp(Ops.PARAM, dtypes.float32, (), (0, side * side)), (side, side))
     return elementwise(Ops.MUL, x, expand(reduce_axes(x, Ops.ADD, (1,)), (side, side))), [side * side]
