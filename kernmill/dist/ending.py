@@ -85,7 +85,21 @@ def _ask_the_launcher(status: int) -> None:
         return
     try:
         if stat.S_ISSOCK(os.fstat(int(number)).st_mode):
+            _wait_for_readers()
             os.write(int(number), f"cmd=abort exitcode={status}\n".encode())
             time.sleep(ROLL_CALL_S)
     except OSError:  # a child of a rank has the variable, and not the socket
         return
+
+
+def _wait_for_readers() -> None:
+    """Return when the launcher has read what this rank has written to its pipes: it drops the rest as it ends."""
+    import fcntl  # not on Windows, where the launcher is another one
+    import termios
+
+    end = time.monotonic() + ROLL_CALL_S
+    for descriptor in (1, 2):
+        while stat.S_ISFIFO(os.fstat(descriptor).st_mode) and time.monotonic() < end:
+            if not any(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))):
+                break
+            time.sleep(0.001)
