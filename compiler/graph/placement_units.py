@@ -171,8 +171,7 @@ def _count(unit: PlacementUnit, node: UOp, unit_of: dict[UOp, PlacementUnit], fr
         body = node.src[0]
         while body.op is Ops.CAST:
             body = body.src[0]
-        is_product = body.op is Ops.MUL and any(size_bytes(base_of(s)) < size_bytes(body) for s in body.src)
-        if is_product and unit_of.get(body) is unit and not any(s in free for s in body.src):
+        if body.op is Ops.MUL and unit_of.get(body) is unit and not any(s in free for s in body.src):
             unit.products += terms
             unit.work -= terms * body.op.cost  # the multiplication is part of the product
         else:

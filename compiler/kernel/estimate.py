@@ -45,7 +45,7 @@ def estimate(ast: UOp) -> Estimate:
         elif node.op is Ops.REDUCE:
             times *= prod(iterations(loop) for loop in closed_ranges(node))
             flops += times if node.dtype.is_float else 0
-            if node.arg[0] is Ops.ADD and _is_product(node.src[0]):
+            if node.arg[0] is Ops.ADD and node.src[0].op is Ops.MUL:
                 products += times
                 additions -= times * Ops.MUL.cost  # it is part of the product
             else:
@@ -61,15 +61,8 @@ def estimate(ast: UOp) -> Estimate:
     once = {param: max(count for (other, _), count in read.items() if other is param) for param, _ in read}
     again = sum(count * param.dtype.size_bytes for (param, _), count in read.items())
     again -= sum(count * param.dtype.size_bytes for param, count in once.items())
-    work = KernelWork(
-        max(0.0, additions), functions, products, sums, bytes_moved, 2.0 * crossed, columns, 0.0 if products else again
-    )
+    work = KernelWork(max(0.0, additions), functions, products, sums, bytes_moved, 2.0 * crossed, columns, again)
     return Estimate(flops, bytes_moved, work)
-
-
-def _is_product(term: UOp) -> bool:
-    """True for terms of a matrix product, one of whose factors serves several sums."""
-    return term.op is Ops.MUL and any({*source.ranges} < {*term.ranges} for source in term.src)
 
 
 def _with_strides(ast: UOp, paths: Mapping[UOp, tuple[UOp, ...]]) -> tuple[set[UOp], set[UOp]]:

@@ -48,12 +48,6 @@ def test_what_another_loop_reads_again_is_counted_by_itself() -> None:
     assert estimate(only(x + x)).work.again_bytes == 0
 
 
-def test_a_sum_of_squares_is_no_product_of_matrices() -> None:
-    x = data(0, 8, 16)
-    work = estimate(only(total(x * x, 1))).work
-    assert (work.products, work.sums, work.additions) == (0, 8 * 16, 8 * 16)
-
-
 def test_sums_and_transpositions_are_counted_by_themselves() -> None:
     rows = estimate(only(total(data(0, 32, 64), 1))).work
     assert (rows.sums, rows.products, rows.crossed_bytes) == (32 * 64, 0, 0)
