@@ -1,8 +1,8 @@
-"""Readable Python: the reference. One line an operation, rounded to its dtype by a function of that name.
+"""Readable Python: the reference. Each operation is one line, rounded to its dtype by a function such as f32.
 
-The kernel is `def name(buffers.., begin, end)`; ops_python provides the names that it uses (f32, exp, cdiv, ...). A
-kernel of work-groups is one generator per work-item, which yields at every barrier; `together` runs those of a group in
-turn.
+The kernel is `def name(buffers.., begin, end)`; `ops_python.py` provides the functions that it calls (f32, exp, ...).
+With work-groups, each work-item is a generator that yields at every barrier, and `together` steps the work-items of a
+group from barrier to barrier.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ __all__ = ["PYTHON_OPS", "PythonRenderer", "function_name", "rounder_name"]
 PYTHON_OPS = frozenset(op for op in Ops.rows() if op.is_elementwise)
 _INFIX = {Ops.ADD: "+", Ops.SUB: "-", Ops.MUL: "*", Ops.AND: "&", Ops.OR: "|", Ops.XOR: "^", Ops.LT: "<", Ops.LE: "<=",
           Ops.EQ: "==", Ops.NE: "!="}  # fmt: skip
-_EXACT = frozenset({Ops.AND, Ops.OR, Ops.XOR, Ops.WHERE, Ops.MAX, Ops.MIN, Ops.CMOD})  # need no rounding
+_EXACT = frozenset({Ops.AND, Ops.OR, Ops.XOR, Ops.WHERE, Ops.MAX, Ops.MIN, Ops.CMOD})  # exact: no rounding
 
 
 def rounder_name(dtype: DType) -> str:
-    """The function that rounds or wraps a number to the dtype: f32, i8, u64, boolean."""
+    """Return the name of the function that rounds or wraps a number to the dtype: f32, i8, u64, boolean."""
     scalar = dtype.scalar
     if scalar.is_bool:
         return "boolean"
@@ -33,7 +33,7 @@ class PythonRenderer(Renderer):
     """Text for CPython."""
 
     def render(self, name: str, uops: Sequence[UOp]) -> str:
-        """Source text of the kernel `name`."""
+        """Return the source text of the kernel `name`."""
         sig = signature(uops)
         names = {**{u: f"b{u.arg[0]}" for u in sig.params}, **{u: f"n_{u.arg[0]}" for u in sig.variables}}
         arguments = [*(names[u] for u in sig.params), *(names[u] for u in sig.variables), "begin", "end"]
@@ -62,7 +62,7 @@ class PythonRenderer(Renderer):
 
 
 def _line(u: UOp, names: dict[UOp, str]) -> str:
-    """The line of one node, empty where its text only appears inside others."""
+    """Return the line of a node; empty if it only adds to `names` an expression for other lines."""
     match u.op:
         case Ops.PARAM | Ops.VARIABLE | Ops.PREFETCH:
             return ""
@@ -136,5 +136,5 @@ def _expression(u: UOp, names: dict[UOp, str]) -> str:
 
 
 def function_name(op: Op) -> str:
-    """The Python function of an op: its meaning in the op table."""
+    """Return the name of the Python function of an op (its `py` in the op table)."""
     return f"{op.name.lower()}_" if op.name.lower() in ("abs", "max", "min", "pow", "round") else op.name.lower()

@@ -1,8 +1,8 @@
 """The discrete Fourier transform of rows: Stockham's passes, each by a radix whose butterfly is unrolled.
 
-A pass of radix r reads entries that are n / r apart and writes them in order, so that no permutation is left at the
-end. Vectors run along the entries that earlier passes have brought together; in the first pass, which has none, along
-the butterflies. Source: van Loan, Computational Frameworks for the Fast Fourier Transform (1992).
+A pass of radix r reads entries with a stride of n / r and writes them in order, so no permutation is left at the end.
+Lanes are the adjacent entries that earlier passes have produced; in the first pass lanes are butterflies.
+Source: van Loan, Computational Frameworks for the Fast Fourier Transform (1992).
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ __all__ = ["fft"]
 
 
 def fft(k: Routine, n: int, is_inverse: int, is_real: int, *radices: int) -> None:
-    """Write the planes of the transform of n values, then working memory of the same size if there are two passes or
-    more. The source is two planes, or one of real values. Argument 2 has the roots of unity of each pass: for each
-    entry of a butterfly but the first, the real and then the imaginary parts. All matrices share it."""
+    """Write the real and imaginary planes of the transform of n values. From two passes on, working memory of the same
+    size follows in the result. The source is two planes, or one if `is_real`. Argument 2 has the twiddle factors of
+    each pass: for each entry of a butterfly but the first, the real and then the imaginary parts. All rows share them."""
     k.shared.add(k.params[2])
     table = _plane(k, 2, 0)
     first: list[Entries | None] = [_plane(k, 1, 0), None if is_real else _plane(k, 1, n)]
     memory: list[list[Entries | None]] = [[_plane(k, 0, begin), _plane(k, 0, begin + n)] for begin in (0, 2 * n)]
-    if is_inverse:  # the transform of exchanged planes has exchanged planes
+    if is_inverse:  # the inverse is the transform with real and imaginary parts exchanged on both sides
         for planes in (first, *memory):
             planes.reverse()
     source, together, length, offset = first, 1, n, 0
     for number, radix in enumerate(radices):
         apart = length // radix
         to = memory[(len(radices) - 1 - number) % 2]
-        _pass(k, source, to, (radix, apart, together), _roots(table, offset, apart))
+        _pass(k, source, to, (radix, apart, together), _twiddles(table, offset, apart))
         offset += 2 * (radix - 1) * apart
         source, together, length = to, together * radix, apart
 
@@ -41,7 +41,7 @@ def _plane(k: Routine, slot: int, offset: int) -> Entries:
     return k.matrix(slot, 1, offset)
 
 
-def _roots(table: Entries, offset: int, apart: int) -> Callable[[int, Number], Pair]:
+def _twiddles(table: Entries, offset: int, apart: int) -> Callable[[int, Number], Pair]:
     def root(i: int, p: Number) -> Pair:
         entry = p + (offset + 2 * (i - 1) * apart)
         return table[entry, 0], table[entry + apart, 0]
@@ -89,7 +89,7 @@ def _stored_at(to: Sequence[Entries | None], entry: Number, pair: Pair) -> None:
 
 
 def _write_apart(k: Routine, to: Sequence[Entries | None], p: Number, radix: int, i: int, pair: Pair) -> None:
-    """Write the entries of a vector, which are a radix apart."""
+    """Write the lanes of a value with a stride of the radix."""
     begin = Number(k, p.uop) * radix + i
     for plane, part in zip(to, pair, strict=True):
         if plane is None:
@@ -106,8 +106,8 @@ def _times(k: Routine, a: Pair, b: Pair) -> Pair:
     return k.fma(a[0], b[0], -(a[1] * b[1])), k.fma(a[0], b[1], a[1] * b[0])
 
 
-def _turned(k: Routine, a: Pair, part: int, whole: int) -> Pair:
-    """A value by exp(-2 pi i part / whole)."""
+def _times_root(k: Routine, a: Pair, part: int, whole: int) -> Pair:
+    """Multiply by the root of unity exp(-2 pi i part / whole)."""
     eighth = 8 * part % (8 * whole) / whole
     if eighth == 0:
         return a
@@ -121,16 +121,16 @@ def _turned(k: Routine, a: Pair, part: int, whole: int) -> Pair:
     cosine, sine = math.cos(angle), math.sin(angle)
     if eighth == 1:
         return (a[0] + a[1]) * cosine, (a[1] - a[0]) * cosine
-    return _by(k, a, cosine, sine)
+    return _times_constant(k, a, cosine, sine)
 
 
-def _by(k: Routine, a: Pair, cosine: float, sine: float) -> Pair:
+def _times_constant(k: Routine, a: Pair, cosine: float, sine: float) -> Pair:
     real, imag = k.constant(cosine), k.constant(sine)
     return k.fma(a[0], real, -(a[1] * imag)), k.fma(a[0], imag, a[1] * real)
 
 
 def _transform(k: Routine, x: Sequence[Pair]) -> list[Pair]:
-    """The transform of values in registers."""
+    """Return the transform of values in registers, as one unrolled butterfly."""
     n = len(x)
     if n == 1:
         return list(x)
@@ -138,20 +138,20 @@ def _transform(k: Routine, x: Sequence[Pair]) -> list[Pair]:
         return [_plus(x[0], x[1]), _minus(x[0], x[1])]
     if n == 4:
         a, b = _plus(x[0], x[2]), _minus(x[0], x[2])
-        c, d = _plus(x[1], x[3]), _turned(k, _minus(x[1], x[3]), 1, 4)
+        c, d = _plus(x[1], x[3]), _times_root(k, _minus(x[1], x[3]), 1, 4)
         return [_plus(a, c), _plus(b, d), _minus(a, c), _minus(b, d)]
     first = next((f for f in (4, 2, 3, 5, 7, 11, 13) if n % f == 0 and f < n), 0)
     if not first:
         return _prime(k, x)
     second = n // first
-    inner = [_transform(k, x[i::second]) for i in range(second)]  # of entries that are `second` apart
-    rows = [[_turned(k, inner[i][j], i * j, n) for i in range(second)] for j in range(first)]
+    inner = [_transform(k, x[i::second]) for i in range(second)]  # of entries with a stride of `second`
+    rows = [[_times_root(k, inner[i][j], i * j, n) for i in range(second)] for j in range(first)]
     outer = [_transform(k, row) for row in rows]
     return [outer[j % first][j // first] for j in range(n)]
 
 
 def _prime(k: Routine, x: Sequence[Pair]) -> list[Pair]:
-    """An odd size: entry j and entry n - j together have one cosine and one sine."""
+    """Return the transform of an odd size without small factors: entries j and n - j share a cosine and a sine."""
     n = len(x)
     pairs = [(_plus(x[j], x[n - j]), _minus(x[j], x[n - j])) for j in range(1, n // 2 + 1)]
     out: list[Pair] = [x[0]] * n

@@ -1,9 +1,9 @@
 """Jinja for templates from files that may be hostile: its sandbox for immutable data, with limits on time and memory.
 
-The sandbox prevents a template from accessing attributes outside of it, and from changing its inputs. This module adds
-limits: a rendering has a number of steps, and all operations whose time depends on a size go through `budget.py` first.
-Jinja calls its environment for attributes, entries, calls and arithmetic. It compiles loops, comparisons, slices, keys
-and concatenations to Python, so the tree of the template is rewritten to call functions for these.
+Jinja's sandbox prevents a template from accessing internal attributes, and from changing its inputs. This module adds
+limits: a rendering has a budget of steps, and each operation whose time depends on a size first pays for it
+(`budget.py`). Jinja calls methods of its environment for attributes, entries, calls and arithmetic. It compiles loops,
+comparisons, slices, keys and concatenations to Python, so the syntax tree is rewritten to call functions for these.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from .packages import package
 
 __all__ = ["TemplateRefusal", "environment"]
 
-_NODES = 16  # of a template that take a step
-_LEFT_OUT = ("lipsum", "pprint", "striptags", "urlencode", "urlize", "xmlattr")  # for web pages; some take very long
+_NODES = 16  # nodes of the syntax tree that cost one step
+_LEFT_OUT = ("lipsum", "pprint", "striptags", "urlencode", "urlize", "xmlattr")  # for web pages; some are very slow
 _OF_JINJA = ("_block_vars", "_loop_vars")  # Jinja's additional arguments of each call
 _METHODS_LEFT_OUT = ("decode", "encode", "from_bytes", "striptags", "to_bytes", "unescape")  # also of bytes and numbers
 
@@ -44,7 +44,7 @@ class TemplateRefusal(Exception):
 
 # --- functions that the rewritten tree calls
 def _joined(*parts: Any) -> str:
-    """Concatenate texts: `a ~ b`."""
+    """Concatenate values as strings: `a ~ b`."""
     spend(1)
     read(*parts)
     texts = [str(part) for part in parts]
@@ -58,7 +58,7 @@ def _sliced(value: Any, *bounds: Any) -> Any:
 
 
 def _read(value: Any) -> Any:
-    """A value that is printed, or the key of a dict."""
+    """Pay for a value that is printed, or that is the key of a dict; return it."""
     spend(1)
     read(value)
     return value
@@ -70,13 +70,13 @@ _OWN: dict[str, Callable[..., Any]] = {
 
 
 def _size(node: Any) -> int:
-    """Return the size of a node without its children, in nodes: a long text counts as several."""
+    """Return the size of a node without its children, in nodes: a long string counts as several."""
     text = getattr(node, "data", getattr(node, "value", ""))
     return 1 + (len(text) // _NODES if isinstance(text, str) else 0)
 
 
 def _limited(tree: Any, nodes: Any, visitor: Any, own: str) -> Any:
-    """Rewrite a template to call functions that take steps; templates cannot assign the names of these."""
+    """Rewrite a syntax tree to call functions that pay steps. A template cannot assign to the names of these."""
 
     def calling(name: str, node: Any, *given: Any) -> Any:
         return nodes.Call(nodes.ExtensionAttribute(own, name), list(given), [], None, None, lineno=node.lineno)
@@ -91,12 +91,14 @@ def _limited(tree: Any, nodes: Any, visitor: Any, own: str) -> Any:
         def visit_For(self, node: Any) -> Any:
             before = self.size
             self.visit_Macro(node)
-            cost = 1 + (self.size - before) // _NODES if node.test else 1  # of a test that lets nothing pass
+            cost = (
+                1 + (self.size - before) // _NODES if node.test else 1
+            )  # an iteration that fails the test still pays for it
             node.iter = calling("counted", node, node.iter, nodes.Const(cost))
             return node
 
         def visit_Macro(self, node: Any) -> Any:
-            """Make code that can run many times take steps by its size."""
+            """Make a body that can run many times pay for its size in each run."""
             before = self.size
             self.generic_visit(node)
             cost = nodes.Const(1 + (self.size - before) // _NODES)
@@ -139,7 +141,7 @@ def _limited(tree: Any, nodes: Any, visitor: Any, own: str) -> Any:
 
 # --- the environment -------------------------------------------------------------------------------------------------
 def environment() -> Any:
-    """Jinja as the authors of templates know it (trimmed blocks, loop controls), with the limits of this file."""
+    """Return an environment with the options that chat templates expect (trimmed blocks, loop controls), and limits."""
     sandbox, nodes, extensions, visitor, utils, runtime = (
         package(f"jinja2.{name}", "a chat template")
         for name in ("sandbox", "nodes", "ext", "visitor", "utils", "runtime")
@@ -164,7 +166,7 @@ def environment() -> Any:
 
         def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
             spend(1)
-            if operator in ("%", "-"):  # a format; sets
+            if operator in ("%", "-"):  # % formats a string, - subtracts sets
                 left, right = pay(operator, (left, right), {})
             check_length(length_of(operator, left, right), operator)
             return made(super().call_binop(context, operator, left, right))
@@ -201,7 +203,7 @@ def environment() -> Any:
 
 
 def _own_extension(base: Any) -> Any:
-    """Return the extension with the functions that templates call (`_OWN`), and a tag."""
+    """Return the extension with the functions that rewritten templates call (`_OWN`), and the tag `generation`."""
 
     class GenerationTag(base):  # type: ignore[misc]
         """{% generation %}: marks the assistant's text, for training; here it is replaced by its content."""
@@ -225,8 +227,8 @@ def _is_in(value: Any, seq: Any) -> bool:
 
 
 def _paid(function: Any, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[str, tuple[Any, ...]]:
-    """Return the name that a call pays under, and its arguments, for a function that is not the template's. Methods
-    of a dict do not read its values."""
+    """Pay for a call of a function that is not the template's. Return the name in the budget, and the arguments.
+    Methods of a dict do not read its values."""
     owner = getattr(getattr(function, "__wrapped__", function), "__self__", None)  # the sandbox wraps `format`
     if not isinstance(owner, Collection):
         return "", pay("", given, named)
@@ -236,7 +238,7 @@ def _paid(function: Any, given: tuple[Any, ...], named: dict[str, Any]) -> tuple
 
 
 def _checked(name: str, function: Any, context: Any) -> Any:
-    """A filter or a test, whose values are looked at; with the first argument that Jinja would give it."""
+    """Return a filter or a test that pays for its arguments, with the first argument that Jinja passes."""
     kind = getattr(getattr(function, "jinja_pass_arg", None), "name", "")
 
     def call(around: Any, *given: Any, **named: Any) -> Any:
@@ -252,7 +254,7 @@ def _refuse(message: str) -> None:
 
 
 def _now(pattern: str) -> str:
-    check_length(256 * len(pattern), "strftime_now")  # as long as Python lets it get
+    check_length(256 * len(pattern), "strftime_now")  # the most that CPython's strftime returns
     spend(len(pattern))
     return datetime.now().strftime(pattern)
 

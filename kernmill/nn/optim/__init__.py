@@ -30,7 +30,7 @@ __all__ = [
     "lr_scheduler",
 ]
 
-if not _CHECKING:  # to a checker it would be every name that there could be
+if not _CHECKING:  # a type checker would believe that every name exists
 
     def __getattr__(name: str) -> _Any:
         """Raise the error for an unknown optimizer, with the replacement of another library's name."""
