@@ -146,10 +146,13 @@ def test_topics_name_what_exists() -> None:
     """An identifier on a topic page is in the code: a page that nobody updates after a renaming is found."""
     text = "\n".join(path.read_text(encoding="utf-8") for path in [*SOURCES, *(ROOT / "tests").rglob("*.py")])
     there = {*re.findall(r"\w+", text), *(path.stem for path in SOURCES), "MADV_POPULATE_WRITE", "has_events"}
+    classes = {*re.findall(r"(?m)^ *class (\w+)", text)}
     for page in (ROOT / "docs" / "topics").glob("*.md"):
         named = re.findall(r"`([A-Za-z_][\w.]*)`", page.read_text(encoding="utf-8"))
         parts = {part for name in named if "_" in name for part in name.split(".") if part != "py"}
         assert parts <= there, page.name
+        owners = {name.split(".")[0] for name in named if re.fullmatch(r"[A-Z]\w*[a-z]\w*\.[a-z_]+", name)}
+        assert owners <= classes, page.name
 
 
 def test_prose_is_found() -> None:
