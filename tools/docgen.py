@@ -89,6 +89,7 @@ def pipeline() -> str:
     )
     loops = (
         "## The loop half\n\nFrom a kernel to linear UOps, for one target. CHECK=1 verifies what each pass leaves.\n"
+        "A kernel with a routine (`compiler/routines/`) skips this list: `expand_routine` writes its linear UOps.\n"
     )
     graph_rows = []
     for number, one in enumerate(compiler.GRAPH_PIPELINE, 1):

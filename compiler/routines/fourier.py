@@ -20,7 +20,7 @@ __all__ = ["fft"]
 def fft(k: Routine, n: int, is_inverse: int, is_real: int, *radices: int) -> None:
     """Write the real and imaginary planes of the transform of n values. From two passes on, working memory of the same
     size follows in the result. The source is two planes, or one if `is_real`. Argument 2 has the twiddle factors of
-    each pass: for each entry of a butterfly but the first, the real and then the imaginary parts. All rows share them."""
+    each pass: for each entry of a butterfly but the first, the real, then the imaginary parts. All rows share them."""
     k.shared.add(k.params[2])
     table = _plane(k, 2, 0)
     first: list[Entries | None] = [_plane(k, 1, 0), None if is_real else _plane(k, 1, n)]

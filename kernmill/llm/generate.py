@@ -384,8 +384,8 @@ class Model:
                 self._seen[number] = []
 
     def encode(self, source: str | Sequence[int]) -> None:
-        """Encode a text, or token ids, for the decoder of a model that has both: what `logits` and `next_logits` go
-        by. `generate` and `complete` encode their prompt.
+        """Run the encoder on a text or token ids, for later calls of `logits` and `next_logits`. `generate` and
+        `complete` encode their prompt themselves.
 
         Raises:
             SettingError: the model has no decoder with an encoder, or the text is too long.
@@ -549,11 +549,11 @@ class Model:
         *,
         keep: int | None = None,
     ) -> TokenGeneration:
-        """New tokens one by one, until one ends the text, `max_tokens` are there, or the cache is full.
+        """Generate tokens one by one, until the end token, `max_tokens`, or a full cache.
 
-        The token that ends the text is not among them. Greedy without a sampler. `finish_reason`, `prompt_tokens` and
-        `tokens` of the result say why it ended, and how many tokens it took. With `keep` a full cache does not end it:
-        half of the tokens behind the first `keep` ones are dropped, -1: behind the prompt.
+        The end token is not among them. Greedy without a sampler. The result has `finish_reason`, `prompt_tokens` and
+        `tokens`. With `keep` a full cache does not end it: half of the tokens after the first `keep` are dropped.
+        -1 keeps the prompt.
 
         Raises:
             SettingError: a prompt or `keep` that does not fit, or a model whose keys cannot move.
@@ -651,7 +651,7 @@ class Model:
         *,
         stop: str | Sequence[str] | None = None,
     ) -> Completion:
-        """The text that follows, piece by piece, up to a `stop` string. The result knows why it ended, as `generate`'s.
+        """Generate the text that follows, piece by piece, up to a `stop` string. Result: as for `generate`.
 
         Raises:
             SettingError: the model has no tokenizer, or the text is too long.

@@ -113,14 +113,14 @@ class Vocabulary:
         return [self.ids[part]] if part in self.ids else [len(CONTROL) + byte for byte in part.encode()]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids; bytes and control tokens are left out."""
+        """Decode token ids to text, without byte tokens and control tokens."""
         return "".join(self.tokens[i] for i in ids if i >= self.first).replace(SPACE, " ").strip()
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def metadata(self) -> dict[str, Any]:
-        """As GGUF files hold it. Token types: 1 a piece, 2 unknown, 3 control, 6 a byte."""
+        """Return the vocabulary as keys of a GGUF file. Token types: 1 a piece, 2 unknown, 3 control, 6 a byte."""
         pieces = len(self.tokens) - self.first
         return {
             "tokenizer.ggml.model": "llama",

@@ -524,7 +524,7 @@ class Tokenizer:
         return "".join([*map(stream.push, ids), stream.finish()])
 
     def stream(self, *, show_special: bool = False) -> TextStream:
-        """A decoder for tokens that come one by one, after a prompt."""
+        """Return a decoder for tokens that come one by one, after a prompt."""
         return TextStream(self, is_start=False, show_special=show_special)
 
     def __len__(self) -> int:

@@ -25,7 +25,7 @@ Report = Callable[[str], None]
 
 
 def llama_metadata(width: int, layers: int, context: int, heads: int = 4) -> dict[str, Any]:
-    """The sizes of a small llama; two query heads share a key head."""
+    """Return metadata with the sizes of a small llama; two query heads share a key head."""
     sizes = {
         "context_length": context, "embedding_length": width, "block_count": layers, "feed_forward_length": 3 * width,
         "attention.head_count": heads, "attention.head_count_kv": max(1, heads // 2),
@@ -102,7 +102,7 @@ class Learner:
         return self.architecture.logits(self.architecture.forward(tokens, every, Cache.none()))
 
     def loss(self, tokens: Tensor) -> Tensor:
-        """How surprised the model is, in nats a token. Shapes: (texts, length + 1) -> ()."""
+        """Return the mean cross entropy, in nats per token. Shapes: (texts, length + 1) -> ()."""
         result: Tensor = self.logits(tokens[:, :-1]).flatten(0, 1).cross_entropy(tokens[:, 1:].flatten())
         return result
 
@@ -154,7 +154,7 @@ class Learner:
         return value
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a GGUF file, which replaces one that is there.
+        """Write a GGUF file; an existing one is replaced.
 
         Raises:
             FormatError: it cannot be written.
