@@ -17,7 +17,7 @@ from .actions import CUTS, Action, apply_action
 
 __all__ = ["Schedule"]
 
-_COPIED = ("unroll", "interleave", "rfactor", "vectorize")  # innermost last: in a packed buffer lanes are contiguous
+_UNROLLED = ("unroll", "interleave", "rfactor", "vectorize")  # innermost last: in a packed buffer lanes are contiguous
 
 
 class Schedule:
@@ -69,8 +69,8 @@ class Schedule:
 
     def unrolled_loops(self, loop: str) -> list[str]:
         """Return the unrolled and vector loops that were split off a loop, in the order of the arguments of `stage`."""
-        return [inner for wanted in _COPIED for verb, inner, _ in self._cuts.get(loop, []) if verb == wanted]
+        return [inner for wanted in _UNROLLED for verb, inner, _ in self._cuts.get(loop, []) if verb == wanted]
 
     def unrolled_size(self, loop: str) -> int:
         """Return how many iterations of a loop are unrolled or lanes."""
-        return prod(amount for verb, _, amount in self._cuts.get(loop, []) if verb in _COPIED)
+        return prod(amount for verb, _, amount in self._cuts.get(loop, []) if verb in _UNROLLED)

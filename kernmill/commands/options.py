@@ -131,7 +131,7 @@ def _one_of(*words: str) -> Callable[[str], str]:
     return chosen
 
 
-def _scaled(text: str) -> tuple[str, float]:
+def _file_and_scale(text: str) -> tuple[str, float]:
     """Parse a path and a scale, such as lora.gguf:0.5."""
     path, colon, scale = text.rpartition(":")
     try:
@@ -201,9 +201,9 @@ _TEMPLATE = (
 )
 _ADAPTERS = (
     Option("--lora", str, None, "a LoRA adapter, a GGUF file; may be repeated", "FILE", repeats=True),
-    Option("--lora-scaled", _scaled, None, "the same with a scale; may be repeated", "FILE:SCALE", repeats=True),
+    Option("--lora-scaled", _file_and_scale, None, "the same with a scale; may be repeated", "FILE:SCALE", repeats=True),
     Option("--control-vector", str, None, "a control vector, a GGUF file; may be repeated", "FILE", repeats=True),
-    Option("--control-vector-scaled", _scaled, None, "the same with a scale; may be repeated", "FILE:SCALE", repeats=True),
+    Option("--control-vector-scaled", _file_and_scale, None, "the same with a scale; may be repeated", "FILE:SCALE", repeats=True),
     Option("--control-vector-layer-range", _range, None, "the first and the last layer that control vectors change, such as 8 20; default: all of their files", "FIRST LAST"),
 )
 _DRAFT = (
