@@ -36,6 +36,7 @@ from .model_file import SHAPES, write_model
 __all__ = ["Line", "main"]
 
 ALONE = "kernmill bench"
+_WARM_UP = 1 << 30  # its prompts are those of no round: a server would have them in its cache. Random(-1) is Random(1)
 
 _WORDS = ("the", "of", "and", "to", "in", "is", "was", "for", "on", "that", "with", "his", "they", "at", "be", "this")
 
@@ -174,7 +175,7 @@ def rounds_of(servers: Sequence[Server], path: str, given: argparse.Namespace) -
     """Ask the servers in turns, with each number of clients; yields each round of each."""
     for count in map(int, given.clients.split(",")):
         for server in servers:
-            measured(server, count, given.prompt, 4, -1)  # what is built when first needed is built
+            measured(server, count, given.prompt, 4, _WARM_UP)  # what is built when first needed is built
         for number in range(given.rounds):
             if count == 1:
                 yield alone(path, given)
