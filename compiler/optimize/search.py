@@ -79,21 +79,31 @@ def neighbours(
 
 
 def _steps(ast: UOp, actions: Sequence[Action], target: Target) -> Iterator[list[Action]]:
-    for at, action in enumerate(actions):
+    heres = _prefixes(ast, actions)
+    for at, action in enumerate(actions[: len(heres)]):
         yield [*actions[:at], *actions[at + 1 :]]
-        here = optimized(ast, actions[:at])
-        if here is None:
-            return
-        for args in ACTION_KINDS[action.verb].proposals(here, target):
+        for args in ACTION_KINDS[action.verb].proposals(heres[at], target):
             if _differs_once(args, action.args):
                 yield [*actions[:at], Action(action.verb, args), *actions[at + 1 :]]
+    if len(heres) <= len(actions):
+        return
     ranks = [ACTION_KINDS[action.verb].rank for action in actions]
     for name, kind in ACTION_KINDS.items():
         end = next((at for at, rank in enumerate(ranks) if rank > kind.rank), len(actions))
         for at in {0, end} if kind.rank == 0 else {end}:
-            here = optimized(ast, actions[:at])
-            for args in kind.proposals(here, target) if here is not None else ():
+            for args in kind.proposals(heres[at], target):
                 yield [*actions[:at], Action(name, args), *actions[at:]]
+
+
+def _prefixes(ast: UOp, actions: Sequence[Action]) -> list[UOp]:
+    """The kernel after none, one, two, .. of the actions, up to the first that does not fit."""
+    found = [_bare(ast)]
+    for action in actions:
+        try:
+            found.append(apply_actions(found[-1], [action]))
+        except KernmillError:
+            break
+    return [_bare(one) for one in found]
 
 
 def _differs_once(args: Sequence[str], others: Sequence[str]) -> bool:
