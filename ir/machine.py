@@ -27,6 +27,10 @@ class Level(NamedTuple):
     run_cycles: float
 
 
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value > 0
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     """One core of a family. Units: full-width vector registers per cycle, unless a comment names another."""
@@ -69,10 +73,10 @@ class Machine:
         """
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, (int, float)) and not (isfinite(value) and value > 0):
-                raise SettingError(f"machine {self.name}: {field.name} is {value}; it must be a positive number.")
-        for level in self.levels:
-            if not all(isfinite(figure) and figure > 0 for figure in level[1:]):
+            if field.name not in ("name", "levels") and not _is_positive(value):
+                raise SettingError(f"machine {self.name}: {field.name} is {value!r}; it must be a positive number.")
+        for level in self.levels or ():
+            if not all(map(_is_positive, level[1:])):
                 raise SettingError(f"machine {self.name}: {level} must have positive numbers.")
         if not self.levels:
             raise SettingError(f"machine {self.name}: levels is empty; it must have at least one cache.")

@@ -487,7 +487,7 @@ def run_batch(batch: list[tuple[Kernel, Call]], values: Mapping[str, int], lines
             raise failed_launch(device, error, [kernel for kernel, _ in batch]) from error
         _launched[0] += time.perf_counter_ns() - start
         if is_timed:
-            later.kernel_report.report(device, [kernel for kernel, _ in batch], times)
+            later.kernel_report.report(device, [kernel for kernel, _ in batch], times, values)
     if (record := current_recording()) is not None:
         # the threads of now: a launch may have been refused, and its kernel been rebuilt with smaller groups
         record.add_kernels(

@@ -67,17 +67,17 @@ def _work(ast: UOp, scatters: tuple[Action, ...], values: tuple[tuple[str, int],
     return estimate(simplify(substitute(ast, {node: const(node.dtype, known[node.arg[0]]) for node in variables})))
 
 
-def report(device: Device, kernels: Sequence[Kernel], times: Sequence[int]) -> None:
-    """Print and dump a batch according to DEBUG and DUMP."""
+def report(device: Device, kernels: Sequence[Kernel], times: Sequence[int], values: Mapping[str, int]) -> None:
+    """Print and dump a batch according to DEBUG and DUMP. Rates are those of these values of variables."""
     if (profile := recorder.active) is not None:
         clock = [*accumulate(times, initial=perf_counter_ns() - sum(times))]
         profile.add(device, kernels, clock)
     for kernel, time_ns in zip(kernels, times, strict=True):
-        cost = cost_of(kernel.ast)
         if watch.launched is not None:
             before = watch.launched.get((device.name, kernel.ast), (kernel, 0))
             watch.launched[device.name, kernel.ast] = kernel, before[1] + time_ns
         if debug() >= 2:
+            cost = work_of(device, kernel, values)
             rate = f"{cost.flops / max(1, time_ns):8.2f} GFLOP/s {cost.bytes_moved / max(1, time_ns):7.2f} GB/s"
             print(
                 f"{device.name:6} {kernel.name:40} {time_ns / 1e3:10.1f} us {rate}  {kernel.origin or ''}"

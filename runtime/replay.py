@@ -530,7 +530,7 @@ class Replay:
                 values = tuple([self._values.get(name, 0) for name, _, _ in kernel.variables])
                 later.check.run_checked(device, kernel, call._replace(buffers=buffers, variables=values))
         elif is_timed:
-            later.kernel_report.report(device, step.kernels, step.batch.run(is_timed=True))
+            later.kernel_report.report(device, step.kernels, step.batch.run(is_timed=True), self._values)
         elif recorder.active is not None:
             recorder.active.launch(step.batch, step.kernels, self._values)
         else:

@@ -112,7 +112,11 @@ SETTINGS: dict[str, Setting] = {
 
 DEBUG_LEVELS: tuple[tuple[int, str], ...] = (
     (1, "devices as they are opened; each compilation and each capture with its reason"),
-    (2, "a line per kernel, each timed separately: device, name, time, GFLOP/s, GB/s, what bounds it, the source line"),
+    (
+        2,
+        "a line per kernel, each timed separately: device, name, time, GFLOP/s, GB/s, the source line, "
+        "what bounds it (where a symbolic size counts at its greatest value)",
+    ),
     (3, "once per kernel: the schedule that was chosen, as OVERRIDE reads it, and the parts of its estimated time"),
     (4, "once per kernel: its UOps before optimization"),
     (5, "once per kernel: the source that was rendered"),

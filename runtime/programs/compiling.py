@@ -61,7 +61,7 @@ class Unfinished:
         """Lower and render; pass the text to the compiler. Work-groups that need too much memory are made smaller."""
         while True:
             try:
-                actions = None if self.given is None else parse_schedule(self.given)
+                actions = None if self.given is None else parse_schedule(self.given, self.kernel.name)
                 self.rendered = render(self.device, self.kernel, actions, self.target)
                 break
             except GroupTooLarge:
@@ -199,7 +199,7 @@ def _check_group(device: Device, kernel: Kernel, uops: list[UOp]) -> None:
 def given_actions(device: Device, kernel: Kernel) -> list[Action] | None:
     """Return the actions of OVERRIDE, else those that a search has stored; None: use the heuristic."""
     given = given_schedule(device, kernel)
-    return None if given is None else parse_schedule(given)
+    return None if given is None else parse_schedule(given, kernel.name)
 
 
 def schedule_of(device: Device, kernel: Kernel) -> list[Action]:

@@ -44,7 +44,7 @@ def written_schedule(kernel: Kernel) -> str | None:
         try:
             with open(path, encoding="utf-8") as file:
                 return file.read()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             continue
         except (OSError, UnicodeDecodeError) as error:
             raise SettingError(f"OVERRIDE: {path} cannot be read as text ({error}).") from None

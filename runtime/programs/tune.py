@@ -173,7 +173,7 @@ def tune_kernel(device: Device, kernel: Kernel, *, width: int = 4, seconds: floa
     Raises:
         CandidateLost, CompileError: the heuristic's own choice cannot be run in another process.
     """
-    run = _Search(device, kernel, width, time.monotonic() + seconds)
+    run = _Search(device, kernel, max(width, most + 1), time.monotonic() + seconds)
     run.worker = worker or run.worker
     try:
         run.most = most
@@ -209,7 +209,7 @@ def try_candidates(device: Device, kernel: Kernel, count: int) -> str:
     """TRY=n while a kernel is built: measure the heuristic's schedule and the n - 1 neighbours with the least estimated
     time; return the fastest, which is stored. It is the heuristic's if nothing can be measured."""
     try:
-        found = tune_kernel(device, kernel, width=1, seconds=_TRY_S, worker=_shared, most=count - 1)
+        found = tune_kernel(device, kernel, seconds=_TRY_S, worker=_shared, most=count - 1)
     except (CandidateLost, CompileError) as error:
         _log.warning("TRY: %s is not measured: %s", kernel.name, error)
         return show_schedule(heuristic_schedule(device, kernel))
@@ -351,7 +351,8 @@ class _Search:
         time_ns = self.found.time_ns * ratio
         if done is not None:
             self.seen.add(done)
-        left = neighbours(self.ast, schedule, self.device.target, self.random)
+        is_last = self.most and self.members  # only the heuristic's neighbours are ranked
+        left = None if is_last else neighbours(self.ast, schedule, self.device.target, self.random)
         self.members = sorted([*self.members, _Member(schedule, time_ns, left)], key=lambda m: m.time_ns)[: self.width]
         if ratio < _BETTER:
             with contextlib.suppress(CandidateLost):

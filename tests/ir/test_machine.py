@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,11 +11,11 @@ from kernmill.ir import GENERIC, MACHINES, Level, SettingError, Target
 from kernmill.runtime import opening
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
-def test_nonsense_is_refused(value: float) -> None:
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf"), "4", None, True])
+def test_nonsense_is_refused(value: Any) -> None:
     with pytest.raises(SettingError) as error:
         replace(GENERIC, fma=value)
-    assert str(error.value) == f"machine generic: fma is {value}; it must be a positive number."
+    assert str(error.value) == f"machine generic: fma is {value!r}; it must be a positive number."
 
 
 def test_levels_are_checked() -> None:
@@ -22,6 +23,8 @@ def test_levels_are_checked() -> None:
         replace(GENERIC, levels=())
     with pytest.raises(SettingError, match=r"must have positive numbers\."):
         replace(GENERIC, levels=(Level("L2", 0, 1.0, 1.0),))
+    with pytest.raises(SettingError, match=r"must have positive numbers\."):
+        replace(GENERIC, levels=(Level("L2", 1 << 15, "32", 1.0),))  # type: ignore[arg-type]
 
 
 def test_caches_come_from_the_host() -> None:

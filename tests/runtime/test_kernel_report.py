@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from kernmill import Tensor
+from kernmill import Tensor, Variable, jit
 from kernmill.ir import Context, Ops, UOp, dtypes, parse_uops, reduce_axes, reshape
 from kernmill.runtime import (
     Buffer,
@@ -85,6 +86,16 @@ def test_the_work_of_a_scatter_is_what_is_done() -> None:
         ).realize()
     work = [work_of(get_device("LLVM"), k, {}).flops for ran in recorder.ran.values() for k in ran.kernels]
     assert rows * width <= max(work) <= 3 * rows * width
+
+
+def test_rates_are_of_the_size_now(capsys: pytest.CaptureFixture[str]) -> None:
+    """A symbolic size counted at its greatest: one core showed 2,000 GFLOP/s."""
+    product = jit(lambda x, w, n: (x[:n] @ w).sum())
+    with Context(DEBUG=2, DEVICE="LLVM"):
+        product(Tensor.ones(500, 64).realize(), Tensor.ones(64, 64).realize(), Variable("n", 1, 500).bind(3))
+    found = re.findall(r"sum_n500x64_k64 +([\d.]+) us +([\d.]+) GFLOP/s", capsys.readouterr().err)
+    assert found
+    assert all(float(time_us) * 1e3 * float(rate) < 10 * 2 * 3 * 64 * 64 for time_us, rate in found)
 
 
 def test_a_folder_per_kernel(device: str, tmp_path: Path) -> None:

@@ -170,9 +170,15 @@ def test_groups_that_no_device_has_are_a_sentence(tmp_path: Path) -> None:
 
 def test_a_written_schedule_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
     (kernel,) = kernels(scheduled(data(0, 8, 8) * 3.75))
-    (tmp_path / f"{kernel.name}.schedule").write_text("split z9 8")
-    with Context(OVERRIDE=str(tmp_path)), pytest.raises(CompileError, match="'z9' is not a loop"):
-        build(get_device("LLVM"), kernel)
+    wrong = {
+        "split z9 8": f"schedule of {kernel.name}: split z9 8 does not fit: 'z9' is not a loop",
+        "split i0 many": f"schedule of {kernel.name}: split i0 many does not fit: 'many' is not a whole number",
+        "divide i0 8": f"schedule of {kernel.name}: 'divide' is not an action",
+    }
+    for schedule, message in wrong.items():
+        (tmp_path / f"{kernel.name}.schedule").write_text(schedule)
+        with Context(OVERRIDE=str(tmp_path)), pytest.raises(CompileError, match=message):
+            build(get_device("LLVM"), kernel)
 
 
 # --- many at once ----------------------------------------------------------------------------------------------------

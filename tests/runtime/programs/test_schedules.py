@@ -70,6 +70,9 @@ def test_a_folder_that_is_not_there(kernel: Kernel, tmp_path: Path) -> None:
     )
     with Context(OVERRIDE=str(tmp_path)):
         assert schedules.written_schedule(kernel) is None, "no file for this one"
+    (file := tmp_path / "file").write_text("split i0 8")
+    with Context(OVERRIDE=str(file)), pytest.raises(SettingError, match="file is not a folder"):
+        schedules.written_schedule(kernel)
 
 
 def test_the_stamp_tells_files_of_one_name_apart_and_versions(tmp_path: Path) -> None:

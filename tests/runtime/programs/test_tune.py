@@ -8,12 +8,13 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kernmill.compiler import show_schedule
-from kernmill.ir import CompileError, Context, InternalError, Kernel
+from kernmill.ir import CompileError, Context, InternalError, Kernel, UOp
 from kernmill.runtime import (
     CandidateLost,
     Tuned,
@@ -267,6 +268,26 @@ def test_a_few_candidates_are_measured_at_first_use(kernel: Kernel, tmp_path: Pa
         assert found.speedup == 2.0
         assert schedules.stored_schedule(llvm, kernel) == show_schedule(found.schedule)
     assert len([text for text in worker.asked if text != first]) == 2
+
+
+def test_only_neighbours_of_the_heuristic_are_ranked(
+    kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each candidate that was faster had sixteen of its own neighbours lowered: TRY took twice as long."""
+    lowered: list[UOp] = []
+
+    def cost(done: UOp, *_: object) -> Any:
+        lowered.append(done)
+        return SimpleNamespace(total_ns=1.0)
+
+    tune = sys.modules["kernmill.runtime.programs.tune"]
+    monkeypatch.setattr(tune, "lower", lambda done, *_: done)
+    monkeypatch.setattr(tune, "kernel_cost", cost)
+    answers = iter([0.5, 0.25, 0.125])
+    worker = Answers(lambda text: {"ratio": next(answers), "least": 1.9, "time_ns": 1000.0})
+    with Context(CACHE_DIR=str(tmp_path)):
+        tune_kernel(get_device("LLVM"), kernel, worker=worker, most=2)
+    assert len(lowered) == len({*lowered}) == 17, "a pool of sixteen, and one more for the second"
 
 
 def test_try_measures_while_a_kernel_is_built(
