@@ -210,16 +210,16 @@ CUTS: Final = {"split": "s", "unroll": "u", "vectorize": "v", "rfactor": "g",
                "local": "l", "share": "l", "interleave": "i"}  # fmt: skip
 
 
-def _whole(word: str) -> int:
+def _integer_word(word: str) -> int:
     """The number that a word of an action is."""
     if not word.isdecimal():
-        raise ValueError(f"{word!r} is not a whole number")
+        raise ValueError(f"{word!r} is not an integer")
     return int(word)
 
 
 def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], Acted]:
     def act(ast: UOp, args: tuple[str, ...]) -> Acted:
-        name, amount = args[0], _whole(args[1])
+        name, amount = args[0], _integer_word(args[1])
         loop = find_loop(ast, name)
         is_reduce = loop.arg[1] == AxisKind.REDUCE
         fills = any(node.op is Ops.AFTER and loop in closed_ranges(node) for node in ast.toposort())
@@ -458,7 +458,7 @@ def _scatter(ast: UOp, args: tuple[str, ...]) -> Acted:
 
 
 def _stage(ast: UOp, args: tuple[str, ...]) -> Acted:
-    slot, names = _whole(args[0]), args[1:]
+    slot, names = _integer_word(args[0]), args[1:]
     if any(slot_of(store) == slot for store in ast.src):
         raise ValueError(f"the kernel writes buffer {slot}")
     loads = [n for n in ast.toposort() if n.op is Ops.LOAD and slot_of(n) == slot]
@@ -489,7 +489,7 @@ def _bias(ast: UOp, args: tuple[str, ...]) -> Acted:
     if len(sums) != 1:
         raise ValueError("the kernel must have exactly one reduction")
     mark = "'" * _marks(ast, [str(r.arg[0]) for r in sums[0].toposort() if r.op is Ops.RANGE])
-    total, made = biased(sums[0], _whole(args[0]), [find_loop(ast, name) for name in args[1:]], mark)
+    total, made = biased(sums[0], _integer_word(args[0]), [find_loop(ast, name) for name in args[1:]], mark)
     return simplify(substitute(ast, {sums[0]: total})), made
 
 
@@ -533,7 +533,7 @@ def _marks(ast: UOp, names: Sequence[str]) -> int:
 
 
 def _share(ast: UOp, args: tuple[str, ...]) -> Acted:
-    amount = _whole(args[1])
+    amount = _integer_word(args[1])
     if amount & (amount - 1):
         raise ValueError(f"{amount} partial sums: must be a power of two")
     before = ast.toposort()
@@ -589,7 +589,7 @@ _LARGE = 1 << 18  # bytes; smaller buffers stay in the caches by themselves
 def _prefetch(ast: UOp, args: tuple[str, ...]) -> Acted:
     cache = 2 if args[-1] == "L2" else 1
     inside = {find_loop(ast, name) for name in args[1 : len(args) + 1 - cache]}
-    return _large_loads(ast, (_whole(args[0]), cache), inside), {}
+    return _large_loads(ast, (_integer_word(args[0]), cache), inside), {}
 
 
 def _inorder(ast: UOp, args: tuple[str, ...]) -> Acted:

@@ -172,7 +172,7 @@ def test_a_written_schedule_that_does_not_fit_is_an_error(tmp_path: Path) -> Non
     (kernel,) = kernels(scheduled(data(0, 8, 8) * 3.75))
     wrong = {
         "split z9 8": f"schedule of {kernel.name}: split z9 8 does not fit: 'z9' is not a loop",
-        "split i0 many": f"schedule of {kernel.name}: split i0 many does not fit: 'many' is not a whole number",
+        "split i0 many": f"schedule of {kernel.name}: split i0 many does not fit: 'many' is not an integer",
         "divide i0 8": f"schedule of {kernel.name}: 'divide' is not an action",
     }
     for schedule, message in wrong.items():
