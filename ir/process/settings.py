@@ -115,7 +115,7 @@ DEBUG_LEVELS: tuple[tuple[int, str], ...] = (
     (
         2,
         "a line per kernel, each timed separately: device, name, time, GFLOP/s, GB/s, the source line, "
-        "what bounds it (where a symbolic size counts at its greatest value)",
+        "what bounds it (symbolic sizes at their greatest)",
     ),
     (3, "once per kernel: the schedule that was chosen, as OVERRIDE reads it, and the parts of its estimated time"),
     (4, "once per kernel: its UOps before optimization"),
