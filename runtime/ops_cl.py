@@ -443,7 +443,7 @@ class _Launch:
 
     def bind(self, slot: int, buffer: Buffer) -> None:
         """Buffer `slot` is this one from now on; one without memory is bound later."""
-        if buffer.owner is None:
+        if buffer.whole.owner is None:
             return
         memory, offset = self.device.place(buffer)
         if self.values.get(2 * slot) is not memory:
