@@ -44,8 +44,8 @@ _shown_kernels: set[str] = set()
 
 
 @lru_cache(maxsize=4096)
-def cost_of(ast: UOp) -> Estimate:
-    """Return the cached estimate: computing it takes longer than a small kernel."""
+def counts_of(ast: UOp) -> Estimate:
+    """Return the counts of operations and bytes, cached: counting takes longer than a small kernel runs."""
     return estimate(ast)
 
 
@@ -77,8 +77,8 @@ def report(device: Device, kernels: Sequence[Kernel], times: Sequence[int], valu
             before = watch.launched.get((device.name, kernel.ast), (kernel, 0))
             watch.launched[device.name, kernel.ast] = kernel, before[1] + time_ns
         if debug() >= 2:
-            cost = work_of(device, kernel, values)
-            rate = f"{cost.flops / max(1, time_ns):8.2f} GFLOP/s {cost.bytes_moved / max(1, time_ns):7.2f} GB/s"
+            counts = work_of(device, kernel, values)
+            rate = f"{counts.flops / max(1, time_ns):8.2f} GFLOP/s {counts.bytes_moved / max(1, time_ns):7.2f} GB/s"
             print(
                 f"{device.name:6} {kernel.name:40} {time_ns / 1e3:10.1f} us {rate}  {kernel.origin or ''}"
                 f"  {launch_cost(device, kernel).why}",

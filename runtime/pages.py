@@ -21,7 +21,7 @@ from kernmill.ir import Kernel, KernmillError, Listings, UOp, has_origin
 from .cpu.located import located
 from .cpu.located import split_locations as split_locations
 from .device import Device
-from .kernel_report import cost_of, work_of
+from .kernel_report import counts_of, work_of
 from .programs.compile_cache import cache_key
 from .programs.compiling import given_actions
 from .programs.schedules import given_schedule, stamp, symbol
@@ -218,7 +218,7 @@ def page_key(device: Device, kernel: Kernel) -> str:
 
 def brief_page(kernel: Kernel) -> KernelPage:
     """Return the UOps before anything is chosen: what there is without lowering the kernel."""
-    work, passes = cost_of(kernel.ast), Passes(kernel)
+    work, passes = counts_of(kernel.ast), Passes(kernel)
     cost: dict[str, float | str] = {"flops": work.flops, "bytes": work.bytes_moved, "uops": 0}
     tables = passes.tables
     return KernelPage(tables.heads, tables.origins, passes.listings, "", "", "", [], "", [], cost)

@@ -83,7 +83,7 @@ class BlockType:
         """The bytes of a block; of an interleaved layout, in memory."""
         return sum(self.layout.values())
 
-    def turned(self, x: Tensor) -> Tensor:
+    def permuted(self, x: Tensor) -> Tensor:
         """Permute values [.., n] to the order of the quants."""
         return _transposed_runs(x, *self.order)
 

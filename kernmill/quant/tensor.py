@@ -185,7 +185,7 @@ class QuantizedTensor:
                 f"linear: x of shape {show_shape(x.uop.shape)} with {own}: the weight must have two axes, and its "
                 "last axis must equal that of x. Reshape one."
             )
-        codes, x, count = self._codes(), self.form.turned(x), prod(x.shape[:-1])
+        codes, x, count = self._codes(), self.form.permuted(x), prod(x.shape[:-1])
         unit = unit_for(x) if self.interleave > 1 else None
         unit = unit if unit is not None and unit.n == self.interleave else None
         if self.interleave > 1 and self.form.looked_up and unit is None and _least(count) > _TILE:
@@ -222,7 +222,7 @@ class QuantizedTensor:
                 f"{self.type.name} of shape {show_shape(self.shape)}: they must be (tiles, rows, n), (tiles,) and "
                 "(matrices, m, n). Reshape one."
             )
-        x = self.form.turned(x)
+        x = self.form.permuted(x)
         codes = self._codes(ids) if self.interleave == 1 else self._codes(matrices=ids)
         if x.dtype.bits < 64 and x.dtype.is_float and not x.requires_grad and setting("QUANT_ACT") == "int8":
             result = product(x, codes, self.form)
