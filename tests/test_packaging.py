@@ -49,6 +49,8 @@ TESTED_ELSEWHERE |= dict.fromkeys(
     "tests/kernmill/serve/test_app.py asks for every path",
 )
 TESTED_ELSEWHERE |= {
+    "kernmill/dist/ending.py": "tests/kernmill/dist/test_mpi.py ends ranks early, before MPI and with errors",
+    "kernmill/llm/talk/call_streams.py": "tests/kernmill/llm/talk/test_replies.py streams the calls of all families",
     "kernmill/commands/generation.py": "tests/kernmill/commands/test_options.py hands over every option",
     "kernmill/llm/memory_needs.py": "tests/kernmill/llm/test_run.py runs out of memory",
     "kernmill/commands/quantizing.py": "tests/kernmill/commands/test_options.py hands over every option",

@@ -67,7 +67,7 @@ def test_wrong_orders_are_errors() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_eigenvalues_of_matrices_that_are_not_symmetric(dtype: type) -> None:
-    array = np.random.default_rng(3).standard_normal((2, 5, 5)).astype(dtype)
+    array: Any = np.random.default_rng(3).standard_normal((2, 5, 5)).astype(dtype)
     found = linalg.eig(Tensor(array))
     values, vectors = found.eigenvalues.numpy(), found.eigenvectors.numpy()
     assert values.dtype == vectors.dtype == (np.complex64 if dtype is np.float32 else np.complex128)

@@ -56,4 +56,4 @@ def test_a_line_of_a_cell_has_its_number(monkeypatch: pytest.MonkeyPatch) -> Non
     shell = SimpleNamespace(compile=SimpleNamespace(format_code_name=cells.get))
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     assert short_line("/tmp/ipykernel_7/1511988142.py:2, backward") == "In[3]:2, backward"
-    assert short_line("/home/me/train.py:7") == "train.py:7"
+    assert short_line("/users/me/train.py:7") == "train.py:7"
