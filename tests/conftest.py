@@ -75,6 +75,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in out]
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Frozen objects are counted at each new plan: with all that pytest has, plans take ten times as long."""
+    if gc.get_freeze_count():
+        gc.unfreeze()
+        pytest.fail("the test leaves objects frozen: it called kernmill.__main__.main(), which ends a process")
+
+
 def _device_of(item: pytest.Item) -> object:
     callspec = getattr(item, "callspec", None)
     return None if callspec is None else callspec.params.get("device")

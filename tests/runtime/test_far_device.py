@@ -305,7 +305,10 @@ def test_row_13_checks_reach_far_memory(far: Far, monkeypatch: pytest.MonkeyPatc
         target[2] ^= 64
 
     monkeypatch.setattr(FarDevice, "copy_out", spoilt)
-    with Context(CHECK=1), pytest.raises(InternalError, match="CHECK: map_4 on FAR differs from PYTHON"):
+    with (
+        Context(CHECK=1),
+        pytest.raises(InternalError, match=r"CHECK: map_4 \(.*test_far_device.py:\d+\) on FAR differs from PYTHON"),
+    ):
         (Tensor(X, device=name) * 2 + 2).numpy()
 
 

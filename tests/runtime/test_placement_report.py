@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from kernmill import Context, Tensor
-from kernmill.__main__ import main
+from kernmill.commands.cli import main
 from kernmill.ir import DeviceSpec, DeviceTable, KernmillError, Link
 from kernmill.runtime import collecting_placements, device_rates, placement_report, plan
 

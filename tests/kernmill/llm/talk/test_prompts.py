@@ -56,6 +56,7 @@ def test_tool_calls_of_gpt_oss_in_a_conversation(gguf: Callable[[str], Any]) -> 
         assert prompt.format is not None
         reader = prompt.format.reader(tools)
         text = ' to=functions.f<|channel|>commentary json<|message|>{"a": 2}<|call|>'
-        (call_part,) = [*reader.push(text), *reader.finish()]
+        *streamed, call_part = *reader.push(text), *reader.finish()
+        assert "".join(part.delta.arguments for part in streamed if part.delta) == '{"a": 2}'
         assert call_part.call is not None
         assert (call_part.call.name, call_part.call.arguments) == ("f", '{"a": 2}')
