@@ -264,11 +264,13 @@ def totals_of(recorder: Recorder, rows: Sequence[KernelRow]) -> Totals:
         kinds[_GROUPS.get(span.kind, "python")] += took
     wall = recorder.end_ns - recorder.start_ns
     ran = sum(row.total_ns for row in rows)
-    compiled = {span.name for span in recorder.spans if span.kind == "compile"}
-    loaded = sum(span.kind == "load" for span in recorder.spans) - len(compiled)
+    compiled = (
+        sum(span.kind == "compile" for span in recorder.spans) // 2
+    )  # begun, and finished: runtime/programs/build.py
+    loaded = sum(span.kind == "load" for span in recorder.spans) - compiled
     compile_ns, copies, waiting, driver = (kinds[name] for name in ("compile", "copies", "waiting", "driver"))
     rest = max(0, wall - ran - compile_ns - copies - waiting - driver)
-    return Totals(wall, ran, compile_ns, copies, waiting, driver, rest, len(compiled), loaded)
+    return Totals(wall, ran, compile_ns, copies, waiting, driver, rest, compiled, loaded)
 
 
 _GROUPS = {"plan": "compile", "compile": "compile", "load": "compile", "copy": "copies", "wait": "waiting",

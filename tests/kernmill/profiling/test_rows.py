@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from kernmill import Tensor, jit, profile
-from kernmill.ir import show_ns
+from kernmill.ir import Context, show_ns
 from kernmill.profiling import rows
 from kernmill.profiling.table import show_bytes, table_text
 from kernmill.runtime import device_rates, families, plan
@@ -193,3 +194,13 @@ def test_a_sum_of_several_products_counts_each_of_them() -> None:
         with profile() as found:
             made().realize()
         assert sum(row.flops for row in found.rows) == flops
+
+
+def test_kernels_of_one_name_are_counted_each(tmp_path: Path) -> None:
+    """Named regression: of twenty compiled kernels with one name, 19 `came from the cache`."""
+    x = Tensor(np.ones((3, 7), np.float32)).realize()
+    with Context(CACHE_DIR=str(tmp_path)), profile() as found:
+        for make in (Tensor.exp, Tensor.tanh):
+            (make(x + 0.0625).square().sin() * 3.5).sum(1).realize()
+    assert (found.totals.compiled, found.totals.loaded) == (2, 0)
+    assert len({row.name for row in found.rows}) == 1
