@@ -190,8 +190,8 @@ class _Trial:
 def _best_ns(form: str, *trials: _Trial | None) -> tuple[float, ...]:
     """Return the nanoseconds of one operation of a form's kernel in each trial, 0 without one; they take turns.
 
-    On a busy machine all rounds of a few milliseconds can be slow. So rounds are repeated until the best times no longer
-    improve.
+    On a busy machine all rounds of a few milliseconds can be slow. So rounds are repeated until the best times no
+    longer improve.
     """
     best: tuple[float, ...] | None = None
     for _ in range(_BATCHES):
