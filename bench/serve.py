@@ -2,8 +2,8 @@
 
 Both serve the same file of random weights, and both are up all the time. Each of 1, 4, 16 and 64 clients asks for an
 answer to a prompt of its own, streamed. In a round one server answers, then the other; with one client
-`kernmill bench` measures the model alone before them. A server's processor time is measured as well: it says more than
-the clock where other programs run.
+`kernmill bench` measures the model alone before them: a prompt as long, and the answer behind it. A server's processor
+time is measured as well: it says more than the clock where other programs run.
 
     python -m bench.serve --llama-server PATH --vocabulary FILE
 
@@ -162,12 +162,11 @@ def measured(server: Server, clients: int, prompt: int, count: int, seed: int) -
 def alone(path: str, given: argparse.Namespace) -> Line:
     """Run `kernmill bench`; return what it says about one client: the prompt, then the answer."""
     command = [
-        sys.executable, "-m", "kernmill", "bench", path, "-p", str(given.prompt), "-n", str(given.tokens), "-r", "3",
-        "-t", str(given.threads), "-ctk", "f16", "-o", "json",
+        sys.executable, "-m", "kernmill", "bench", path, "-p", str(given.prompt), "-n", "0", "-pg",
+        f"{given.prompt},{given.tokens}", "-r", "3", "-t", str(given.threads), "-ctk", "f16", "-o", "json",
     ]  # fmt: skip
     tests = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    reading, writing = (statistics.median(test["samples_ns"]) / 1e9 for test in tests)
-    seconds = reading + writing
+    reading, seconds = (statistics.median(test["samples_ns"]) / 1e9 for test in tests)
     return Line(ALONE, 1, given.tokens, seconds, given.tokens / seconds, reading * 1e3, 0.0)
 
 

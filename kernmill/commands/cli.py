@@ -593,11 +593,9 @@ def run_bench(given: argparse.Namespace) -> int:
             "bench: a model is not divided over ranks here, and each would measure all of it. Start it without mpirun; "
             "kernmill run shows the time of a token over ranks."
         )
-    if not any((*asked.n_prompt, *asked.n_gen)):
-        raise SettingError("bench: -p 0 -n 0 leaves nothing to measure. Give one of them a number of tokens.")
     wanted = Wanted(
         asked.n_prompt, asked.n_gen, asked.threads or [int(setting("THREADS"))], asked.repetitions, asked.batch_size,
-        options.cache_types(asked),
+        options.cache_types(asked), asked.n_depth, asked.pg or (),
     )  # fmt: skip
     with Context(
         DEVICE=setting("DEVICE") if asked.device is None else canonical_devices(devices_of_rank(asked.device))

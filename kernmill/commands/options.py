@@ -148,6 +148,14 @@ def _range(text: str) -> tuple[int, int]:
     return int(words[0]), int(words[1])
 
 
+def _two_lengths(text: str) -> tuple[int, int]:
+    """Two lengths with a comma between them."""
+    words = text.split(",")
+    if len(words) != 2 or not all(word.isdecimal() for word in words):
+        raise argparse.ArgumentTypeError(f"{text!r} is not two lengths, such as 512,128")
+    return int(words[0]), int(words[1])
+
+
 def _values(text: str) -> dict[str, Any]:
     """Parse a JSON object."""
     try:
@@ -324,6 +332,8 @@ BENCH = (
     *_HUB,
     Option("-p --n-prompt", _list_of(_TOKENS), [512], "prompt tokens; 0 = none", "N,N"),
     Option("-n --n-gen", _list_of(_TOKENS), [128], "tokens to generate; 0 = none", "N,N"),
+    Option("-pg --pg", _two_lengths, None, "a prompt of P tokens, then N tokens, in one row; may be repeated", "P,N", repeats=True),
+    Option("-d --n-depth", _list_of(_TOKENS), [0], "tokens that are in the context before each test", "N,N"),
     Option("-r --repetitions", _COUNT, 5, "number of samples", "N"),
     Option("-o --output", _one_of("md", "csv", "json", "jsonl"), "md", "md, csv, json or jsonl", "FORM"),
     Option("-t --threads", _list_of(_COUNT), None, "default: the setting THREADS", "N,N"),
@@ -364,7 +374,7 @@ _HARMLESS = (  # names of llama.cpp's options, the values that change nothing he
     ("--log-file -lv --verbosity --log-verbosity", _ANY, "text goes to stdout, everything else to stderr"),
     ("--color -co --colors --log-colors --log-disable --log-prefix --log-timestamps -v --verbose --log-verbose --simple-io --perf --no-perf --show-timings --no-show-timings --progress", None, "text goes to stdout, everything else to stderr"),
     ("-gan --grp-attn-n", _1, "this value disables it"),
-    ("-d --n-depth -embd --embeddings", _0, "this value disables it"),
+    ("-embd --embeddings", _0, "this value disables it"),
 )
 _HARMLESS_SERVE = (
     ("-b --batch-size -ub --ubatch-size --threads-http --slot-prompt-similarity -sps", _ANY, "the server chooses it"),
@@ -389,7 +399,7 @@ _OTHERS = (  # names of llama.cpp (also with a -suffix) that would change the re
     ("-mu --model-url -dr --docker-repo", "Download the GGUF file, and give its path: -m FILE."),
     ("-mm --mmproj --image --audio -ctkd -ctvd", "Only the model of the file runs, on text, without additions."),
     ("--rope --yarn -gan --grp-attn -gaw --override-kv", "The file says how the model computes. Change the file."),
-    ("-pg -d --n-depth -embd --embeddings", "Prompt lengths are -p N,N, generated lengths -n N,N; each test begins with an empty context."),
+    ("-embd --embeddings", "Vectors are kernmill embed's; only prompts and generated tokens are measured."),
     ("-oe --output-err", "Write 2> FILE."),
     ("--include-weights --exclude-weights", "An importance matrix is used for all matrices that it has."),
     ("--tensor-type-file", "Give each type with --tensor-type PATTERN=TYPE."),

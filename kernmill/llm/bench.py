@@ -1,4 +1,4 @@
-"""`kernmill bench MODEL -p 512 -n 128`: tokens per second of a model, in the columns of llama-bench."""
+"""`kernmill bench MODEL -p 512 -n 128 -d 256`: tokens per second of a model, in the columns of llama-bench."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import numpy as np
 
 from kernmill import Context
+from kernmill.ir import SettingError
 from kernmill.runtime import get_device, host, wait_for_large_pages
 
 from ..formats import gguf
@@ -23,15 +25,30 @@ from .arch.cache import CACHE_TYPES, CacheTypes, pair_of
 from .generate import Model
 from .memory_needs import needing_memory
 
-__all__ = ["OUTPUTS", "Test", "Wanted", "measure", "run"]
+__all__ = ["OUTPUTS", "Lengths", "Test", "Wanted", "measure", "run"]
 
 SEED = 1234
 WARM_UP = 3  # calls before the first sample: the first builds graphs and captures, the others replay
 
 
+class Lengths(NamedTuple):
+    """A prompt, then tokens one by one, behind `depth` tokens that are in the cache already."""
+
+    prompt: int
+    gen: int
+    depth: int = 0
+
+    @property
+    def label(self) -> str:
+        """llama-bench's name of it, such as "tg128 @ d256"."""
+        parts = f"{f'pp{self.prompt}' if self.prompt else ''}{f'+tg{self.gen}' if self.gen else ''}".removeprefix("+")
+        return f"{parts} @ d{self.depth}" if self.depth else parts
+
+
 @dataclass(frozen=True, slots=True)
 class Test:
-    """One row: a prompt of `n_prompt` tokens, or `n_gen` tokens one by one. The names are llama-bench's."""
+    """One row: a prompt of `n_prompt` tokens, then `n_gen` tokens one by one, behind `n_depth` tokens. The names are
+    llama-bench's."""
 
     model_filename: str
     model_type: str
@@ -45,6 +62,7 @@ class Test:
     type_v: str
     n_prompt: int
     n_gen: int
+    n_depth: int
     test_time: str
     avg_ns: int
     stddev_ns: int
@@ -56,7 +74,8 @@ class Test:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The measurements: each prompt length and each number of generated tokens, with each number of threads."""
+    """The measurements: each prompt length, each number of generated tokens, and each pair of both, behind each depth,
+    with each number of threads. A length of 0 is left out."""
 
     prompts: Sequence[int]
     counts: Sequence[int]
@@ -64,36 +83,48 @@ class Wanted:
     repeats: int = 5
     block: int | None = None
     cache_type: CacheTypes = CACHE_TYPES[0]
+    depths: Sequence[int] = (0,)
+    pairs: Sequence[tuple[int, int]] = ()
+
+    def lengths(self) -> list[Lengths]:
+        """Return the lengths of each row."""
+        alone = [(n, 0) for n in self.prompts] + [(0, n) for n in self.counts]
+        return [Lengths(*one, depth) for depth in self.depths for one in (*alone, *self.pairs) if any(one)]
 
 
 def run(path: str | os.PathLike[str], wanted: Wanted, output: str = "md") -> None:
-    """Print a row for each; a length of 0 is left out.
+    """Print a row for each.
 
     Raises:
         FormatError: the file cannot be read, or does not hold a model that kernmill can run.
+        SettingError: there is nothing to measure.
     """
-    lengths = [(n, 0) for n in wanted.prompts if n] + [(0, n) for n in wanted.counts if n]
+    lengths = wanted.lengths()
+    if not lengths:
+        raise SettingError("bench: -p 0 -n 0 leaves nothing to measure. Give one of them a number of tokens.")
     with needing_memory(path, max(map(sum, lengths)), wanted.cache_type):
         file = folders.read_any(path)
-        tests = (measure(file, *each, wanted, threads=count) for count in wanted.threads for each in lengths)
+        tests = (measure(file, each, wanted, threads=count) for count in wanted.threads for each in lengths)
         for line in OUTPUTS[output](tests):
             print(line, flush=True)
 
 
-def measure(file: gguf.GGUFFile, n_prompt: int, n_gen: int, wanted: Wanted, *, threads: int) -> Test:
+def measure(file: gguf.GGUFFile, lengths: Lengths, wanted: Wanted, *, threads: int) -> Test:
     """Measure one row, on a separate model whose cache is just long enough."""
     with Context(THREADS=threads):
-        return _measured(file, n_prompt, n_gen, wanted)
+        return _measured(file, lengths, wanted)
 
 
-def _measured(file: gguf.GGUFFile, n_prompt: int, n_gen: int, wanted: Wanted) -> Test:
-    length = n_prompt or n_gen
-    model = Model.from_gguf(file, tokenizer=None, capacity=length, block=wanted.block, cache_type=wanted.cache_type)
-    ids = np.random.default_rng(SEED).integers(0, model.architecture.vocabulary, length).tolist()
+def _measured(file: gguf.GGUFFile, lengths: Lengths, wanted: Wanted) -> Test:
+    model = Model.from_gguf(
+        file, tokenizer=None, capacity=sum(lengths), block=wanted.block, cache_type=wanted.cache_type
+    )
+    ids = np.random.default_rng(SEED).integers(0, model.architecture.vocabulary, sum(lengths)).tolist()
     for _ in range(WARM_UP):
-        _once(model, ids if n_prompt else ids[:2], is_prompt=n_prompt > 0)
+        _once(model, ids, lengths._replace(gen=min(lengths.gen, 2)))
     wait_for_large_pages()
-    samples = [_once(model, ids, is_prompt=n_prompt > 0) for _ in range(wanted.repeats)]
+    samples = [_once(model, ids, lengths) for _ in range(wanted.repeats)]
+    length = lengths.prompt + lengths.gen
     rates = [length / ns * 1e9 for ns in samples]
     cpu, device = host.this_host(), get_device()
     type_k, type_v = pair_of(wanted.cache_type)
@@ -108,8 +139,9 @@ def _measured(file: gguf.GGUFFile, n_prompt: int, n_gen: int, wanted: Wanted) ->
         n_batch=model.large_block,
         type_k=type_k,
         type_v=type_v,
-        n_prompt=n_prompt,
-        n_gen=n_gen,
+        n_prompt=lengths.prompt,
+        n_gen=lengths.gen,
+        n_depth=lengths.depth,
         test_time=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         avg_ns=round(statistics.fmean(samples)),
         stddev_ns=round(_spread(samples)),
@@ -120,11 +152,16 @@ def _measured(file: gguf.GGUFFile, n_prompt: int, n_gen: int, wanted: Wanted) ->
     )
 
 
-def _once(model: Model, ids: list[int], *, is_prompt: bool) -> int:
-    """From an empty cache. Units: ns."""
+def _once(model: Model, ids: list[int], lengths: Lengths) -> int:
+    """Behind the first `depth` tokens. Units: ns."""
     model.reset()
+    begin = lengths.depth + lengths.prompt
+    if lengths.depth:
+        model.next_logits(ids[: lengths.depth])
     start = time.perf_counter_ns()
-    for end in (len(ids),) if is_prompt else range(1, len(ids) + 1):
+    if lengths.prompt:
+        model.next_logits(ids[:begin])
+    for end in range(begin + 1, begin + lengths.gen + 1):
         model.next_logits(ids[:end])
     return time.perf_counter_ns() - start
 
@@ -155,7 +192,7 @@ def _markdown(tests: Iterator[Test]) -> Iterator[str]:
         if not number:  # not before the file has proved to be a model
             yield _row(_COLUMNS)
             yield _DASHES
-        name = f"pp{test.n_prompt}" if test.n_prompt else f"tg{test.n_gen}"
+        name = Lengths(test.n_prompt, test.n_gen, test.n_depth).label
         rate = f"{test.avg_ts:.2f} ± {test.stddev_ts:.2f}"
         yield _row((test.model_type, _size(test.model_size), _shown_count(test.model_n_params), test.backends,
                     str(test.n_threads or "-"), name, rate))  # fmt: skip

@@ -13,7 +13,7 @@ from kernmill import Context
 from kernmill.commands.cli import main
 from kernmill.formats import gguf
 from kernmill.llm import Model
-from kernmill.llm.bench import OUTPUTS, Wanted, measure
+from kernmill.llm.bench import OUTPUTS, Lengths, Wanted, measure
 
 
 def test_a_table(made: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,8 +68,30 @@ def test_each_sample_starts_with_an_empty_cache(made: Callable[..., Path], monke
         reset(self)
 
     monkeypatch.setattr(Model, "reset", noted)
-    measure(gguf.read(made()), 6, 0, Wanted([], [], [], repeats=2, block=4), threads=1)
+    measure(gguf.read(made()), Lengths(6, 0), Wanted([], [], [], repeats=2, block=4), threads=1)
     assert computed[-1] - computed[-2] == 6
+
+
+def test_behind_tokens_of_a_context(
+    made: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Named regression: -d and -pg were refused, so that an answer behind a prompt could not be compared."""
+    computed: list[int] = []
+    reset = Model.reset
+
+    def noted(self: Model) -> None:
+        computed.append(self.computed_tokens)
+        reset(self)
+
+    monkeypatch.setattr(Model, "reset", noted)
+    words = ["-p", "0", "-n", "2", "-pg", "3,2", "-d", "0,4", "-r", "2"]
+    assert main(["bench", str(made()), *words, "-o", "jsonl"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["n_prompt"], row["n_gen"], row["n_depth"]) for row in rows] == [
+        (0, 2, 0), (3, 2, 0), (0, 2, 4), (3, 2, 4),
+    ]  # fmt: skip
+    assert computed[-1] - computed[-2] == 9  # of the last sample but one: 4 tokens before it, 3 and 2 in it
+    assert [Lengths(*each).label for each in ((5, 0, 0), (0, 2, 4), (3, 2, 4))] == ["pp5", "tg2 @ d4", "pp3+tg2 @ d4"]
 
 
 def test_a_mistake_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,7 +126,7 @@ def test_blocks_of_a_prompt_are_those_of_run(made: Callable[..., Path], monkeypa
 def test_no_threads_beside_a_device_that_has_none(made: Callable[..., Path], far: Callable[..., str]) -> None:
     """Named regression: it showed 2 threads of the host beside a device in another process."""
     with Context(DEVICE=far()):
-        test = measure(gguf.read(made()), 4, 0, Wanted([], [], [], repeats=1, block=4), threads=1)
+        test = measure(gguf.read(made()), Lengths(4, 0), Wanted([], [], [], repeats=1, block=4), threads=1)
     assert (test.backends, test.n_threads) == ("FAR", 0)
     row = [*OUTPUTS["md"](iter([test]))][-1]
     assert [cell.strip() for cell in row.split("|")][5] == "-"
