@@ -229,6 +229,11 @@ class Conversions(Casting):
         array = self.numpy()
         return {**array.__array_interface__, "strides": array.strides}
 
+    @property
+    def __array_struct__(self) -> Any:
+        """The same for NumPy, which asks for this first."""
+        return self.numpy().__array_struct__
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         import numpy as np
 

@@ -56,8 +56,8 @@ from .tape import Lines
 from .watch import sees_kernels, wants_report
 
 __all__ = [
-    "STALE", "Run", "allocate_buffer", "count_launch", "download", "launched_ns", "prepared_launches", "realize",
-    "realizing", "take_over", "upload",
+    "STALE", "Run", "allocate_buffer", "count_launch", "download", "fill", "launched_ns", "prepared_launches",
+    "realize", "realizing", "take_over", "upload",
 ]  # fmt: skip
 
 realizing = process_lock()
@@ -94,12 +94,18 @@ def upload(array: Any, dtype: DType, device: str, *, borrow: bool = False) -> UO
         return buffer_node(Buffer(device, dtype, array.size, array, array.ctypes.data, is_borrowed=True))
     buffer = allocate_buffer(device, dtype, array.size)
     buffer.is_borrowed = current_recording() is not None  # a replay reads these values again: never written in place
-    if array.size:
-        start = time.perf_counter_ns() if recorder.active is not None else 0
-        write_buffer(get_device(device), buffer, array.data.cast("B"))
-        if start and (now := recorder.active) is not None:
-            now.span("copy", f"host -> {device}", start, buffer.nbytes, current_origin.line)
+    fill(buffer, array)
     return buffer_node(buffer)
+
+
+def fill(buffer: Buffer, array: Any) -> None:
+    """Copy a 1-D C-contiguous NumPy array (bfloat16: as uint16) into a buffer of its size and dtype."""
+    if not array.size:
+        return
+    start = time.perf_counter_ns() if recorder.active is not None else 0
+    write_buffer(get_device(buffer.device), buffer, array.data.cast("B"))
+    if start and (now := recorder.active) is not None:
+        now.span("copy", f"host -> {buffer.device}", start, buffer.nbytes, current_origin.line)
 
 
 def download(node: Any) -> Any:

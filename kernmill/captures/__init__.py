@@ -5,5 +5,6 @@ Arrows point down: captures import `tensor`, `variable` and what these use, and 
 """
 
 from .jitted import Jit, jit
+from .staging import Staging
 
-__all__ = ["Jit", "jit"]
+__all__ = ["Jit", "Staging", "jit"]

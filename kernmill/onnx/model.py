@@ -7,10 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from numpy import ndarray
+
 from kernmill.ir import DType, DTypeError, ShapeError, show_shape
+from kernmill.runtime import current_recording, default_device
 
 from ..arguments import with_sentences
-from ..captures import jit
+from ..captures import Staging, jit
 from ..lazy import no_grad
 from ..tensor import Tensor
 from . import operators as operators  # fills the table
@@ -27,6 +30,8 @@ class OnnxModel:
     def __init__(self, graph: Graph, where: str) -> None:
         self._graph, self._where = graph, where
         self._plans: dict[tuple[Any, ...], Callable[..., list[Any]] | None] = {}
+        self._ready: dict[tuple[Any, ...], _CheckedPlan] = {}  # calls with inputs of these kinds need no check
+        self._names = tuple(one.name for one in graph.inputs)
 
     @property
     def inputs(self) -> dict[str, tuple[Any, ...] | None]:
@@ -53,23 +58,30 @@ class OnnxModel:
             ShapeError: an input is missing or does not fit the model.
             DTypeError: an input has another element type than the model says.
         """
-        values = [_input_value(one, given) for one, given in self._matched(inputs, named)]
-        with no_grad():
-            results = self._computed(values)
-        out = tuple(_result(r) for r in results)
-        return out[0] if len(out) == 1 else out
+        given = self._in_order(inputs, named)
+        kinds = _kinds(given)
+        ready = None if kinds is None else self._ready.get(kinds)
+        if ready is not None:
+            results = ready(given)
+        else:
+            values = [_input_value(one, value) for one, value in zip(self._graph.inputs, given, strict=True)]
+            results = self._computed(values, kinds)
+        return results[0] if len(results) == 1 else tuple(results)
 
-    def _computed(self, values: list[Value]) -> list[Value]:
-        if not all(isinstance(v, Tensor) for v in values):
-            return NodeWalk(may_read=True).run(self._graph, {}, values)
-        tensors = [v for v in values if isinstance(v, Tensor)]
-        key = tuple((t.shape, t.dtype, t.device) for t in tensors)
-        if key not in self._plans:
-            self._plans[key] = self._plan(tensors)
-        plan = self._plans[key]
-        if plan is None:
-            return NodeWalk(may_read=True).run(self._graph, {}, values)
-        return plan(*tensors)
+    def _computed(self, values: list[Value], kinds: Any) -> list[Any]:
+        """Compute what was called for the first time with these kinds of inputs, or what cannot be captured."""
+        if all(isinstance(v, Tensor) for v in values):
+            tensors = [v for v in values if isinstance(v, Tensor)]
+            key = tuple((t.shape, t.dtype, t.device) for t in tensors)
+            if key not in self._plans:
+                with no_grad():
+                    self._plans[key] = self._plan(tensors)
+            if (plan := self._plans[key]) is not None:
+                if kinds is not None:
+                    self._ready[kinds] = _CheckedPlan(plan, kinds, tensors)
+                return plan(*[t.detach() if t.requires_grad else t for t in tensors])
+        with no_grad():
+            return [_result(r) for r in NodeWalk(may_read=True).run(self._graph, {}, values)]
 
     def _plan(self, tensors: Sequence[Tensor]) -> Callable[..., list[Any]] | None:
         """A captured function for these shapes, or None where values decide what is computed."""
@@ -83,20 +95,57 @@ class OnnxModel:
         journal, graph = first.journal, self._graph
 
         def run(*given: Tensor) -> list[Any]:
-            return NodeWalk(may_read=False, journal=journal).run(graph, {}, list(given))
+            with no_grad():
+                return [_result(r) for r in NodeWalk(may_read=False, journal=journal).run(graph, {}, list(given))]
 
         return jit(run)
 
-    def _matched(self, inputs: Sequence[Any], named: dict[str, Any]) -> list[tuple[Input, Any]]:
-        wanted = self._graph.inputs
-        names = ", ".join(one.name for one in wanted)
-        if len(inputs) > len(wanted) or (set(named) - {one.name for one in wanted[len(inputs) :]}):
-            raise ShapeError(f"{self._where}: it takes the inputs {names}. Give each of them once.")
-        given = {**{one.name: value for one, value in zip(wanted, inputs, strict=False)}, **named}
-        missing = [one.name for one in wanted if one.name not in given and one.kind != "optional"]
+    def _in_order(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> Sequence[Any]:
+        """The inputs of a call in the order of the model; None for optional ones that are not given."""
+        wanted = self._names
+        if not named and len(inputs) == len(wanted):
+            return inputs
+        if len(inputs) > len(wanted) or (set(named) - {*wanted[len(inputs) :]}):
+            raise ShapeError(f"{self._where}: it takes the inputs {', '.join(wanted)}. Give each of them once.")
+        given = {**dict(zip(wanted, inputs, strict=False)), **named}
+        missing = [one.name for one in self._graph.inputs if one.name not in given and one.kind != "optional"]
         if missing:
-            raise ShapeError(f"{self._where}: the inputs {', '.join(missing)} are missing. It takes {names}.")
-        return [(one, given.get(one.name)) for one in wanted]
+            raise ShapeError(
+                f"{self._where}: the inputs {', '.join(missing)} are missing. It takes {', '.join(wanted)}."
+            )
+        return [given.get(name) for name in wanted]
+
+
+class _CheckedPlan:
+    """A plan for inputs that need no check: arrays are copied to memory that is used again."""
+
+    def __init__(self, plan: Callable[..., list[Any]], kinds: Sequence[Any], tensors: Sequence[Tensor]) -> None:
+        self._plan = plan
+        self._staged = [
+            None if len(kind) == 4 else Staging(t.device, t.dtype, t.shape, t.numel())
+            for kind, t in zip(kinds, tensors, strict=True)
+        ]
+
+    def __call__(self, given: Sequence[Any]) -> list[Any]:
+        return self._plan(
+            *[
+                value if staged is None else staged.tensor(value)
+                for staged, value in zip(self._staged, given, strict=True)
+            ]
+        )
+
+
+def _kinds(given: Sequence[Any]) -> tuple[Any, ...] | None:
+    """Return the kinds of the inputs, or None where each call must be checked."""
+    kinds: list[Any] = []
+    for value in given:
+        if isinstance(value, Tensor) and not value.requires_grad:
+            kinds.append((value.shape, value.dtype, value.device, True))
+        elif type(value) is ndarray and value.dtype.kind in "biuf" and value.dtype.isnative:
+            kinds.append((value.shape, value.dtype, default_device()))
+        else:
+            return None
+    return None if current_recording() is not None else tuple(kinds)
 
 
 def _input_value(one: Input, given: Any) -> Value:

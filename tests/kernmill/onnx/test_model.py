@@ -14,7 +14,7 @@ pytest.importorskip("onnx", reason="the package onnx is not installed (it comes 
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from kernmill import Context, DTypeError, FormatError, KernmillError, ShapeError, Tensor
+from kernmill import Context, DTypeError, FormatError, KernmillError, ShapeError, Tensor, jit
 from kernmill.onnx import OnnxModel, from_proto, load
 
 FLOAT = TensorProto.FLOAT
@@ -79,6 +79,35 @@ def test_a_model_is_captured_for_each_shape() -> None:
         x = np.random.default_rng(rows).standard_normal((rows, 4)).astype(np.float32)
         np.testing.assert_array_equal(model(Tensor(x)).numpy(), x.clip(0))
     np.testing.assert_array_equal(model(x=-np.ones((1, 4), np.float32)).numpy(), np.zeros((1, 4)))
+
+
+def test_results_of_arrays_are_not_changed_by_later_calls() -> None:
+    """Regression: arrays of later calls are copied to the same memory, which a result may be."""
+    nodes = [helper.make_node("Identity", ["x"], ["y"])]
+    model = from_proto(made(nodes))
+    kept = [model(np.full((2, 4), n, np.float32)) for n in range(6)]
+    assert [tensor.numpy()[0, 0] for tensor in kept] == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(DTypeError, match="float64, and the model takes float32"):
+        model(np.zeros((2, 4)))
+    backwards = np.arange(8, dtype=np.float32).reshape(2, 4)[::-1]
+    np.testing.assert_array_equal(model(x=backwards).numpy(), backwards)
+
+
+def test_a_model_inside_of_a_captured_function() -> None:
+    """Regression: an array that is not an argument is a constant of the capture."""
+    model = relu()
+    for _ in range(3):
+        model(np.zeros((1, 4), np.float32))
+    fast = jit(lambda x: model(x) + model(np.full((1, 4), 2, np.float32)))
+    for n in range(4):
+        model(np.full((1, 4), 7, np.float32))
+        np.testing.assert_array_equal(fast(Tensor.full((1, 4), float(n))).numpy(), np.full((1, 4), n + 2.0))
+
+
+def test_an_input_that_requires_a_gradient_records_none() -> None:
+    model = relu()
+    for _ in range(3):
+        assert not model(Tensor.ones(1, 4, requires_grad=True)).requires_grad
 
 
 def test_shapes_that_values_compute_are_folded() -> None:
