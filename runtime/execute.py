@@ -32,15 +32,7 @@ from kernmill.ir import (
 )
 
 from . import later, recorder
-from .device import (
-    Call,
-    canonical_name,
-    default_device,
-    device_list,
-    get_device,
-    read_buffer,
-    write_buffer,
-)
+from .device import Call, canonical_name, default_device, device_list, get_device, read_buffer, write_buffer
 from .failed import explained, failed_launch
 from .lanes import LaneStep, open_lanes, settle
 from .memory.allocator import Lease
