@@ -94,7 +94,6 @@ class LLVMRenderer(Renderer):
 _WITH_HEAP = """declare noalias ptr @malloc(i64)
 declare void @free(ptr)
 declare void @km_no_memory(i64)
-declare ptr @llvm.ptrmask.p0.i64(ptr, i64)
 {head}
 entry:
   %memory = call ptr @malloc(i64 {bytes})
@@ -105,7 +104,10 @@ refused:
   ret void
 given:
   %inside = getelementptr i8, ptr %memory, i64 {line}
-  %heap = call ptr @llvm.ptrmask.p0.i64(ptr %inside, i64 {mask})
+  %address = ptrtoint ptr %inside to i64
+  %over = and i64 %address, {over}
+  %back = sub i64 0, %over
+  %heap = getelementptr i8, ptr %inside, i64 %back
   call void @{name}.inner(ptr %args, i64 %begin, i64 %end, ptr %heap)
   call void @free(ptr %memory)
   ret void
@@ -183,7 +185,7 @@ class LLVMFunction(Writer):
         parameters = "(ptr noundef %args, i64 noundef %begin, i64 noundef %end"
         head = f"define void @{self.name}{parameters}) #0 {{"
         if self.heap_bytes:
-            head = _WITH_HEAP.format(head=head, name=self.name, bytes=self.heap_bytes + LINE, mask=-LINE, line=LINE)
+            head = _WITH_HEAP.format(head=head, name=self.name, bytes=self.heap_bytes + LINE, over=LINE - 1, line=LINE)
             head += f"define internal void @{self.name}.inner{parameters}, ptr noalias align {LINE} %heap) #0 {{"
         return head
 
@@ -230,12 +232,37 @@ class LLVMFunction(Writer):
 
     def _masked(self, verbs: tuple[str, str], index: UOp, dtype: DType) -> tuple[str, tuple[tuple[str, object], ...]]:
         """Return the function for contiguous lanes with a mask, or for lanes with separate addresses; and the
-        address."""
-        gate, lanes, is_apart = index.gate, dtype.lanes, index.src[1].dtype.lanes > 1
-        mask = f"<{lanes} x i1>", "splat (i1 true)" if gate is None else self.values[gate]
-        where = f"<{lanes} x ptr>" if is_apart else "ptr", self.values[index]
-        name = f"llvm.masked.{verbs[is_apart]}.{mangled(dtype, True)}.{f'v{lanes}p0' if is_apart else 'p0'}"
-        return name, (where, ("i32", dtype.scalar.size_bytes), mask)
+        address. The lanes are as many as the machine needs for a mask."""
+        gate, wide, is_apart = index.gate, self._with_mask(index, dtype), index.src[1].dtype.lanes > 1
+        mask = "splat (i1 true)" if gate is None else self._lengthened(self.values[gate], gate.dtype, wide.lanes)
+        where = f"<{wide.lanes} x ptr>" if is_apart else "ptr", self.values[index]
+        name = f"llvm.masked.{verbs[is_apart]}.{mangled(wide, True)}.{f'v{wide.lanes}p0' if is_apart else 'p0'}"
+        return name, (where, ("i32", dtype.scalar.size_bytes), (f"<{wide.lanes} x i1>", mask))
+
+    def _with_mask(self, index: UOp, dtype: DType) -> DType:
+        is_apart = index.src[1].dtype.lanes > 1
+        return dtype if is_apart else dtype.vec(max(dtype.lanes, self.machine.masked_bytes // dtype.scalar.size_bytes))
+
+    def _lengthened(self, value: str, dtype: DType, lanes: int, *, in_memory: bool = False) -> str:
+        """The value with more lanes, which are zero, or with its first ones."""
+        if lanes == dtype.lanes:
+            return value
+        numbers = _numbers([min(lane, dtype.lanes) for lane in range(lanes)])
+        kind = llvm_type(dtype, in_memory)
+        return self.define(f"shufflevector {kind} {value}, {kind} zeroinitializer, {numbers}")
+
+    def _masked_load(self, index: UOp, dtype: DType) -> str:
+        wide = self._with_mask(index, dtype)
+        name, where = self._masked(("load", "gather"), index, dtype)
+        kind = llvm_type(wide, True)
+        return self._lengthened(self.define(self.call(kind, name, *where, (kind, "zeroinitializer"))), wide,
+                                dtype.lanes, in_memory=True)  # fmt: skip
+
+    def _masked_store(self, index: UOp, dtype: DType, value: str) -> None:
+        wide = self._with_mask(index, dtype)
+        name, where = self._masked(("store", "scatter"), index, dtype)
+        value = self._lengthened(value, dtype, wide.lanes, in_memory=True)
+        self.emit(self.call("void", name, (llvm_type(wide, True), value), *where))
 
     def alignment(self, index: UOp, dtype: DType) -> int:
         """Return the alignment of an access that the text promises, in bytes."""
@@ -253,8 +280,7 @@ class LLVMFunction(Writer):
         gate = index.gate
         lanes = u.dtype.lanes
         if index.src[1].dtype.lanes > 1 or (gate is not None and gate.dtype.lanes > 1):
-            name, where = self._masked(("load", "gather"), index, u.dtype)
-            value = self.define(self.call(kind, name, *where, (kind, "zeroinitializer")))
+            value = self._masked_load(index, u.dtype)
         else:
             how = "load volatile" if is_in_order(u) else "load"  # LLVM would reorder them by their uses
             if self.machine.loads_words and lanes > 1 and u.dtype.size_bytes == 4 and gate is None:
@@ -293,8 +319,7 @@ class LLVMFunction(Writer):
             address = self.define(f"getelementptr {one}, ptr {address}, i64 {lane}")
             self.emit(f"store {one} {value}, ptr {address}, align {stored.dtype.scalar.size_bytes}")
         elif is_apart or (gate is not None and gate.dtype.lanes > 1):
-            name, where = self._masked(("store", "scatter"), index, stored.dtype)
-            self.emit(self.call("void", name, (kind, value), *where))
+            self._masked_store(index, stored.dtype, value)
         elif gate is not None:
             self.count += 1
             inside, after = f"store{self.count}", f"stored{self.count}"

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from kernmill.ir import CompileError, DeviceError, SettingError, cached_property
 from kernmill.renderers import LLVMRenderer, Renderer
 
-from .cpu.llvm_codegen import assembly, llvm_version
+from .cpu.llvm_codegen import llvm_version
 from .cpu.llvm_process import CompilerProcess
 from .device import Call, Device, Program, Properties, lose
 from .htp.hexagon import hexagon_host, hexagon_target
@@ -131,24 +131,27 @@ class HtpDevice(Device):
 
     def compile_later(self, name: str, source: str) -> Callable[[], bytes]:
         """The same, while this process goes on."""
+        return self._compile_later(f"kernel {name}", source, "emit_object")
+
+    def _compile_later(self, name: str, source: str, how: str) -> Callable[[], bytes]:
         host = hexagon_host(EMULATED_VERSION)
-        answer = _compiler_process().submit(source, host.cpu, ",".join(host.features), host.triple, _COMPILE_S)
+        answer = _compiler_process().submit(source, host.cpu, ",".join(host.features), host.triple, _COMPILE_S, how=how)
 
         def wait() -> bytes:
             try:
                 made = answer()
             except queue.Empty:
                 _forget_compiler()
-                raise CompileError(f"kernel {name}: LLVM takes more than {_COMPILE_S:g} s for it.") from None
+                raise CompileError(f"{name}: LLVM takes more than {_COMPILE_S:g} s for it.") from None
             if made is None:
-                raise CompileError(f"kernel {name}: LLVM's code generator for Hexagon refuses it, or ended.")
+                raise CompileError(f"{name}: LLVM's code generator for Hexagon refuses it, or ended.")
             return made
 
         return wait
 
     def assembly(self, source: str) -> str:
         """The instructions."""
-        return assembly(source, hexagon_host(EMULATED_VERSION))
+        return self._compile_later("assembly", source, "emit_assembly")().decode()
 
     def load(self, name: str, binary: bytes) -> Program:
         """The kernel, linked to its address in the session."""

@@ -23,6 +23,7 @@ import pytest
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 DEVICES = ("LLVM", "CL", "PYTHON")  # a new device goes in here; PYTHON is the reference, so it stays the last
+NAMED = ("HTP",)  # tests run on these only with --device
 
 
 # --- options and the session's own cache -----------------------------------------------------------------------------
@@ -30,14 +31,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("kernmill")
     group.addoption("--update-golden", action="store_true", help="write the golden files, compare nothing")
     group.addoption("--record-kernels", metavar="FOLDER", help="keep each kernel there: tests/kernel_records.py")
-    group.addoption("--device", action="append", default=[], metavar="NAME", help=f"only these of {', '.join(DEVICES)}")
+    group.addoption(
+        "--device", action="append", default=[], metavar="NAME", help=f"only these of {', '.join(DEVICES + NAMED)}"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Before any test module is imported: a kernel cached by yesterday's compiler must not pass today's test."""
     for name in config.getoption("--device") or ():
-        if name.upper() not in DEVICES:
-            raise pytest.UsageError(f"--device {name}: the tests know no such device. Use one of {', '.join(DEVICES)}.")
+        if name.upper() not in DEVICES + NAMED:
+            known = ", ".join(DEVICES + NAMED)
+            raise pytest.UsageError(f"--device {name}: the tests know no such device. Use one of {known}.")
     # A shell starts what runs in the background with SIGINT ignored, and every child of this process inherits that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.set_threshold(20_000, 20, 20)  # the collector walked the objects of 20,000 tests: 7 % of the time
@@ -63,11 +67,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 @pytest.hookimpl(tryfirst=True)  # before -m is looked at
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """`--device NAME` leaves out the other devices; tests without a device stay. `-m opencl` are those that need CL."""
+    chosen = {name.upper() for name in config.getoption("--device") or ()}
+    items[:] = [item for item in items if _device_of(item) not in set(NAMED) - chosen]
     for item in items:
         if _device_of(item) == "CL" or "opencl" in getattr(item, "fixturenames", ()):
             item.add_marker("opencl")
     importlib.import_module("tests.daily").mark_slow(items)
-    chosen = {name.upper() for name in config.getoption("--device") or ()}
     if not chosen:
         return
     out = [item for item in items if _device_of(item) not in {None, *chosen}]
@@ -107,7 +112,7 @@ def why_missing(device: str) -> str:
     return ""
 
 
-@pytest.fixture(params=DEVICES)
+@pytest.fixture(params=DEVICES + NAMED)
 def device(request: pytest.FixtureRequest) -> str:
     """The test runs once on each device that is there."""
     if why_missing(request.param):

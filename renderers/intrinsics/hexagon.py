@@ -21,6 +21,7 @@ class Hexagon(Intrinsics):
     """Instructions of HVX, from v66 on."""
 
     aligned_bytes = 128
+    masked_bytes = 64  # LLVM drops the mask of a shorter vector
     loads_words = True
 
     def dot(self, u: UOp) -> str:

@@ -98,8 +98,8 @@ class CompilerProcess:
         how: str = "emit_object",
     ) -> Callable[..., bytes | None]:  # fmt: skip
         """Compile this; the result, when called for, waits. None: the process was lost, or LLVM refuses the text.
-        queue.Empty: it takes longer than `limit_s`, or than the argument `timeout` of that call. `how`: emit_object, or
-        located: assembly with the line of each line, as JSON."""
+        queue.Empty: it takes longer than `limit_s`, or than the argument `timeout` of that call. `how`: emit_object,
+        emit_assembly, or located: assembly with the line of each line, as JSON."""
         answer: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         raw = text.encode()
         head = json.dumps({"cpu": cpu, "features": features, "triple": triple, "size": len(raw), "how": how}).encode()
@@ -186,6 +186,8 @@ def _answer(emitter: Emitter, text: str, asked: dict[str, Any]) -> bytes:
 
     if asked.get("how") == "located":
         return json.dumps(_neighbour("located").located(text, partial(emitted, how="emit_assembly"))).encode()
+    if asked.get("how") == "emit_assembly":
+        return str(emitted(text, "emit_assembly")).encode()
     return bytes(emitted(text, "emit_object"))
 
 

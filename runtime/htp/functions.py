@@ -284,7 +284,9 @@ define double @fma(double %a, double %b, double %c) nounwind noinline {
   %sum = fadd double %s, %rest
   %d = fsub double %rest, %rest
   %finite = fcmp oeq double %d, 0.0
-  br i1 %finite, label %exact, label %plain
+  %some = fcmp une double %rest, 0.0
+  %adds = and i1 %finite, %some
+  br i1 %adds, label %exact, label %plain
 exact:
   ret double %sum
 plain:

@@ -74,6 +74,20 @@ def test_quotients_and_roots_of_doubles_are_exact(seed: int) -> None:
 
 
 @needs_emulator
+def test_fused_zeros_keep_their_sign() -> None:
+    """Named regression: -0.0 * 1 + -0.0 was 0.0 in float64, and with it erf(-0.0)."""
+    assert np.signbit(on(np.array([-0.0])).erf().numpy()).all()
+
+
+@needs_emulator
+def test_a_part_of_a_row_of_bytes_is_written() -> None:
+    """Named regression: stores with a mask of few bytes wrote behind their end."""
+    kept = on(np.full(60, 3, np.int8)).realize()
+    kept[0:37] = on((np.arange(37) % 2).astype(np.int16)).cast("int8")
+    np.testing.assert_array_equal(kept.numpy(), [*(n % 2 for n in range(37)), *[3] * 23])
+
+
+@needs_emulator
 def test_integer_division() -> None:
     rng = np.random.default_rng(3)
     for kind in ("int8", "int32", "int64", "uint64"):

@@ -38,3 +38,15 @@ def test_comparisons_keep_nan(op: Op, dtype: DType) -> None:
     root = elementwise(op, x, data(1, 64, dtype=dtype)) if op in (Ops.MAX, Ops.MIN) else elementwise(op, x)
     text = llvm_codegen.assembly(LLVMRenderer(target).render("k", lowered(only(root), target)), V67)
     assert not any(name in text for name in ("sfmax", "sfmin", "dfmax", "dfmin"))
+
+
+@pytest.mark.parametrize("lanes", [16, 32])
+def test_a_mask_of_few_bytes_is_kept(lanes: int) -> None:
+    """Named regression: LLVM drops the mask of vectors below half a register, so stores wrote behind their tensor."""
+    number = UOp(Ops.PARAM, dtypes.int8, (), (0, lanes))
+    start, kind = const(dtypes.index, 0), dtypes.int8.vec(lanes)
+    gate = const(dtypes.bool.vec(lanes), tuple(lane < lanes // 2 for lane in range(lanes)))
+    out = UOp(Ops.INDEX, kind, (UOp(Ops.PARAM, dtypes.int8, (), (1, lanes)), start, gate))
+    loaded = UOp(Ops.LOAD, kind, (UOp(Ops.INDEX, kind, (number, start, gate)),))
+    text = LLVMRenderer(HVX).render("k", [*UOp(Ops.STORE, dtypes.void, (out, loaded)).toposort()])
+    assert text.count("llvm.masked.load.v64i8") == text.count("llvm.masked.store.v64i8") == 2
