@@ -24,6 +24,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kernmill import Context
 from kernmill.compiler import find_units
 from kernmill.ir import dtypes, no_collection
 from kernmill.llm import Model, Sampler
@@ -91,7 +92,7 @@ def placing(layers: int = _LAYERS) -> Placing:
         seen.append((time.process_time() - start, given))
         return placed
 
-    with far_devices([64, 64]) as names, model_of(layers) as path:
+    with far_devices([64, 64]) as names, model_of(layers) as path, Context(CACHE_DIR=str(path.parent)):  # no plans yet
         stage.place = timed  # type: ignore[attr-defined]
         try:
             model = Model.from_gguf(

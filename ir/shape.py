@@ -65,7 +65,10 @@ def numel(shape: Shape) -> Size:
 
 def static(shape: Shape) -> tuple[int, ...]:
     """Return the shape with each symbolic size at its greatest value, for which memory is allocated."""
-    return tuple(size if isinstance(size, int) else int(size.bounds[1]) for size in shape)
+    for size in shape:
+        if not isinstance(size, int):
+            return tuple([size if isinstance(size, int) else int(size.bounds[1]) for size in shape])
+    return shape  # type: ignore[return-value]
 
 
 def row_strides(shape: Sequence[Size]) -> list[Size]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
-from kernmill.ir import DeviceTable, DType, Op, UOp, show_ns
+from kernmill.ir import DeviceTable, DType, KernelWork, Op, UOp, show_ns
 
 from .cut_pairs import PairCuts
 from .open_units import OpenUnits
@@ -30,6 +31,7 @@ class PlacementChoice:
         self.units, self.values, self.table = units, values, table
         self.names = [spec.name for spec in table.specs if spec.computes]
         self.device: list[str] = [unit.pinned or self.names[0] for unit in units]
+        self._times: dict[KernelWork, dict[str, float]] = {}  # equal units of a model's layers take the same time
         self.cost = [self._costs(unit, price) for unit in units]
         self.given: list[list[Value]] = [[] for _ in units]  # values of a unit
         for value in values:
@@ -40,15 +42,20 @@ class PlacementChoice:
         if unit.pinned is not None and unit.is_leaf:
             return {unit.pinned: 0.0}
         found: dict[str, float] = {}
-        work, size = unit.kernel_work, unit.size_bytes
+        work = unit.kernel_work
+        if work not in self._times:
+            self._times[work] = {
+                spec.name: spec.in_batch_ns + spec.kernel_ns(work) + price.get(spec.name, 0.0) * work.size_bytes
+                for spec in self.table.specs
+            }
+        times = self._times[work]
         for spec in self.table.specs:
             if unit.pinned not in (None, spec.name) or (unit.pinned is None and not spec.computes):
                 continue
             is_free = unit.pinned is None or unit.pin is not None
             if is_free and spec.refused and any(refusal(spec.refused, node) for node in unit.nodes):
                 continue
-            time = spec.in_batch_ns + spec.kernel_ns(work)
-            found[spec.name] = time + price.get(spec.name, 0.0) * size
+            found[spec.name] = times[spec.name]
         return found
 
     def copies_ns(self, value: Value, device: Sequence[str]) -> float:
@@ -96,13 +103,13 @@ def choose_devices(choice: PlacementChoice) -> None:
     left = OpenUnits(choice.cost, choice.values, choice.table)
     number = {name: n for n, name in enumerate(left.names)}
     names = [number[name] for name in choice.names]
-    starts = [_on_one_device(left, n) for n in names]
+    placements = [_on_one_device(left, n) for n in names]
     if len(names) > 2:
-        starts.append(_after_largest_source(choice, left))
-    starts.sort(key=left.total_ns)
+        placements.append(_after_largest_source(choice, left))
+    starts = sorted((left.total_ns(device), device) for device in placements)
     few = starts[: max(1, len(names) - 1)]  # of two devices, one cut is the best from wherever it starts
     cuts = PairCuts(left, [*itertools.combinations(names, 2)])
-    best = min([cuts.improved(start) for start in few], key=left.total_ns)
+    _, best = min([cuts.improved(*start) for start in few], key=itemgetter(0))
     choice.device = [left.names[n] for n in best]
 
 

@@ -24,17 +24,16 @@ class PairCuts:
         self.units, self.pairs = units, pairs
         self._known = dict[tuple[int, ...], list[int]]()
 
-    def improved(self, device: list[int]) -> list[int]:
-        """The best placement that cuts between pairs of devices lead to."""
-        best = self.units.total_ns(device)
+    def improved(self, time_ns: float, device: list[int]) -> tuple[float, list[int]]:
+        """The best placement that cuts of pairs lead to from one that takes `time_ns`, and its time."""
         waiting = list(self.pairs)
         while waiting:
             pair = waiting.pop(0)
             tried = self._cut(device, pair)
-            if (time := self.units.total_ns(tried)) < best * (1 - 1e-9):
-                device, best = tried, time
+            if tried != device and (time := self.units.total_ns(tried)) < time_ns * (1 - 1e-9):
+                device, time_ns = tried, time
                 waiting = [other for other in self.pairs if other != pair]
-        return device
+        return time_ns, device
 
     def _cut(self, device: list[int], pair: tuple[int, int]) -> list[int]:
         """The best placement in which units of these two devices may change to the other one."""
@@ -45,61 +44,65 @@ class PairCuts:
 
 
 class _Cut:
-    """One cut between the devices `one` and `other`. `gain[n]`: what unit n saves by itself on `one`."""
+    """One cut between the devices `one` and `other`. `gain[node]`: what that unit saves by itself on `one`."""
 
     def __init__(self, units: OpenUnits, device: list[int], one: int, other: int) -> None:
         self.units, self.device, self.one, self.other = units, device, one, other
-        cost = units.cost
-        free = [n for n in units.open if device[n] in (one, other) and max(cost[n][one], cost[n][other]) < math.inf]
-        self.gain = {n: cost[n][other] - cost[n][one] for n in free}
-        self.node = {n: 2 + index for index, n in enumerate(free)}
-        self.network = Network(2 + len(free))
+        cost, pair = units.cost, (one, other)
+        self.free = [n for n in units.open if device[n] in pair and max(cost[n][one], cost[n][other]) < math.inf]
+        self.gain = [0.0, 0.0, *[cost[n][other] - cost[n][one] for n in self.free]]
+        self.node = [0] * len(device)  # by unit; 0: its device is fixed
+        for node, n in enumerate(self.free, 2):
+            self.node[n] = node
+        self.network = Network(2 + len(self.free))
 
     def run(self) -> list[int]:
         """The placement."""
-        places = dict.fromkeys([place for n in self.gain for place in self.units.of[n] if place in self.units.values])
-        for place in places:
-            self._add_value(self.units.values[place])
-        for n, gain in self.gain.items():
+        for value in self.units.values.values():
+            self._add_value(value)
+        for node, gain in enumerate(self.gain):
             if gain:
-                self.network.add_edge(*((_SOURCE, self.node[n]) if gain > 0 else (self.node[n], _SINK)), abs(gain))
+                self.network.add_edge(*((_SOURCE, node) if gain > 0 else (node, _SINK)), abs(gain))
         side = self.network.source_side()
         device = list(self.device)
-        for n, node in self.node.items():
+        for node, n in enumerate(self.free, 2):
             device[n] = self.one if node in side else self.other
         return device
 
     def _add_value(self, value: OpenValue) -> None:
         """Add the edges of a value's copies, or what they add to the gain of a single unit."""
-        one, other, gain = self.one, self.other, self.gain
-        fixed = {self.device[reader] for reader in value.readers if reader not in gain}
-        readers = [reader for reader in value.readers if reader in gain and reader != value.maker]
-        if value.maker in gain:
+        one, other, maker = self.one, self.other, self.node[value.maker]
+        fixed, readers = set[int](), list[int]()
+        for reader in value.readers:
+            if not (node := self.node[reader]):
+                fixed.add(self.device[reader])
+            elif node != maker:
+                readers.append(node)
+        if maker:
             ahead, back = value.copy_ns[one], value.copy_ns[other]
-            gain[value.maker] += sum([back[to] - ahead[to] for to in fixed])
-            maker = self.node[value.maker]
+            if fixed:
+                self.gain[maker] += sum([back[to] - ahead[to] for to in fixed])
             self._any(maker, readers, 0.0 if other in fixed else ahead[other], 0.0 if one in fixed else back[one])
-            return
-        row = value.copy_ns[self.device[value.maker]]
-        self._any(_SOURCE, readers, 0.0 if other in fixed else row[other], 0.0)
-        self._any(_SINK, readers, 0.0, 0.0 if one in fixed else row[one])
+        elif readers:
+            row = value.copy_ns[self.device[value.maker]]
+            self._any(_SOURCE, readers, 0.0 if other in fixed else row[other], 0.0)
+            self._any(_SINK, readers, 0.0, 0.0 if one in fixed else row[one])
 
     def _any(self, at: int, readers: Sequence[int], ahead: float, back: float) -> None:
         """Edges that are cut once if the maker is on one side and any reader on the other one. `ahead`: the copy if the
         maker is on the source's side."""
-        if len(readers) == 1 and at <= _SINK:
-            self.gain[readers[0]] += ahead - back
-            return
         if not readers or ahead <= 0 >= back:
             return
         if len(readers) == 1:
-            self.network.add_edge(at, self.node[readers[0]], ahead, back)
+            if at > _SINK:
+                self.network.add_edge(at, readers[0], ahead, back)
+            else:
+                self.gain[readers[0]] += ahead - back
             return
         for cost, is_ahead in ((ahead, True), (back, False)):
             if cost <= 0:
                 continue
             gate = self.network.add_node()
             self.network.add_edge(*((at, gate) if is_ahead else (gate, at)), cost)
-            for reader in readers:
-                node = self.node[reader]
+            for node in readers:
                 self.network.add_edge(*((gate, node) if is_ahead else (node, gate)), math.inf)

@@ -6,7 +6,7 @@ Tests: tests/compiler/graph/test_min_cut.py.
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Sequence
 
 __all__ = ["Network"]
 
@@ -28,10 +28,11 @@ class Network:
 
     def add_edge(self, start: int, end: int, capacity: float, back: float = 0.0) -> None:
         """Add an edge, with a capacity in each direction."""
-        for tail, head, room in ((start, end, capacity), (end, start, back)):
-            self.leaving[tail].append(len(self.targets))
-            self.targets.append(head)
-            self.capacity.append(room)
+        number = len(self.targets)
+        self.leaving[start].append(number)
+        self.leaving[end].append(number + 1)
+        self.targets += end, start
+        self.capacity += capacity, back
 
     def source_side(self) -> set[int]:
         """The nodes on the source's side of a minimum cut."""
@@ -39,45 +40,56 @@ class Network:
             levels = self._levels()
             if levels[1] < 0:
                 return {node for node, level in enumerate(levels) if level >= 0}
-            positions = [0] * len(self.leaving)
-            while self._augment(levels, positions):
-                pass
+            self._send(levels)
 
     def _levels(self) -> list[int]:
-        """Distances from the source over edges with room; -1 where no path leads."""
-        levels = [-1] * len(self.leaving)
+        """Distances from the source over edges with room, as far as the sink's; -1 where no path leads."""
+        leaving, targets, capacity = self.leaving, self.targets, self.capacity
+        levels = [-1] * len(leaving)
         levels[0] = 0
-        waiting = deque([0])
-        while waiting:
-            node = waiting.popleft()
-            for edge in self.leaving[node]:
-                target = self.targets[edge]
-                if levels[target] < 0 and self.capacity[edge] > _NOTHING:
-                    levels[target] = levels[node] + 1
-                    waiting.append(target)
+        reached = [0]
+        for node in reached:
+            next_level = levels[node] + 1
+            for edge in leaving[node]:
+                if capacity[edge] > _NOTHING and levels[target := targets[edge]] < 0:
+                    levels[target] = next_level
+                    if target == 1:
+                        return levels
+                    reached.append(target)
         return levels
 
-    def _augment(self, levels: list[int], positions: list[int]) -> bool:
-        """Send flow along one shortest path; False if there is none left. `positions`: used-up edges by node."""
+    def _send(self, levels: Sequence[int]) -> None:
+        """Send flow along shortest paths until none is left. After each, go on where its first edge became full."""
+        leaving, targets, capacity = self.leaving, self.targets, self.capacity
+        tried = [0] * len(leaving)  # by node: edges that lead to the sink no more
         path: list[int] = []
         node = 0
-        while node != 1:
-            edges = self.leaving[node]
-            while positions[node] < len(edges):
-                edge = edges[positions[node]]
-                if self.capacity[edge] > _NOTHING and levels[self.targets[edge]] == levels[node] + 1:
+        while True:
+            if node == 1:
+                node = targets[self._fill(path) ^ 1]
+            edges, next_level = leaving[node], levels[node] + 1
+            for place in range(tried[node], len(edges)):
+                edge = edges[place]
+                if capacity[edge] > _NOTHING and levels[targets[edge]] == next_level:
+                    tried[node] = place
+                    path.append(edge)
+                    node = targets[edge]
                     break
-                positions[node] += 1
             else:
                 if not path:
-                    return False
-                node = self.targets[path.pop() ^ 1]
-                positions[node] += 1
-                continue
-            path.append(edge)
-            node = self.targets[edge]
-        flow = min(self.capacity[edge] for edge in path)
+                    return
+                tried[node] = len(edges)
+                node = targets[path.pop() ^ 1]
+                tried[node] += 1
+
+    def _fill(self, path: list[int]) -> int:
+        """Fill a path with flow. Return its first edge that is full; the path ends there."""
+        capacity = self.capacity
+        flow = min([capacity[edge] for edge in path])
         for edge in path:
-            self.capacity[edge] -= flow
-            self.capacity[edge ^ 1] += flow
-        return True
+            capacity[edge] -= flow
+            capacity[edge ^ 1] += flow
+        first = next(n for n, edge in enumerate(path) if capacity[edge] <= _NOTHING)
+        full = path[first]
+        del path[first:]
+        return full

@@ -28,6 +28,8 @@ class OpenValue(NamedTuple):
     def time_ns(self, device: Sequence[int]) -> float:
         """Time of its copies under a placement."""
         row = self.copy_ns[device[self.maker]]
+        if len(self.readers) == 1:
+            return row[device[self.readers[0]]]
         return sum([row[to] for to in {device[reader] for reader in self.readers}])
 
 
@@ -85,8 +87,8 @@ class OpenUnits:
     def _decide(self, unit: int) -> bool:
         """Choose the cheapest device of a unit if no copy can make another one better."""
         costs = self.cost[unit]
-        best = min(range(len(costs)), key=costs.__getitem__)
-        margin = min(cost for n, cost in enumerate(costs) if n != best) - costs[best]
+        least, second, *_ = sorted(costs)
+        best, margin = costs.index(least), second - least
         for place in self.of[unit]:
             if (value := self.values.get(place)) is not None:
                 margin -= self._most_ns(value, unit, best)

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from kernmill.ir import CompileError, DeviceTable, Ops, PlacedUnit, Placement, UOp, dtypes, with_sources
+from kernmill.ir import CompileError, DeviceTable, Ops, PlacedUnit, Placement, UOp, with_sources
 
 from .choose_devices import PlacementChoice, choose_devices, on_one_device, reason, refusal, total_ns
 from .place_by_passes import place_by_passes
-from .placement_units import PlacementUnit, Value, base_of, find_units, is_view, smallest
+from .placement_units import PlacementUnit, Value, base_of, find_units, is_view
 
 __all__ = ["Placed", "place"]
 
@@ -92,64 +92,65 @@ def _impossible(unit: PlacementUnit, table: DeviceTable) -> CompileError:
 
 
 class _Rewriter:
-    """Builds the graph with copies. `at[node, device]` is the node that units on a device read."""
+    """Builds the graph with copies. `at[device][node]` is the node that units on a device read."""
 
     def __init__(self, device: Sequence[str], unit_of: Mapping[UOp, PlacementUnit]) -> None:
         self.device, self.unit_of = device, unit_of
-        self.at: dict[tuple[UOp, str], UOp] = {}
+        self.at: dict[str, dict[UOp, UOp]] = {name: {} for name in {*device, ""}}
         self.hints: dict[UOp, str] = {}
 
     def run(self, roots: Sequence[UOp]) -> list[UOp]:
-        for node in UOp(Ops.SINK, dtypes.void, tuple(roots)).toposort():
-            if node in self.unit_of:
-                self.compute(node)
+        for node, unit in self.unit_of.items():
+            self.compute(node, unit)
         return [self.read(root, self.home(base) if (base := base_of(root)) in self.unit_of else "") for root in roots]
 
     def home(self, node: UOp) -> str:
         """The device of a node that computes."""
         return self.device[self.unit_of[node].number]
 
-    def compute(self, node: UOp) -> None:
+    def compute(self, node: UOp, unit: PlacementUnit) -> None:
         """The node on its own device."""
-        home = self.home(node)
+        home = self.device[unit.number]
+        at = self.at[home]
         if node.op is Ops.COPY:
-            new = self.read(node.src[0], home) if base_of(node.src[0]) in self.unit_of else node
-        else:
-            new = with_sources(node, tuple([self.read(source, home) for source in node.src]))
-            self.hints[new] = home
-        self.at[node, home] = new
+            at[node] = self.read(node.src[0], home, unit) if base_of(node.src[0]) in self.unit_of else node
+            return
+        new = with_sources(node, tuple([at.get(source) or self.read(source, home, unit) for source in node.src]))
+        at[node] = new
+        self.hints[new] = home
 
-    def read(self, node: UOp, device: str) -> UOp:
+    def read(self, node: UOp, device: str, unit: PlacementUnit | None = None) -> UOp:
         """A node as a unit on `device` reads it: with a copy of the smallest view, where it is on another device."""
-        if (known := self.at.get((node, device))) is not None:
+        at = self.at[device]
+        if (known := at.get(node)) is not None:
             return known
         path = [node]
-        while (path[-1], device) not in self.at and is_view(path[-1]):
+        while path[-1] not in at and is_view(path[-1]):
             path.append(path[-1].src[0])
         base = path[-1]
-        if (base, device) in self.at:
-            new = self.at[base, device]
-        elif base not in self.unit_of:
+        if base in at:
+            new = at[base]
+        elif unit is None or node not in unit.inputs:
             new = base  # made wherever it is read
         else:
-            home = self.home(base)
-            cut = smallest(path)
-            new = UOp(Ops.COPY, cut.dtype, (self._view(cut, home),), device)
+            cut = unit.inputs[node].node
+            new = UOp(Ops.COPY, cut.dtype, (self._view(cut, self.home(base)),), device)
             new.origin = new.origin or cut.origin
             path = path[: path.index(cut) + 1]
             self.hints[new] = device
-        return self._above(path, new, device)
+        return self._above(path, new, at)
 
     def _view(self, node: UOp, home: str) -> UOp:
         """A view on the device of its base."""
-        path = [node]
-        while (path[-1], home) not in self.at:
+        at, path = self.at[home], [node]
+        while path[-1] not in at:
             path.append(path[-1].src[0])
-        return self._above(path, self.at[path[-1], home], home)
+        return self._above(path, at[path[-1]], at)
 
-    def _above(self, path: Sequence[UOp], new: UOp, device: str) -> UOp:
+    @staticmethod
+    def _above(path: Sequence[UOp], new: UOp, at: dict[UOp, UOp]) -> UOp:
         """The views of a path, lowest last, on top of a new lowest node."""
-        self.at[path[-1], device] = new
+        at[path[-1]] = new
         for node in path[-2::-1]:
-            new = self.at[node, device] = with_sources(node, (new,))
+            new = at[node] = with_sources(node, (new,))
         return new

@@ -11,14 +11,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import NamedTuple
 
 from kernmill.ir import FUNCTION_COST, KernelWork, OpGroup, Ops, Pin, UOp, chain_cost, dtypes, pin_of, static
 
-__all__ = ["PlacementUnit", "Value", "base_of", "find_units", "is_view", "size_bytes", "smallest"]
+__all__ = ["PlacementUnit", "Value", "base_of", "find_units", "is_view", "size_bytes"]
 
 _SOURCES = frozenset({Ops.CONST, Ops.IOTA, Ops.VARIABLE})
-_STORED = frozenset({Ops.REDUCE, Ops.ASSIGN, Ops.COPY, Ops.CONTIGUOUS, Ops.TAKE})
+_STORED = frozenset({Ops.PARAM, Ops.REDUCE, Ops.ASSIGN, Ops.COPY, Ops.CONTIGUOUS, Ops.TAKE})
 _VIEWS = frozenset({op for op in Ops.rows() if op.group is OpGroup.MOVEMENT} | {Ops.DETACH})
+_NEVER_FEWER = frozenset({Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE, Ops.PAD, Ops.DETACH})  # elements than the source's
+
+
+class View(NamedTuple):
+    """What a movement node shows."""
+
+    base: UOp
+    smallest: UOp  # of the views between base and node, and these two; of equals the lowest: more readers share it
+    is_crossed: bool  # its last axis is another one than the base's
 
 
 @dataclass(eq=False, slots=True)
@@ -72,11 +82,6 @@ def size_bytes(node: UOp) -> int:
     return prod(static(node.shape)) * node.dtype.size_bytes
 
 
-def smallest(path: Sequence[UOp]) -> UOp:
-    """Return the smallest of views and their value, the last; of equals the lowest: more readers share it."""
-    return path[0] if len(path) == 1 else min(reversed(path), key=size_bytes)
-
-
 def is_view(node: UOp) -> bool:
     """True if the node shows values of its source."""
     return node.op in _VIEWS
@@ -91,19 +96,18 @@ def find_units(
     """
     order = UOp(Ops.SINK, dtypes.void, tuple(roots)).toposort()[:-1]
     free = _free(order)
+    views = _views(order, free)
     heads = _heads(order, roots, free)
     units: list[PlacementUnit] = []
-    unit_of: dict[UOp, PlacementUnit] = {}
-    for node in order:
-        if node in free or is_view(node):
-            continue
-        if node.op is Ops.PARAM or heads[node] is node:
-            unit = PlacementUnit(node, len(units))
+    of_head: dict[UOp, PlacementUnit] = {}
+    for node, head in heads.items():
+        if head is node:
+            of_head[head] = unit = PlacementUnit(head, len(units))
             units.append(unit)
-            unit_of[node] = unit
-    for node in order:
-        if node not in free and not is_view(node) and node.op is not Ops.PARAM:
-            unit_of[node] = unit = unit_of[heads[node]]
+    unit_of: dict[UOp, PlacementUnit] = {}
+    for node, head in heads.items():
+        unit_of[node] = unit = of_head[head]
+        if node.op is not Ops.PARAM:
             unit.nodes.append(node)
     values: dict[UOp, Value] = {}
     for unit in units:
@@ -111,7 +115,8 @@ def find_units(
         for node in unit.nodes:
             _count(unit, node, unit_of, free)
             for source in node.src:
-                _connect(unit, source, unit_of, free, values)
+                if source not in free and unit_of.get(source) is not unit and source not in unit.inputs:
+                    _connect(unit, source, unit_of, views, values)
     return units, list(values.values()), unit_of
 
 
@@ -124,23 +129,37 @@ def _free(order: Sequence[UOp]) -> set[UOp]:
     return free
 
 
+def _views(order: Sequence[UOp], free: set[UOp]) -> dict[UOp, View]:
+    """What each movement node shows."""
+    views: dict[UOp, View] = {}
+    for node in order:
+        if node.op in _VIEWS and node not in free:
+            base, smallest, is_crossed = views.get(node.src[0]) or View(node.src[0], node.src[0], False)
+            if node.op is Ops.PERMUTE:
+                is_crossed = is_crossed or node.arg[-1] != len(node.arg) - 1
+            elif node.op not in _NEVER_FEWER and size_bytes(node) < size_bytes(smallest):
+                smallest = node
+            views[node] = View(base, smallest, is_crossed)
+    return views
+
+
 def _heads(order: Sequence[UOp], roots: Sequence[UOp], free: set[UOp]) -> dict[UOp, UOp]:
-    """For each node the head of its unit: itself if it is stored, or the head of all that read it."""
+    """For each node that is computed or given, in order, the head of its unit: itself if it is stored, or the head of
+    all that read it."""
     heads: dict[UOp, UOp] = {}
-    readers: dict[UOp, set[UOp]] = {}  # of a node: the heads of what reads it, also through views
+    readers: dict[UOp, UOp | None] = {}  # of a node: the head of all that reads it, also through views; None: several
     stored = {base_of(root) for root in roots}
     for node in reversed(order):
         if node in free:
             continue
-        read_by = readers.pop(node, set())
-        if is_view(node):
-            readers.setdefault(node.src[0], set()).update(read_by)
-            continue
-        alone = next(iter(read_by)) if len(read_by) == 1 and node.op not in _STORED and node not in stored else None
-        heads[node] = head = alone or node
+        head = readers.get(node)
+        if node.op not in _VIEWS:
+            if head is None or node.op in _STORED or node in stored:
+                head = node
+            heads[node] = head
         for source in node.src:
-            readers.setdefault(source, set()).add(head)
-    return heads
+            readers[source] = head if readers.get(source, head) is head else None
+    return dict(reversed(heads.items()))
 
 
 def base_of(node: UOp) -> UOp:
@@ -185,24 +204,23 @@ def _count(unit: PlacementUnit, node: UOp, unit_of: dict[UOp, PlacementUnit], fr
 
 
 def _connect(
-    unit: PlacementUnit, source: UOp, unit_of: dict[UOp, PlacementUnit], free: set[UOp], values: dict[UOp, Value]
+    unit: PlacementUnit,
+    source: UOp,
+    unit_of: dict[UOp, PlacementUnit],
+    views: dict[UOp, View],
+    values: dict[UOp, Value],
 ) -> None:
     """Note what a unit reads from another one: a copy is one of the smallest view on the way."""
-    if source in free or source in unit.inputs:
+    view = views.get(source) or View(source, source, False)
+    producer = unit_of[view.base]
+    if producer is unit:
         return
-    path = [source]
-    while is_view(path[-1]):
-        path.append(path[-1].src[0])
-    producer = unit_of.get(path[-1])
-    if producer is None or producer is unit:
-        return
-    node = smallest(path)
-    if node not in values:
-        values[node] = Value(node, producer, size_bytes=size_bytes(node))
-    value = values[node]
+    if view.smallest not in values:
+        values[view.smallest] = Value(view.smallest, producer, size_bytes=size_bytes(view.smallest))
+    value = values[view.smallest]
     unit.inputs[source] = value
-    if unit not in value.readers:
+    if not value.readers or value.readers[-1] is not unit:  # units come one after the other
         value.readers.append(unit)
         unit.read_bytes += value.size_bytes
-        if any(view.op is Ops.PERMUTE and view.arg[-1] != len(view.arg) - 1 for view in path):
+        if view.is_crossed:
             unit.crossed_bytes += value.size_bytes

@@ -136,6 +136,22 @@ def test_a_copy_is_made_of_the_smallest_view() -> None:
     assert copy.arg == "B"
 
 
+def test_a_copy_of_every_second_element_has_only_these() -> None:
+    x, y = leaf(0, 64), leaf(1, 32, 4)
+    half = expand(reshape(UOp(Ops.STRIDE, dtypes.float32, (x,), ((2, 32),)), (32, 1)), (32, 4))
+    (root,) = place([elementwise(Ops.ADD, half, y)], ["A", "B"], table(NAMES[:2]), {}).roots
+    (copy,) = [node for node in root.toposort() if node.op is Ops.COPY]
+    assert math.prod(copy.shape) == 32
+
+
+def test_what_only_a_copy_reads_is_computed_on_its_device() -> None:
+    x = leaf(0, 8, 8)
+    wanted = UOp(Ops.COPY, dtypes.float32, (reshape(elementwise(Ops.MUL, x, x), (64,)),), "B")
+    (root,) = place([wanted], ["A"], table(NAMES[:2]), {}).roots
+    (copy,) = [node for node in root.toposort() if node.op is Ops.COPY]
+    assert (copy.arg, copy.src[0].op, root.src[0].op) == ("B", Ops.PARAM, Ops.MUL)
+
+
 def test_constants_are_made_where_they_are_read() -> None:
     x = leaf(0, 8, 8)
     mask = expand(reshape(const(dtypes.float32, 3.0), (1, 1)), (8, 8))
