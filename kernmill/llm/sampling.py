@@ -197,7 +197,9 @@ class Sampler(SamplingOptions):
             raise FormatError("sampling: the logits are NaN or infinite. The model's weights are damaged, or overflow.")
         if not self.logit_bias:
             return scores
-        scores = scores.astype(np.float64)
+        # -inf is exact in float32, and a vocabulary in float64 costs more than all else
+        is_exact = all(bias == -np.inf for bias in self.logit_bias.values())
+        scores = scores.copy() if is_exact else scores.astype(np.float64)
         for token, bias in self.logit_bias.items():
             if token < scores.size:
                 scores[token] += bias

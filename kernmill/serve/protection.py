@@ -11,7 +11,7 @@ import msgspec
 from .errors import RequestError
 from .limits import ServerOptions
 
-__all__ = ["Protection", "answer_error", "read_body"]
+__all__ = ["BODY", "Protection", "answer_error", "read_body"]
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -19,6 +19,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+BODY = "kernmill.body"  # of a scope: sends parts of a body
 PUBLIC = frozenset(("/", "/index.html", "/health", "/v1/health", "/favicon.ico"))
 _SAFE = (
     (b"x-content-type-options", b"nosniff"),
@@ -51,6 +52,7 @@ class Protection:
                 message["headers"] = [*message.get("headers", ()), *added]
             await send(message)
 
+        scope[BODY] = send  # parts of a body have no header: they need none of the layers
         try:
             if scope["method"] == "OPTIONS" and self._cors(origin):
                 await _empty(sending, 204)

@@ -38,6 +38,7 @@ def run(paths: Mapping[str, str], options: ServerOptions) -> int:
     check_options(options)
     config = uvicorn.Config(
         make_app(paths, options, load_model),
+        http="h11",  # httptools, which is taken where it is installed, has no limit for headers
         log_level="info" if options.is_verbose else "warning", access_log=options.is_verbose,
         server_header=False, date_header=False, timeout_keep_alive=30, ws="none",
         timeout_graceful_shutdown=max(1, round(options.drain_s)), h11_max_incomplete_event_size=1 << 16,

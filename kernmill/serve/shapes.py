@@ -77,12 +77,16 @@ class _Chunks:
                       "model": model, "system_fingerprint": "kernmill"}  # fmt: skip
         self._front = b"data: " + encode(self._head)[:-1] + b',"choices":[{"index":'
         self._null_usage = b',"usage":null' if wants_usage else b""
+        self._tail = b',"finish_reason":null}]' + self._null_usage + b"}\n\n"
 
-    def _chunk(self, index: int, inner: bytes, reason: str | None = None, extra: bytes = b"") -> bytes:
+    def _chunk(self, index: int, inner: bytes) -> bytes:
         """An event with one choice, `inner` are its own fields."""
-        ended = b"null" if reason is None else encode(reason)
-        tail = b',"finish_reason":' + ended + b"}]" + self._null_usage + extra + b"}\n\n"
-        return self._front + str(index).encode() + b"," + inner + tail
+        return b"%b%d,%b%b" % (self._front, index, inner, self._tail)
+
+    def _last_chunk(self, index: int, inner: bytes, reason: str, extra: dict[str, Any]) -> bytes:
+        """The last event of a choice."""
+        tail = b',"finish_reason":' + encode(reason) + b"}]" + self._null_usage + _extra(extra) + b"}\n\n"
+        return b"%b%d,%b%b" % (self._front, index, inner, tail)
 
     def finish(self, replies: Sequence[Reply]) -> bytes:
         """The token counts where they are wanted, and the end."""
@@ -131,7 +135,7 @@ class ChatShape(_Chunks):
 
     def end(self, index: int, reply: Reply, extra: dict[str, Any]) -> bytes:
         """The reason of the end."""
-        return self._chunk(index, b'"delta":{},"logprobs":null', reason_of(reply), _extra(extra))
+        return self._last_chunk(index, b'"delta":{},"logprobs":null', reason_of(reply), extra)
 
     def whole(self, replies: Sequence[Reply], extra: dict[str, Any]) -> dict[str, Any]:
         """The body without streaming."""
@@ -186,7 +190,7 @@ class CompletionShape(_Chunks):
 
     def end(self, index: int, reply: Reply, extra: dict[str, Any]) -> bytes:
         """The reason of the end."""
-        return self._chunk(index, b'"text":"","logprobs":null', reason_of(reply), _extra(extra))
+        return self._last_chunk(index, b'"text":"","logprobs":null', reason_of(reply), extra)
 
     def whole(self, replies: Sequence[Reply], extra: dict[str, Any]) -> dict[str, Any]:
         """The body without streaming."""

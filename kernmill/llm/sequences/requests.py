@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -103,6 +104,7 @@ class Generation(Iterator[Piece]):
     error          the exception behind "error"; iterating raises it.
     stop_string    the stop string that ended the text.
     usage          numbers of tokens so far.
+    first_s, last_s  when the first token was made, and the last so far, on the clock of time.perf_counter.
     """
 
     def __init__(self, usage: Usage, on_piece: Callable[[Piece | None], None] | None, wake: Callable[[], None]) -> None:
@@ -111,6 +113,8 @@ class Generation(Iterator[Piece]):
         self.stop_string: str | None = None
         self.error: BaseException | None = None
         self.is_cancelled = False
+        self.first_s: float | None = None
+        self.last_s: float | None = None
         self._on_piece, self._wake = on_piece, wake
         self._pieces: queue.SimpleQueue[Piece | None] = queue.SimpleQueue()
         self._is_read = False
@@ -135,6 +139,10 @@ class Generation(Iterator[Piece]):
 
     def give(self, piece: Piece) -> None:
         """Pass on a piece: for the engine."""
+        if piece.tokens:
+            self.last_s = time.perf_counter()
+            if self.first_s is None:
+                self.first_s = self.last_s
         self._pass_on(piece)
 
     def end(self, reason: str, error: BaseException | None = None) -> None:

@@ -2,8 +2,10 @@
 
 from .call_formats import ToolCall
 from .llm import LLM
-from .pieces import Feed, PieceQueue
+from .pieces import Feed, Item, listen
 from .replies import ReplyFormat, ReplyPart
 from .reply import Prompt, Reply, TextOptions
 
-__all__ = ["LLM", "Feed", "PieceQueue", "Prompt", "Reply", "ReplyFormat", "ReplyPart", "TextOptions", "ToolCall"]
+__all__ = [
+    "LLM", "Feed", "Item", "Prompt", "Reply", "ReplyFormat", "ReplyPart", "TextOptions", "ToolCall", "listen",
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Pieces of generations on an event loop: the engine's thread delivers them, coroutines wait for them."""
+"""Pieces of generations on an event loop: the engine's thread delivers them, listeners and coroutines get them."""
 
 from __future__ import annotations
 
@@ -8,24 +8,33 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from ..engine import Piece
 
-__all__ = ["Feed", "PieceQueue"]
+__all__ = ["Feed", "Item", "Listener", "PieceQueue", "listen"]
 
 Item = tuple[int, Piece | None]  # of which generation; None: it has ended
 
 
+class Listener(Protocol):
+    """Receives pieces in its loop."""
+
+    def arrived(self, items: list[Item], /) -> None:
+        """Take all pieces that are there, at least one; it returns at once."""
+        ...
+
+
 class _Outbox:
-    """Pieces from one thread for coroutines of one loop. The loop is woken once for all that is there."""
+    """Pieces from one thread for listeners of one loop. The loop is woken once for all that is there, and each listener
+    is called once."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop, self._items, self._is_woken = loop, deque[tuple[PieceQueue, Item]](), False
+        self._loop, self._items, self._is_woken = loop, deque[tuple[Listener, Item]](), False
 
-    def post(self, queue: PieceQueue, item: Item) -> None:
-        self._items.append((queue, item))
+    def post(self, listener: Listener, item: Item) -> None:
+        self._items.append((listener, item))
         if not self._is_woken:
             self._is_woken = True
             with suppress(RuntimeError):  # the loop is closed: nobody waits
@@ -33,9 +42,12 @@ class _Outbox:
 
     def _deliver(self) -> None:
         self._is_woken = False
+        found: dict[Listener, list[Item]] = {}
         while self._items:
-            queue, item = self._items.popleft()
-            queue.put(item)
+            listener, item = self._items.popleft()
+            found.setdefault(listener, []).append(item)
+        for listener, items in found.items():
+            listener.arrived(items)
 
 
 _outboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, _Outbox] = WeakKeyDictionary()
@@ -69,30 +81,31 @@ class Feed:
         return self._pieces.get()
 
 
+def listen(feed: Feed, listener: Listener, index: int = 0) -> None:
+    """Pass the pieces of a generation on, those that are there and all that follow. Call it in the listener's loop."""
+    loop = asyncio.get_running_loop()
+    outbox = _outboxes.setdefault(loop, _Outbox(loop))
+    feed.listen(lambda piece: outbox.post(listener, (index, piece)))
+
+
 class PieceQueue:
-    """Pieces of some generations in the order of their arrival. Make it, and wait for it, in a coroutine."""
+    """The pieces of a generation in the order of their arrival. Make it, and wait for it, in a coroutine."""
 
-    def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._outbox = _outboxes.setdefault(loop, _Outbox(loop))
-        self._loop = loop
-        self._items: list[Any] = []
+    def __init__(self, feed: Feed) -> None:
+        self._items: list[Item] = []
         self._waiter: asyncio.Future[None] | None = None
+        listen(feed, self)
 
-    def listen(self, feed: Feed, index: int = 0) -> None:
-        """Receive the pieces of a generation, those that are there and all that follow."""
-        feed.listen(lambda piece: self._outbox.post(self, (index, piece)))
-
-    def put(self, item: Any) -> None:
-        """Add an item; call it in the loop."""
-        self._items.append(item)
+    def arrived(self, items: list[Item], /) -> None:
+        """Keep them until a coroutine asks for them."""
+        self._items += items
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def next(self) -> list[Any]:
-        """Return all items that are there, at least one."""
+    async def next(self) -> list[Item]:
+        """Return all pieces that are there, at least one."""
         while not self._items:
-            self._waiter = self._loop.create_future()
+            self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
             finally:

@@ -136,7 +136,7 @@ class Reply(Iterator[ReplyPart]):
 
     def logprobs_of(self, piece: Piece) -> tuple[TokenLogprob, ...]:
         """The log probabilities of a piece, with as many alternatives as requested."""
-        if self._top:
+        if self._top or not piece.logprobs:
             return piece.logprobs
         return tuple(replace(one, top=()) for one in piece.logprobs)
 
@@ -175,8 +175,7 @@ class Reply(Iterator[ReplyPart]):
 
     # --- for coroutines
     async def __aiter__(self) -> AsyncIterator[ReplyPart]:
-        queue = PieceQueue()
-        queue.listen(self.feed)
+        queue = PieceQueue(self.feed)
         try:
             while not self._has_ended:
                 for _, piece in await queue.next():

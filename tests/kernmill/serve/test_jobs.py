@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import socket
@@ -9,11 +10,16 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from kernmill.llm.engine import Usage
+from kernmill.serve.jobs import Body, Job
 from kernmill.serve.limits import ServerOptions
+from kernmill.serve.metrics import Metrics
 
 from .conftest import Answered, Running, loaded, running
 
@@ -129,3 +135,45 @@ def test_a_silent_stream_has_comments(stories: str) -> None:
         first.close()
         assert text.startswith(": \n\n")
         assert text.endswith("data: [DONE]\n\n")
+
+
+def test_parts_wait_in_their_order_while_a_client_does_not_read() -> None:
+    sent: list[bytes] = []
+
+    async def main() -> None:
+        reads = asyncio.Event()
+
+        async def send(message: Any) -> None:
+            if message["body"] == b"2":
+                await reads.wait()
+            sent.append(message["body"])
+
+        body = Body(send)
+        body.put(b"1")
+        assert (sent, body.is_waiting) == ([b"1"], False)  # at once, without a turn of the loop
+        for part in (b"2", b"3", b"4"):
+            body.put(part)
+        assert (sent, body.is_waiting) == ([b"1"], True)
+        asyncio.get_running_loop().call_later(0.01, reads.set)
+        await body.end(b"5")
+
+    asyncio.run(main())
+    assert sent == [b"1", b"2", b"34", b"5"]
+
+
+def test_speeds_are_those_of_the_engine() -> None:
+    """Named regression: two tokens that came together had a speed of thousands; it was not that of predicted_ms."""
+
+    async def timings(made: int, first: float, last: float) -> dict[str, Any]:
+        start = time.perf_counter()
+        generation = SimpleNamespace(first_s=start + first, last_s=start + last)
+        reply: Any = SimpleNamespace(generation=generation, usage=Usage(9, 4, made))
+        return Job([reply], ServerOptions(), Metrics(), nullcontext()).timings()
+
+    found = asyncio.run(timings(3, 0.5, 1.5))
+    assert (found["cache_n"], found["prompt_n"], found["predicted_n"]) == (4, 5, 3)
+    assert found["prompt_per_second"] == pytest.approx(10, rel=0.01)
+    assert (found["predicted_ms"], found["predicted_per_token_ms"]) == (1000, 500)
+    assert found["predicted_per_second"] == 2
+    found = asyncio.run(timings(1, 0.5, 0.5))
+    assert (found["predicted_ms"], found["predicted_per_second"]) == (0, 0)  # there is no time between tokens

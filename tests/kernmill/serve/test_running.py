@@ -12,10 +12,14 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from kernmill.commands.cli import main
+from kernmill.serve.limits import ServerOptions
+from kernmill.serve.running import run
 
 from .conftest import Answered, Running
 
@@ -134,6 +138,19 @@ def test_mistakes_are_told(
     monkeypatch.delenv("KERNMILL_API_KEY", raising=False)
     assert main(["serve", *(stories if word == "MODEL" else word for word in words)]) == 2
     assert capsys.readouterr().err == f"kernmill: serve: {sentence}\n"
+
+
+def test_headers_have_a_limit_whatever_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named regression: where httptools was installed, uvicorn took it, and headers had no limit."""
+    found: list[Any] = []
+
+    def server(config: Any) -> Any:
+        found.append(config)
+        return SimpleNamespace(run=lambda sockets: [one.close() for one in sockets])
+
+    monkeypatch.setattr("uvicorn.Server", server)
+    assert run({"a": "a.gguf"}, ServerOptions(port=0)) == 0
+    assert (found[0].http, found[0].h11_max_incomplete_event_size) == ("h11", 1 << 16)
 
 
 def test_a_port_that_is_taken(stories: str, capsys: pytest.CaptureFixture[str]) -> None:
