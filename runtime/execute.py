@@ -147,6 +147,8 @@ def realize(
             if run.walk.fresh and (parameters := run.parameters()):
                 Run(parameters, others, run.variables).go()
                 run = Run(pending, others, run.variables)
+            if (record := current_recording()) is not None and record.on_realize is not None:
+                record.on_realize(run.walk.storages)
             run.go()
         except OutOfMemoryError as error:
             if line := pending[0].origin:

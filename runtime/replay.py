@@ -120,10 +120,12 @@ _Ready: TypeAlias = "_ReadyBatch | _Copy | _Check | HostCall | _BoundCall"
 
 @dataclass(slots=True)
 class Recording:
-    """The launches in order. With `shares_numbers` the user's floats are arguments of its kernels."""
+    """The launches in order. With `shares_numbers` the user's floats are arguments of its kernels. `on_realize` is
+    called before anything is computed, with the buffers that are read."""
 
     steps: list[Step] = field(default_factory=list[Step])
     shares_numbers: bool = False
+    on_realize: Callable[[Iterable[Buffer]], object] | None = None
 
     def add_kernels(self, device: str, batch: Sequence[tuple[Kernel, Call]]) -> None:
         """A batch was launched; batches of one device that follow each other are one."""
@@ -280,11 +282,11 @@ def recording(*, shares_numbers: bool = False) -> Generator[Recording]:
     """
     if current_recording() is not None:
         raise KernmillError("recording: this thread is already recording. End it before starting another.")
-    _local.recording = Recording(shares_numbers=shares_numbers)
+    _local.recording = recorded = Recording(shares_numbers=shares_numbers)
     try:
-        yield _local.recording
+        yield recorded
     finally:
-        _local.recording = None
+        _local.recording = recorded.on_realize = None
 
 
 @contextmanager

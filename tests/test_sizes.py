@@ -24,7 +24,7 @@ FOLDER_LINES: dict[str, tuple[int, str]] = {  # non-blank lines of a folder, and
     "ir": (4_000, "listings: UOps of reports; rows of machines; a node that waits"),
     "compiler": (11_080, "reasons of kernel borders; placement: open units, cuts that are made once"),
     "renderers": (2_200, "instructions of AArch64, Hexagon and NVIDIA"),
-    "runtime": (12_025, "plans found by calls; calls that wait in a queue; a rate of what is read again"),
+    "runtime": (12_060, "plans found by calls; calls that wait in a queue; a rate of what is read again"),
 }
 
 # What may be longer, and why. Tables and rule lists are read by looking up a row, not from top to bottom.

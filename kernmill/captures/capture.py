@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kernmill.ir import Ops, UOp, reshape
+from kernmill.ir import Ops, reshape
 from kernmill.runtime import STALE, Buffer, Recording, allocate_buffer, replay_of
 
 from ..lazy import Lazy
@@ -132,8 +132,8 @@ class Capture:
         holder = self._holders.parts.number_of(part)
         return None if holder is None else ReplayValue("holder", holder)
 
-    def entry(self, result: Any, renewed: dict[int, list[UOp]]) -> CapturedCall:
-        """Make the entry that replays this. `renewed`: the nodes of buffers before the capture."""
+    def entry(self, result: Any) -> CapturedCall:
+        """Make the entry that replays this."""
         known = self._known
         of_result = rebuild(result, self._make)
         shown = len(self._made)
@@ -157,7 +157,7 @@ class Capture:
         moving = [*self._sources.values(), *fresh, *replaced]
         replay = replay_of(self._recorded, moving, changes_state=changes_state)
         for key in self._sources.keys() & self._written:
-            for node in renewed.get(key, ()):  # `take_over` would also forget the owner of the current memory
+            for node in known.renewed.get(key, ()):  # `take_over` would also forget the owner of the current memory
                 node.storage = STALE if node.op is Ops.BUFFER else None
         count = len(known.arguments)
         state = self._tensors[count:]

@@ -23,7 +23,7 @@ from ..lazy import Lazy, changes
 from ..tensor import Tensor
 from ..views import check_replay, mark
 from .guards import Guard
-from .ownership import buffer_of, chain, constant_in, hold, make_real, own, shared_memory, stored
+from .ownership import LONE, buffer_of, chain, constant_in, hold, make_real, own, release, shared_memory, stored
 from .pytree import Kind, contents
 
 __all__ = ["CaptureResult", "CapturedCall", "Effects", "Fresh", "Refill", "ReplayValue", "Source"]
@@ -31,7 +31,6 @@ __all__ = ["CaptureResult", "CapturedCall", "Effects", "Fresh", "Refill", "Repla
 _POOLED = 2  # buffers that a result may use again when its tensor is gone
 _SMALL_POOLED, _SMALL_BYTES = 4, 1 << 16  # more of small ones
 _UNKNOWN = [-1]  # counts that nothing has
-_LONE = next(map(getrefcount, [object()]))  # reference count of an object in one list
 _GRAD, _NONE = repeat("grad"), repeat(None)
 _uop_of = attrgetter("uop")
 
@@ -344,6 +343,8 @@ class CapturedCall:
             if self._written:
                 self._claim(now)
             self._gradient_parts = []  # they would be counted
+            if self.lasting and not self.is_bound:  # later a replay writes where the last one put them, if it can
+                self._release_gradients(now)
             pooled = [fresh.take() for fresh in self.fresh]
             old = self._before(now) if self._goes_on else {}
             given, made_at = self._buffers, len(self.sources)
@@ -497,9 +498,18 @@ class CapturedCall:
         ]
         self._gradient_parts = [*tensors, *(thing for thing, _ in parts)]
         more = Counter(map(id, [*self._gradient_parts, *(tensor.uop for tensor in tensors)]))  # references than before
-        self._gradient_counts = [_LONE + 2 * count for count in counts.values()]
+        self._gradient_counts = [LONE + 2 * count for count in counts.values()]
         self._gradient_counts += [count + more[id(thing)] for thing, count in parts]
         self.is_bound = True
+
+    def _release_gradients(self, now: Sequence[Lazy]) -> None:
+        """Free gradients that this replay replaces, if only their tensors refer to them."""
+        gradients = [*{id(g): g for g in (now[self.count + index] for index in self.owners)}.values()]
+        ours = Counter(map(id, (*now, *self._state)))
+        released = {*map(id, release(gradients, [ours[id(g)] + 1 for g in gradients]))}
+        for put, owner in self.owners.items():
+            if id(now[self.count + put]) in released:
+                now[self.count + owner].grad = None  # if this replay fails
 
     def _rebind(self, now: Sequence[Lazy], pooled: Sequence[_Pooled], old: dict[int, UOp]) -> None:
         for number, value in self.effects.rebound:

@@ -37,7 +37,7 @@ from kernmill.ir import (
     process_lock,
     show_shape,
 )
-from kernmill.runtime import counters, current_recording, recorder, recording, rehearsal
+from kernmill.runtime import Buffer, counters, current_recording, recorder, recording, rehearsal
 
 from ..autocasting import autocast_state
 from ..lazy import Lazy, is_grad_enabled, is_training, tracing_state, tracked_tensors
@@ -232,10 +232,9 @@ class Jit(Generic[P, R]):
         """Run the first call or a capture; if it runs out of memory, its changes are rolled back, or the error says
         which are not."""
         with _turn() if self._ran else nullcontext():
-            before = self._walk(call.parts.objects)
-            rollback = Rollback(self._name, before, call.parts)
+            rollback = Rollback(self._name, self._walk(call.parts.objects), call.parts)
             try:
-                return self._capture(args, kwargs, call, before) if self._ran else self._first(args, kwargs, call)
+                return self._capture(args, kwargs, call, rollback) if self._ran else self._first(args, kwargs, call)
             except OutOfMemoryError as error:
                 error.add_note(rollback.put_back())
                 raise
@@ -254,11 +253,11 @@ class Jit(Generic[P, R]):
         self._ran = True
         return _with_numbers(result, found, call.values)  # type: ignore[no-any-return]
 
-    def _capture(self, args: Any, kwargs: Any, call: _Call, before: Walk) -> R:
+    def _capture(self, args: Any, kwargs: Any, call: _Call, rollback: Rollback) -> R:
         reason = "" if recorder.active is None and not debug() else self._reason(call)
         with recorder.span("capture", self._name):
             start, compiled = perf_counter_ns(), counters.compiled
-            result = self._captured_now(args, kwargs, call, before)
+            result = self._captured_now(args, kwargs, call, rollback)
             end, new = perf_counter_ns(), counters.compiled - compiled
             if (now := recorder.active) is not None:
                 now.notes.append(recorder.Note("capture", self._name, end, end - start, new, reason))
@@ -282,16 +281,24 @@ class Jit(Generic[P, R]):
             parameters = []  # their names are unknown
         return key_difference(next(reversed(self._captured)), call.key, parameters)
 
-    def _captured_now(self, args: Any, kwargs: Any, call: _Call, before: Walk) -> R:
+    def _captured_now(self, args: Any, kwargs: Any, call: _Call, rollback: Rollback) -> R:
+        before = rollback.walk
         make_ready([t for t in (*before.tensors.values(), *assigned_tensors()) if not is_free(t)])
         everything = alive_tensors()
         known = Tensors(call.tensors, before.tensors.values(), everything)
         holders = Holders(call.parts)
-        renewed = known.renew()
+        known.renew()
+
+        def release_dropped(reads: Iterable[Buffer]) -> None:
+            if gradients := rollback.dropped():
+                held = (everything, call.tensors, call.parts.tensors, before.tensors.values(), rollback.tensors())
+                known.release(gradients, held, (*recorded.buffers(), *reads))
+
         alike = self._same_shapes[call.key[1:]] = self._same_shapes.get(call.key[1:], 0) + 1
         with recording(shares_numbers=alike > _CONSTANT_CAPTURES) as recorded, made_before(everything):
             plain: Callable[..., R] = self.__kernmill_captured__
             states = _random_states(before)
+            recorded.on_realize = release_dropped
             result = plain(*args, **kwargs)
             self._warn_of_constants(before, states)
             found = _parts(result)
@@ -306,7 +313,7 @@ class Jit(Generic[P, R]):
             _without_history(tensor)
         self._warn_of_numbers(args, kwargs, call)
         with suppress(OutOfMemoryError, OvertakenError):  # no entry is kept; this call is done
-            entry = Capture(recorded, known, Guard(before), after, holders).entry(result, renewed)
+            entry = Capture(recorded, known, Guard(before), after, holders).entry(result)
             before.forget_tensors()
             self._keep(call.key, entry, after)
         return _with_numbers(result, found, call.values)  # type: ignore[no-any-return]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
-from operator import is_
+from operator import is_, sub
+from sys import getrefcount
 from typing import Any
 
 from kernmill.ir import IndexRangeError, KernmillError, Ops, UOp, reshape, uops_in
@@ -16,6 +17,7 @@ from ..views import mark
 from .pytree import Kind, Parts, contents, kind_of
 
 __all__ = [
+    "LONE",
     "Holders",
     "Tensors",
     "alive_tensors",
@@ -29,9 +31,12 @@ __all__ = [
     "make_real",
     "own",
     "refresh",
+    "release",
     "shared_memory",
     "stored",
 ]
+
+LONE = next(map(getrefcount, [object()]))  # reference count of an object in one list
 
 stored = _stored
 
@@ -149,6 +154,22 @@ def shared_memory() -> set[int]:
     return read.union(memory for memory, count in owners.items() if count > 1)
 
 
+def release(gradients: Sequence[Lazy], references: Iterable[int], used: Iterable[Buffer] = ()) -> list[Lazy]:
+    """Free the memory of gradients that a captured function drops, before the new ones need as much again, and return
+    these. `references` of each do not count: with any other one it is kept, like memory that is `used` or shared."""
+    counts = [*map(sub, map(getrefcount, gradients), references)]
+    unused = [gradient for gradient, count in zip(gradients, counts, strict=True) if count == LONE]
+    kept = shared_memory().union(map(id, used)) if unused else set[int]()
+    released = []
+    for gradient in unused:
+        node = stored(gradient.uop)
+        buffer = None if node is None else node.storage
+        if node is not None and isinstance(buffer, Buffer) and buffer.is_ours and id(buffer) not in kept:
+            take_over(node)
+            released.append(gradient)
+    return released
+
+
 def own(tensor: Lazy, shared: Container[int]) -> Buffer:
     """Return memory without other references by tensors, expressions or NumPy views: the tensor's own, or a copy.
     `shared`: the result of `shared_memory` before the first of several tensors."""
@@ -194,12 +215,21 @@ class Tensors:
         self.nodes = {id(t): t.uop for t in self.others}
         self.constants = {id(t): t.uop for t in self.guarded if id(t) not in self.buffers}  # they have no memory
         self._own_nodes: dict[int, UOp | None] = {}
+        self.renewed: dict[int, list[UOp]] = {}  # the nodes of buffers before the capture
 
-    def renew(self) -> dict[int, list[UOp]]:
-        """`refresh` arguments and tensors at locations; return the old nodes of their memory, by buffer."""
-        old = refresh(self.reachable())
+    def renew(self) -> None:
+        """`refresh` arguments and tensors at locations."""
+        self.renewed = refresh(self.reachable())
         self._own_nodes = {id(t): stored(t.uop) for t in self.reachable()}
-        return old
+
+    def release(self, gradients: Sequence[Lazy], held: Iterable[Iterable[Lazy | None]], used: Iterable[Buffer]) -> None:
+        """`release` gradients that the function has dropped. `held`: what else refers to tensors in a capture; `used`:
+        buffers that the recording reads."""
+        lists: tuple[Iterable[Lazy | None], ...] = (self.arguments, self.grads, self.guarded, self.others, *held)
+        ours = Counter(id(tensor) for tensors in lists for tensor in tensors)
+        for gradient in release(gradients, [ours[id(gradient)] for gradient in gradients], used):
+            for node in self.renewed.pop(id(self.buffers.pop(id(gradient), None)), ()):
+                take_over(node)
 
     def is_given(self, tensor: Lazy) -> bool:
         """True if it may have been given memory of another tensor that it shared before."""

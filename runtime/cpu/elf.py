@@ -23,7 +23,7 @@ from kernmill.ir import FormatError, OutOfMemoryError, keep_until_death, taken
 from ..memory.allocator import round_up
 from .elf_machines import ELF_MACHINES, ElfMachine, Relocation, flush_function
 
-__all__ = ["ElfModule", "is_elf_host", "libc", "load_elf", "unmap_unused"]
+__all__ = ["ElfModule", "is_elf_host", "libc", "load_elf", "return_free_heap", "unmap_unused"]
 
 _PAGE = mmap.PAGESIZE
 _LIMIT_BYTES = 64 << 20  # no kernel is this large; a damaged size field easily is
@@ -74,6 +74,13 @@ def libc() -> ctypes.CDLL:
     found.munmap.argtypes = [pointer, size]
     found.madvise.argtypes = [pointer, size, number]
     return found
+
+
+def return_free_heap() -> None:
+    """Give memory that was freed back to the system, where the C library can: compiling leaves much of it."""
+    trim = getattr(libc(), "malloc_trim", None)  # of glibc
+    if trim is not None:
+        trim(0)
 
 
 @functools.cache

@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 from kernmill.ir import CompileError, FormatError, Kernel, Ops, Progress, UOp, no_collection, setting
 
 from .. import later, recorder
+from ..cpu.elf import return_free_heap
 from ..device import Device, GroupTooLarge, Program, get_device, loaded
 from .compile_cache import cache_key, default_cache
 from .schedules import given_schedule, stamp, symbol, written_schedule
@@ -89,6 +90,8 @@ def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
                 found[key] = unfinished.finish()
             bar.advance(text=unfinished.kernel.name)
     _programs.update(found)
+    if is_many:
+        return_free_heap()
     return [found[key] for key in keys]
 
 

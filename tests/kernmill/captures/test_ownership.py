@@ -22,7 +22,7 @@ from kernmill.captures.ownership import (
     stored,
 )
 from kernmill.ir import IndexRangeError, UOp
-from kernmill.runtime import Buffer, recording, take_over
+from kernmill.runtime import Buffer, get_device, recording, take_over
 
 
 def made(requires_grad: bool = False) -> Tensor:
@@ -202,3 +202,27 @@ def test_memory_may_be_taken_over_while_it_is_asked_whose_values_these_are(monke
     known = Tensors([ours], [], [late, mine])
     with recording() as recorded:
         assert known.coming_from([late, mine], recorded) == [mine]
+
+
+@pytest.mark.parametrize("is_held", [False, True], ids=["dropped", "held by the user"])
+def test_a_capture_frees_the_gradients_that_the_step_drops(is_held: bool) -> None:
+    """Two sets of gradients made a GPT's second call the one with the largest peak."""
+    w = Tensor(np.ones((64, 64), np.float32)).requires_grad_()
+
+    @jit
+    def step(x: Tensor) -> Tensor:
+        w.grad = None
+        (w * x).square().sum().backward()
+        return x + 1
+
+    step(Tensor(np.full(64, 2, np.float32)))
+    held = [w.grad] if is_held else []
+    allocator = get_device().allocator
+    before, _ = allocator.held_bytes()
+    for value in (3, 4):  # a capture, and a replay
+        step(Tensor(np.full(64, value, np.float32)))
+        assert w.grad is not None
+        assert w.grad.tolist() == [[2.0 * value * value] * 64] * 64
+        after, _ = allocator.held_bytes()
+        assert (after - before >= 64 * 64 * 4) == is_held
+    assert [gradient.tolist() for gradient in held if gradient is not None] == [[[8.0] * 64] * 64] * is_held

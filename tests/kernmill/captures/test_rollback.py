@@ -102,7 +102,12 @@ def test_a_call_without_memory_has_not_happened(
         if notes is None:
             assert at > 0 or before > 1
             return
-        assert notes == [f"jit: the state before this call of {step.__name__} is restored."] * (before < 2)
+        is_released = (
+            step is _trains and before == 1 and m.w.grad is None
+        )  # a capture frees gradients that the step drops
+        exception = ", but not the gradients that it had dropped" if is_released else ""
+        assert notes == [f"jit: the state before this call of {step.__name__} is restored{exception}."] * (before < 2)
+        was = was[:-1] if is_released else was
         if at % 2:
             assert seen(m, x) == was
         assert captured(m, x).tolist() == pytest.approx(step(plain, y).tolist())
