@@ -533,9 +533,9 @@ def run_model(given: argparse.Namespace) -> int:
     asked = Options(
         prompt, given.chat, options.typed_text(given.system, given), given.n_predict, given.ctx_size,
         options.cache_types(given), not given.no_display_prompt, given.single_turn, given.ignore_eos, given.batch_size,
-        tuple(options.typed_text(text, given) for text in given.stop or ()), wanted,
+        generation.stops(given), wanted,
         generation.grammar("run", given), generation.adapters("run", given), generation.template("run", given),
-        given.chat_template_kwargs or {}, given.prompt_cache, given.prompt_cache_all, not given.prompt_cache_ro,
+        generation.template_values(given), given.prompt_cache, given.prompt_cache_all, not given.prompt_cache_ro,
         generation.draft("run", given), generation.kept("run", given), given.quantize,
     )  # fmt: skip
     with _settings_of(given):

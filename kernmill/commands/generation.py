@@ -16,7 +16,7 @@ from ..llm.sequences import DraftOptions
 from ..llm.sequences.drafts import GUESSES, MOST_GUESSES
 from . import options
 
-__all__ = ["adapters", "draft", "file_text", "grammar", "kept", "sampling", "template"]
+__all__ = ["adapters", "draft", "file_text", "grammar", "kept", "sampling", "stops", "template", "template_values"]
 
 _LETTERS = {
     "e": "penalties", "d": "dry", "s": "top_n_sigma", "k": "top_k", "y": "typ_p", "p": "top_p", "m": "min_p",
@@ -120,6 +120,19 @@ def kept(command: str, given: argparse.Namespace) -> int | None:
     if given.keep is not None and not given.context_shift:
         raise SettingError(f"{command}: --keep {given.keep} is for --context-shift. Add it.")
     return int(given.keep or 0) if given.context_shift else None
+
+
+def template_values(given: argparse.Namespace) -> dict[str, Any]:
+    """Return the variables of the chat template."""
+    found: dict[str, Any] = {} if given.reasoning == "auto" else {"enable_thinking": given.reasoning == "on"}
+    if given.reasoning_effort not in (None, "default"):
+        found["reasoning_effort"] = given.reasoning_effort
+    return found | (given.chat_template_kwargs or {})
+
+
+def stops(given: argparse.Namespace) -> tuple[str, ...]:
+    """Return the strings that end a text."""
+    return tuple(options.typed_text(text, given) for text in given.stop or ())
 
 
 def template(command: str, given: argparse.Namespace) -> str | None:

@@ -184,6 +184,7 @@ _MODEL = Option("-m --model", str, None, "a GGUF file, the first part of a split
 _HUB = (
     Option("-hf -hfr --hf-repo", str, None, "a model of the Hugging Face hub, downloaded once: owner/name, or owner/name:Q8_0 for one of its files", "NAME"),
     Option("-hff --hf-file", str, None, "the file of it", "FILE"),
+    Option("-hft --hf-token", str, None, "token for it; default: the variable HF_TOKEN", "TOKEN"),
 )
 _SHARED = (
     Option("--cache-type --cache-type-k -ctk", str.lower, None, "type of cached keys, and of values without -ctv: f32 (default), f16, bf16, or blocks: q8_0 (a quarter of f32), q4_0, ..", "TYPE"),
@@ -206,6 +207,8 @@ _TEMPLATE = (
     Option("--chat-template", str, None, "Jinja source that replaces the template of the file", "TEXT"),
     Option("--chat-template-file", str, None, "the same, from a file", "FILE"),
     Option("--chat-template-kwargs", _values, None, "variables of the template, such as {\"enable_thinking\": false}", "JSON"),
+    Option("--reasoning -rea", _one_of("on", "off", "auto"), "auto", "on, off: the variable enable_thinking of the template", "WORD"),
+    Option("--reasoning-effort", str, None, "the variable reasoning_effort of the template", "LEVEL"),
 )
 _ADAPTERS = (
     Option("--lora", str, None, "a LoRA adapter, a GGUF file; may be repeated", "FILE", repeats=True),
@@ -215,11 +218,11 @@ _ADAPTERS = (
     Option("--control-vector-layer-range", _range, None, "the first and the last layer that control vectors change, such as 8 20; default: all of their files", "FIRST LAST"),
 )
 _DRAFT = (
-    Option("-md --model-draft", str, None, "a smaller model of the same vocabulary that guesses the next tokens", "FILE"),
+    Option("-md --model-draft --spec-draft-model", str, None, "a smaller model of the same vocabulary that guesses the next tokens", "FILE"),
     Option("--spec-type", _one_of("none", "ngram-simple"), None, "ngram-simple: guess the next tokens by what followed the last ones before", "KIND"),
-    Option("--draft-max --draft --draft-n", _COUNT, None, "most guesses that one step checks, up to 63 (default 7)", "N"),
-    Option("--draft-min --draft-n-min", _TOKENS, None, "with fewer guesses none is checked (default 0)", "N"),
-    Option("--draft-p-min", float, None, "a draft model ends its guesses before a token of less probability (default 0.75)", "P"),
+    Option("--draft-max --draft --draft-n --spec-draft-n-max", _COUNT, None, "most guesses that one step checks, up to 63 (default 7)", "N"),
+    Option("--draft-min --draft-n-min --spec-draft-n-min", _TOKENS, None, "with fewer guesses none is checked (default 0)", "N"),
+    Option("--draft-p-min --spec-draft-p-min", float, None, "a draft model ends its guesses before a token of less probability (default 0.75)", "P"),
 )
 _KEPT = Option("--keep-weights", _TOKENS, None, "keep interleaved weights in the cache folder, up to this many MiB of all models: a later start maps them, and checks their bytes while it runs; default: the setting KEEP_WEIGHTS_MB", "MIB")
 _SHIFT = (
@@ -253,12 +256,20 @@ _SAMPLING = (
     Option("--dry-sequence-breaker", str, None, r"text that ends repetitions, instead of newline : \" *; none: nothing does; may be repeated", "TEXT", repeats=True),
     Option("-l --logit-bias", _bias, None, "add to the logit of a token, such as 15043+1.5, 15043-1 or 15043-inf; may be repeated", "ID(+/-)BIAS", repeats=True),
 )
+_TEXT = (
+    Option("--stop -r --reverse-prompt", str, None, "end a text before this string; may be repeated", "TEXT", repeats=True),
+    Option("--grammar", str, None, "text must follow a grammar in GBNF; needs the extra grammar", "GBNF"),
+    Option("--grammar-file", str, None, "the same, from a file", "FILE"),
+    Option("-j --json-schema", str, None, "text must be JSON of a schema; {} is any JSON", "SCHEMA"),
+    Option("-jf --json-schema-file", str, None, "the same, from a file", "FILE"),
+    Option("--ignore-eos", None, False, "never choose the tokens that end a text"),
+)
 RUN = (
     _MODEL,
     *_HUB,
     Option("-p --prompt", str, None, "prompt; with --chat the first message. Default: stdin, if it is a pipe", "TEXT"),
     Option("-f --file", str, None, "read the prompt from a file (one trailing newline is removed)", "FILE"),
-    Option("--no-escape", None, False, r"\n, \t, \\, \" and \x41 in -p and --system are not escape sequences"),
+    Option("--no-escape", None, False, r"\n, \t, \\, \" and \x41 in -p, --system and -r are not escape sequences"),
     Option("-n --n-predict --predict", whole_number("number of tokens", 0, none=(-1, -2)), None, "most tokens to generate; -1, -2: until the text ends or the context is full (default)", "N"),
     Option("-c --ctx-size", _TOKENS, None, "tokens of context; 0: what the model was trained on. Default: just enough for -p and -n, else what the model was trained on, at most 4096", "N"),
     Option("--chat --conversation -cnv -i --interactive -if --interactive-first", None, False, "hold a conversation with the chat template of the file (ChatML if it has none); each line of stdin is a message; one that ends with \\ goes on in the next line; /clear forgets the conversation, /exit ends it"),
@@ -268,12 +279,7 @@ RUN = (
     Option("--single-turn -st", None, False, "end after one message and its answer (with --chat)"),
     Option("--no-display-prompt", None, False, "print only the generated text"),
     *_SAMPLING,
-    Option("--stop -r --reverse-prompt", str, None, "end the text before this string; may be repeated", "TEXT", repeats=True),
-    Option("--grammar", str, None, "text must follow a grammar in GBNF; needs the extra grammar", "GBNF"),
-    Option("--grammar-file", str, None, "the same, from a file", "FILE"),
-    Option("-j --json-schema", str, None, "text must be JSON of a schema; {} is any JSON", "SCHEMA"),
-    Option("-jf --json-schema-file", str, None, "the same, from a file", "FILE"),
-    Option("--ignore-eos", None, False, "never choose the tokens that end a text"),
+    *_TEXT,
     Option("-s --seed", int, None, "random seed; -1 = random (default)", "N"),
     *_ADAPTERS,
     *_DRAFT,
@@ -288,7 +294,7 @@ RUN = (
     *_SPLIT,
 )
 SERVE = (
-    Option("-m --model", str, (), "a GGUF file, also without -m; several are served by their names", "FILE", repeats=True),
+    Option("-m --model", str, None, "a GGUF file, also without -m; several are served by their names", "FILE", repeats=True),
     *_HUB,
     Option("--models-dir", str, None, "serve all GGUF files of a folder; each is loaded when it is asked for", "FOLDER"),
     Option("--models-max", _COUNT, 1, "most models in memory; the least recently used one goes first", "N"),
@@ -315,6 +321,10 @@ SERVE = (
     Option("--no-slots", None, False, "no /slots"),
     Option("--no-metrics", None, False, "no /metrics"),
     Option("--slot-save-path", str, None, "clients may save the texts of slots as files of this folder, and restore them", "FOLDER"),
+    *_TEXT,
+    Option("-n --n-predict --predict", whole_number("number of tokens", 0, none=(-1, -2)), None, "most tokens of an answer; -1, -2: until the text ends or the context is full (default)", "N"),
+    Option("--no-escape", None, False, r"\n, \t, \\, \" and \x41 in -r are not escape sequences"),
+    Option("--reasoning-format", _one_of("auto", "deepseek", "none"), "auto", "auto, deepseek: reasoning is reasoning_content; none: it stays in the text", "FORM"),
     Option("-s --seed", int, None, "random seed of requests without one; -1 = random (default)", "N"),
     *_ADAPTERS,
     *_DRAFT,
@@ -358,6 +368,8 @@ QUANTIZE = (
 _ON_OFF = re.compile(r"(on|off|auto|true|false|enabled|disabled|[01](,[01])*)", re.IGNORECASE)  # values of switches
 _ANY = re.compile("")  # a value that does not matter
 _0, _1 = (re.compile(rf"{n}(\.0*)?") for n in (0, 1))
+_DRAFTS = "-td --threads-draft -tbd --threads-batch-draft --spec-draft-threads --spec-draft-threads-batch -Cd -Crd -Cbd -otd -ncmoed -devd -ngld -ctkd -ctvd " + " ".join(f"--spec-draft-{one} --{one}-draft" for one in ["cpu-mask", "cpu-range", "cpu-strict", "prio", "poll", "cpu-mask-batch", "cpu-strict-batch", "prio-batch", "poll-batch", "override-tensor", "n-cpu-moe", "device"]) + " --spec-draft-ncmoe --spec-draft-ngl --gpu-layers-draft --n-gpu-layers-draft --spec-draft-type-k --cache-type-k-draft --spec-draft-type-v --cache-type-v-draft --spec-draft-p-split --draft-p-split"
+_LOOKUPS = "--spec-ngram-size-n --spec-ngram-size-m --spec-ngram-min-hits --spec-ngram-mod-n-min --spec-ngram-mod-n-max --spec-ngram-mod-n-match -lcs --lookup-cache-static -lcd --lookup-cache-dynamic " + " ".join(f"--spec-ngram-{kind}-{one}" for kind in ("simple", "map-k", "map-k4v") for one in ("size-n", "size-m", "min-hits"))
 _HARMLESS = (  # names of llama.cpp's options, the values that change nothing here, and why (None: see _ON_OFF)
     ("-ngl --gpu-layers --n-gpu-layers -sm --split-mode -mg --main-gpu -ts --tensor-split -ot --override-tensor -ncmoe --n-cpu-moe", _ANY, "kernmill bench chooses the split"),
     ("-cmoe --cpu-moe -nkvo --no-kv-offload", None, "kernmill bench chooses the split"),
@@ -373,6 +385,14 @@ _HARMLESS = (  # names of llama.cpp's options, the values that change nothing he
     ("-np --parallel -cram --cache-ram -ctxcp --ctx-checkpoints", _ANY, "one text has the whole context"),
     ("--log-file -lv --verbosity --log-verbosity", _ANY, "text goes to stdout, everything else to stderr"),
     ("--color -co --colors --log-colors --log-disable --log-prefix --log-timestamps -v --verbose --log-verbose --simple-io --perf --no-perf --show-timings --no-show-timings --progress", None, "text goes to stdout, everything else to stderr"),
+    ("-lzm --lazy-mode", _ANY, "weights are copied once"),
+    ("-nocb --cache-idle-slots --no-cache-idle-slots --no-mmproj-auto --no-mmproj-offload --mmproj-offload --no-skip-chat-parsing", None, "this is the default"),
+    ("-cms --checkpoint-min-step --swa-checkpoints --kv-unified-per-slot", _ANY, "the kernels are made for the model"),
+    ("--log-jsonl --no-log-jsonl --no-log-prefix --no-log-timestamps", None, "text goes to stdout, everything else to stderr"),
+    (_DRAFTS, _ANY, "a draft model runs as the model does"),
+    ("--spec-draft-cpu-moe -cmoed --cpu-moe-draft --spec-draft-backend-sampling --no-spec-draft-backend-sampling --spec-default", None, "a draft model runs as the model does"),
+    (_LOOKUPS, _ANY, "guesses change no text; --draft-max is their number"),
+    ("--reasoning-budget", re.compile("-1"), "this is the default"),
     ("-gan --grp-attn-n", _1, "this value disables it"),
     ("-embd --embeddings", _0, "this value disables it"),
 )
@@ -380,8 +400,9 @@ _HARMLESS_SERVE = (
     ("-b --batch-size -ub --ubatch-size --threads-http --slot-prompt-similarity -sps", _ANY, "the server chooses it"),
     ("--cache-reuse", _0, "this value disables it"),
     ("--metrics --props --slots --embedding --embeddings --rerank --reranking --webui --ui --cache-prompt -e --escape", None, "this is the default"),
-    ("--reasoning-format", re.compile("auto|deepseek"), "this is the default"),
-    ("-n --n-predict --predict", re.compile("-1"), "this is the default"),
+    ("--models-autoload --no-prefill-assistant --no-ui-mcp-proxy --no-webui-mcp-proxy -no-ag --no-agent --no-cors-credentials", None, "this is the default"),
+    ("--tags", _ANY, "clients see the name only"),
+    ("--spm-infill", None, "there is no /infill"),
     ("--embd-normalize", re.compile("2"), "this is the default"),
 )
 _OTHERS = (  # names of llama.cpp (also with a -suffix) that would change the result, and the remedy
@@ -390,14 +411,22 @@ _OTHERS = (  # names of llama.cpp (also with a -suffix) that would change the re
     ("--pooling", "The file says how vectors are pooled: kernmill show."),
     ("--embd-normalize --embd-output-format", "Vectors are kernmill embed's."),
     ("--ssl", "Use a proxy for TLS."),
-    ("--path", "The server has no other pages."),
+    ("--path --ui --webui", "The server has one page, whose settings are in the browser."),
+    ("--tools --mcp-servers --ui-mcp-proxy --webui-mcp-proxy -ag --agent", "The server runs no tools: it gives their calls to the client."),
+    ("--cache-reuse", "A prompt is read again from the first token that differs."),
+    ("--cors", "Pages of other origins are allowed by --cors-origins only."),
+    ("--models-preset --no-models-autoload", "Models are given by paths or --models-dir; each is loaded when it is asked for."),
+    ("--log-prompts", "Prompts and answers are not logged."),
+    ("--lora-init-without-apply", "Give the scale with --lora-scaled FILE:0."),
+    ("-hfd -hfrd --hf-repo-draft --spec-draft-hf", "Download the GGUF file, and give its path: -md FILE."),
+    ("--spec-synth", "Give a draft with -md FILE or --spec-type ngram-simple."),
     ("--rerank --reranking", "Scores are kernmill rerank's."),
     ("--in-prefix --in-suffix", "Put it into the prompt."),
     ("-sp --special", "Special tokens are not printed."),
-    ("--no-jinja --reasoning -rea", "The template decides: --chat-template-kwargs '{\"enable_thinking\": false}'."),
+    ("--no-jinja --skip-chat-parsing --reasoning-budget --reasoning-preserve", "The template decides: --chat-template-kwargs '{\"enable_thinking\": false}'."),
     ("-bf --binary-file", "Give a text with -f FILE."),
     ("-mu --model-url -dr --docker-repo", "Download the GGUF file, and give its path: -m FILE."),
-    ("-mm --mmproj --image --audio -ctkd -ctvd", "Only the model of the file runs, on text, without additions."),
+    ("-mm -mmu -mmdev --mmproj --image --audio --video --mtmd --media", "Only the model of the file runs, on text, without additions."),
     ("--rope --yarn -gan --grp-attn -gaw --override-kv", "The file says how the model computes. Change the file."),
     ("-embd --embeddings", "Vectors are kernmill embed's; only prompts and generated tokens are measured."),
     ("-oe --output-err", "Write 2> FILE."),
@@ -444,7 +473,7 @@ def from_hub(command: str, given: argparse.Namespace) -> str | None:
         if given.hf_file is not None:
             raise SettingError(f"{command}: --hf-file {given.hf_file} is a file of a repository. Name it with -hf.")
         return None
-    return str(_hub.downloaded(given.hf_repo, given.hf_file))
+    return str(_hub.downloaded(given.hf_repo, given.hf_file, given.hf_token))
 
 
 def parse(command: str, words: Sequence[str], positional: Mapping[str, Any], **texts: str) -> argparse.Namespace:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,16 +36,34 @@ def run(given: argparse.Namespace, wanted: Any) -> int:
             stall_s=given.stall_timeout, ping_s=given.sse_ping_interval, drain_s=given.drain, slots=given.parallel,
             queue=given.queue, chunk=given.chunk, context=given.ctx_size, cache_type=options.cache_types(given),
             split=wanted, sampling=generation.sampling("serve", given), template=generation.template("serve", given),
-            template_values=given.chat_template_kwargs or {}, adapters=generation.adapters("serve", given),
+            template_values=generation.template_values(given), adapters=generation.adapters("serve", given),
             draft=generation.draft("serve", given), keep=generation.kept("serve", given),
-            warms_up=not given.no_warmup,
-            has_page=not given.no_webui,
+            stop=generation.stops(given), max_tokens=given.n_predict, ignores_end=given.ignore_eos, form=_form_of(given),
+            reasoning_format=given.reasoning_format, warms_up=not given.no_warmup, has_page=not given.no_webui,
             shows_slots=not given.no_slots, shows_metrics=not given.no_metrics,
             slot_folder=_folder(given.slot_save_path), models_max=given.models_max,
             models_bytes=(given.models_memory or 0) << 20, idle_s=given.sleep_idle_seconds or 0,
             is_verbose=given.verbose,
         ),
     )  # fmt: skip
+
+
+def _form_of(given: argparse.Namespace) -> dict[str, Any] | None:
+    """Return the form of texts as a response_format; None: any text.
+
+    Raises:
+        SettingError: two of them, a file that cannot be read, or a schema that is not JSON.
+    """
+    found = generation.grammar("serve", given)
+    if found is None:
+        return None
+    kind, source = found
+    if kind == "gbnf":
+        return {"type": "grammar", "grammar": source}
+    try:
+        return {"type": "json_schema", "json_schema": {"schema": json.loads(source)}}
+    except (ValueError, RecursionError):
+        raise SettingError("serve: --json-schema: must be JSON.") from None
 
 
 def _folder(path: str | None) -> str | None:
@@ -58,7 +77,7 @@ def _folder(path: str | None) -> str | None:
 def _paths(given: argparse.Namespace) -> dict[str, str]:
     """Return the file of each name."""
     hub = options.from_hub("serve", given)
-    paths = [*given.paths, *given.model, *([] if hub is None else [hub])]
+    paths = [*given.paths, *(given.model or ()), *([] if hub is None else [hub])]
     for path in paths:
         options.check_path("serve", path, "Give a GGUF file.")
     if given.models_dir is not None:
@@ -89,7 +108,8 @@ def names_of(paths: list[str]) -> dict[str, str]:
 def _keys(given: argparse.Namespace) -> tuple[str, ...]:
     keys = [key for text in given.api_key or () for key in _comma_separated(text)]
     if given.api_key_file is not None:
-        keys += generation.file_text("serve", given.api_key_file, "--api-key-file").split()
+        lines = generation.file_text("serve", given.api_key_file, "--api-key-file").splitlines()
+        keys += _stripped([line for line in lines if not line.startswith("#")])
     if not keys:
         keys = list(_comma_separated(os.environ.get("KERNMILL_API_KEY")))
     if (given.api_key or given.api_key_file is not None) and not keys:

@@ -17,7 +17,7 @@ _USUAL = "Q4_K_M"  # the quantization that is taken where none is named, as in l
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
 
-def downloaded(name: str, file: str | None = None) -> str:
+def downloaded(name: str, file: str | None = None, token: str | None = None) -> str:
     """Return the path of a GGUF file of the hub, or of its first part; what is not in the hub's cache is downloaded.
 
     `name`: owner/name, with :quant for one of several files, such as :Q8_0. `file`: the file's own name instead. The
@@ -32,9 +32,10 @@ def downloaded(name: str, file: str | None = None) -> str:
     hub: Any = package("huggingface_hub", "-hf")
     endpoint = os.environ.get("HF_ENDPOINT") or None
     try:
-        files = hub.HfApi(endpoint=endpoint).list_repo_files(repository)
+        files = hub.HfApi(endpoint=endpoint).list_repo_files(repository, token=token)
         chosen = _chosen(files, name, quant, file)
-        paths = [hub.hf_hub_download(repository, part, endpoint=endpoint) for part in _parts_of_file(files, chosen)]
+        parts = _parts_of_file(files, chosen)
+        paths = [hub.hf_hub_download(repository, part, endpoint=endpoint, token=token) for part in parts]
     except SettingError:
         raise
     except Exception as error:  # the hub's own, those of its HTTP library, and of the disk

@@ -76,6 +76,8 @@ def load_model(path: str, options: ServerOptions) -> LLM:
         model, template=options.template, sampling=options.sampling, slots=options.slots, queue=options.queue,
         chunk=options.chunk, draft=options.draft,
     )  # fmt: skip
+    if options.form is not None:
+        llm.prompts.prompt([], options.form)  # a mistake in it is reported now
     if options.keep is not None and llm.is_causal:
         llm.engine.check_shift(options.keep)
     if options.warms_up and llm.is_causal:
@@ -268,9 +270,10 @@ class _Server:
                 values["reasoning_effort"] = body.reasoning_effort
             prompt = await _computed(
                 llm.prompts.conversation, body.messages, tools=body.tools or (), tool_choice=body.tool_choice,
-                response_format=body.form(), template_values=values,
+                response_format=self._form_of(body.form(), body.tools), template_values=values,
+                splits_reasoning=(body.reasoning_format or self._options.reasoning_format) != "none",
             )  # fmt: skip
-            options = _options(llm, body, body.top(), self._options.keep)
+            options = _options(llm, body, body.top(), self._options)
             shape = ChatShape(entry.name, llm.tokenizer, wants_usage=body.wants_usage)
             return await self._answer(request, entry, [prompt] * (body.n or 1), options, shape, body)
 
@@ -285,13 +288,17 @@ class _Server:
                 raise invalid("prompt", f"at most {self._options.queue} answers at once are allowed.")
             prompts: list[Prompt] = []
             for text in given:
-                prompt = await _computed(llm.prompts.prompt, text, body.form())
+                prompt = await _computed(llm.prompts.prompt, text, self._form_of(body.form()))
                 prompts += [prompt] * (body.n or 1)
             echoes = [(llm.tokenizer.decode(one) if not isinstance(one, str) else one) if body.echo else ""
                       for one in given for _ in range(body.n or 1)]  # fmt: skip
             shape = CompletionShape(entry.name, llm.tokenizer, wants_usage=body.wants_usage, echoes=echoes)
-            options = _options(llm, body, body.top(), self._options.keep)
+            options = _options(llm, body, body.top(), self._options)
             return await self._answer(request, entry, prompts, options, shape, body)
+
+    def _form_of(self, given: Mapping[str, Any] | None, tools: Sequence[Any] | None = None) -> Mapping[str, Any] | None:
+        """The form of a text: the request's, or without one and without tools the server's."""
+        return given if given is not None or tools else self._options.form
 
     def _check_choices(self, body: SamplingFields) -> None:
         if (body.n or 1) > max(self._options.slots, 1):
@@ -330,13 +337,14 @@ class _Server:
             effort = (body.reasoning or {}).get("effort")
             prompt = await _computed(
                 llm.prompts.conversation, messages, tools=tools, tool_choice=body.tool_choice,
-                response_format=form or body.form(),
+                response_format=self._form_of(form or body.form(), tools),
+                splits_reasoning=self._options.reasoning_format != "none",
                 template_values={
                     **self._options.template_values, **({} if effort is None else {"reasoning_effort": effort}),
                 },
             )  # fmt: skip
             shape = ResponsesShape(entry.name, body)
-            options = _options(llm, body, None, self._options.keep)
+            options = _options(llm, body, None, self._options)
             return await self._answer(request, entry, [prompt], options, shape, body)
 
     # --- vectors and tokens
@@ -481,21 +489,23 @@ def _of_client(error: KernmillError) -> RequestError:
     return RequestError(400, message, param=param, code=code)
 
 
-def _options(llm: LLM, body: SamplingFields, top: int | None, keep: int | None) -> list[TextOptions]:
+def _options(llm: LLM, body: SamplingFields, top: int | None, server: ServerOptions) -> list[TextOptions]:
     """The options of each choice: with a seed, they have different ones."""
     known = len(llm.tokenizer)
     if (bad := next((token for token in body.biases() if token >= known), None)) is not None:
         raise invalid("logit_bias", f"token id {bad} is unknown. Ids are 0 to {known - 1}.")
+    ignores = server.ignores_end if body.ignore_eos is None else body.ignore_eos
     try:
         samplings = [
-            body.sampling(llm.sampling, llm.tokenizer.end_ids if body.ignore_eos else (), number)
+            body.sampling(llm.sampling, llm.tokenizer.end_ids if ignores else (), number)
             for number in range(body.n or 1)
         ]
     except KernmillError as error:
         message = str(error).removeprefix("SamplingOptions: ")
         named = re.match(r"[a-z_]+(?=[=:])", message)
         raise RequestError(400, message, param=named and named[0], code="invalid_value") from error
-    return [TextOptions(sampling, body.limit(), body.stops(), top, keep) for sampling in samplings]
+    limit, stops = body.limit(server.max_tokens), body.stops() if body.stop else server.stop
+    return [TextOptions(sampling, limit, stops, top, server.keep) for sampling in samplings]
 
 
 def _submitted(llm: LLM, prompt: Prompt, options: TextOptions) -> Reply:

@@ -51,7 +51,7 @@ class _Begun:
         yield from self._steps
 
 
-class Body:
+class Stream:
     """A body in parts. A part is written at once; while the client does not read, parts wait.
 
     sent_s  when the last part was given to the connection, on the clock of time.perf_counter.
@@ -113,12 +113,12 @@ class Job:
         self._start = time.perf_counter()
         self._left = len(replies)
         self._take: Callable[[list[Parts]], None] | None = None
-        self._body: Body | None = None
+        self._body: Stream | None = None
         loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = loop.create_future()
 
     async def run(
-        self, receive: Receive, take: Callable[[list[Parts]], None] | None = None, body: Body | None = None
+        self, receive: Receive, take: Callable[[list[Parts]], None] | None = None, body: Stream | None = None
     ) -> None:
         """Wait until the replies have ended. `take` gets their parts as they arrive, in the loop, to write into `body`.
 
@@ -249,7 +249,7 @@ class StreamAnswer:
             (b"x-accel-buffering", b"no"),
         ]  # fmt: skip
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        job, shape, body = self._job, self._shape, Body(scope[BODY])
+        job, shape, body = self._job, self._shape, Stream(scope[BODY])
 
         def take(found: list[Parts]) -> None:
             if data := self._events(found):

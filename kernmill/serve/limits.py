@@ -26,6 +26,7 @@ class ServerOptions:
     stall_s       time that a client may leave sent text unread.
     ping_s        time between comments in a stream without text.
     drain_s       time that running answers have after SIGTERM.
+    stop, max_tokens, ignores_end, form (a response_format), reasoning_format  of requests that do not say them.
     slots, queue  texts at once, and texts that wait, for each model.
     template_values  variables of the chat template, where a request gives none.
     adapters      scales of LoRA adapters by path, of every model.
@@ -53,6 +54,11 @@ class ServerOptions:
     cache_type: tuple[str, str] = ("f32", "f32")
     split: SplitOptions | None = None
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
+    stop: tuple[str, ...] = ()
+    max_tokens: int | None = None
+    ignores_end: bool = False
+    form: Mapping[str, Any] | None = None
+    reasoning_format: str = "auto"
     template: str | None = None
     template_values: Mapping[str, Any] = field(default_factory=dict[str, Any])
     adapters: Mapping[str, float] = field(default_factory=dict[str, float])

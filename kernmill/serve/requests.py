@@ -45,6 +45,11 @@ _OTHER_NAMES = {"max_tokens": "n_predict", "repeat_penalty": "repetition_penalty
 _FIELDS = {"repeat_last": "repeat_last_n"}  # fields of SamplingOptions with another name here
 
 
+def _limited(given: int | None, default: int | None) -> int | None:
+    """The limit of a field; None: no limit."""
+    return default if given is None else None if given < 0 else given
+
+
 class _Fields(msgspec.Struct, kw_only=True):
     """A body. Fields with null are as good as absent."""
 
@@ -211,9 +216,9 @@ class SamplingFields(_Fields, kw_only=True):
             found["response_format"] = self.response_format
         return found
 
-    def limit(self) -> int | None:
+    def limit(self, default: int | None = None) -> int | None:
         """The number of tokens to generate; None: no limit but the context."""
-        return None if self.max_tokens is None or self.max_tokens < 0 else self.max_tokens
+        return _limited(self.max_tokens, default)
 
     def biases(self) -> dict[int, float]:
         """logit_bias: {"id": bias}, or llama.cpp's [[id, bias]], where false means never."""
@@ -296,11 +301,9 @@ class ChatRequest(SamplingFields, kw_only=True):
             raise invalid("top_logprobs", "needs logprobs: true.")
         check_tools(self.tools or ())
 
-    def limit(self) -> int | None:
+    def limit(self, default: int | None = None) -> int | None:
         """The number of tokens to generate."""
-        if self.max_completion_tokens is not None:
-            return None if self.max_completion_tokens < 0 else self.max_completion_tokens
-        return SamplingFields.limit(self)
+        return _limited(self.max_completion_tokens, SamplingFields.limit(self, default))
 
     def top(self) -> int | None:
         """Alternatives for each token; None: no log probabilities."""
@@ -416,10 +419,9 @@ class ResponsesRequest(SamplingFields, kw_only=True):
         if self.truncation not in (None, "disabled"):
             raise unsupported("truncation", "must be disabled.")
 
-    def limit(self) -> int | None:
+    def limit(self, default: int | None = None) -> int | None:
         """The number of tokens to generate."""
-        given = self.max_output_tokens
-        return SamplingFields.limit(self) if given is None else None if given < 0 else given
+        return _limited(self.max_output_tokens, SamplingFields.limit(self, default))
 
 
 Body = TypeVar("Body", bound=_Fields)

@@ -84,7 +84,7 @@ class LLM:
 
     def chat_stream(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Reply:
         """Return the next message of a conversation while it is generated."""
-        names = ("tools", "tool_choice", "response_format", "template_values")
+        names = ("tools", "tool_choice", "response_format", "template_values", "splits_reasoning")
         own = {name: options.pop(name) for name in names if name in options}
         return self.start(self.prompts.conversation(messages, **own), self.options(options))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kernmill.ir import SettingError
@@ -68,20 +69,24 @@ class Prompts:
         tool_choice: str | Mapping[str, Any] | None = None,
         response_format: Mapping[str, Any] | None = None,
         template_values: Mapping[str, Any] | None = None,
+        splits_reasoning: bool = True,
     ) -> Prompt:
         """Return the prompt of a conversation in OpenAI's form.
 
         tool_choice      "none", "auto", "required", or {"function": {"name": ..}}
         response_format  {"type": "json_object"}, or {"type": "json_schema", "json_schema": {"schema": ..}}; also
-                         {"type": "regex" | "grammar" (GBNF) | "choice" (a list of texts), that word: ..}
-        template_values  variables of the template, such as enable_thinking
+                         {"type": "regex" | "grammar" (GBNF) | "choice" (a list of texts), that word: ..}.
+        template_values  variables of the template, such as enable_thinking.
+        splits_reasoning  False: reasoning stays in the answer, with its marks
 
         Raises:
             SettingError: a message that is not valid, or what the model's template cannot express.
         """
         given = () if tool_choice == "none" else tuple(tools)
         text = self.rendered(messages, given, template_values or {})
-        format = ReplyFormat.of(self.template.source, text)
+        format = replace(ReplyFormat.of(self.template.source, text), splits=splits_reasoning)
+        if format.is_harmony and not splits_reasoning:
+            raise SettingError("reasoning_format: this model answers in channels, which are always apart.")
         if given and not format.is_harmony and format.calls is None:
             raise SettingError("tools: the model's chat template has no form for tool calls. Choose another model.")
         rule = reply_rule(self.tokenizer, response_format, format, given, tool_choice)

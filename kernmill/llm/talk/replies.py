@@ -7,7 +7,7 @@ call is part of the answer.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..generation import longest_overlap
@@ -38,12 +38,13 @@ class ReplyPart:
 @dataclass(frozen=True)
 class ReplyFormat:
     """The form of the replies of a model. `thought`: the markers around reasoning. `is_inside`: the prompt opened
-    it."""
+    it. `splits`: reasoning is apart from the answer."""
 
     calls: CallFormat | None = None
     thought: tuple[str, str] | None = None
     is_inside: bool = False
     is_harmony: bool = False
+    splits: bool = True
 
     @classmethod
     def of(cls, template: str, prompt: str = "") -> ReplyFormat:
@@ -74,7 +75,7 @@ class ReplyFormat:
         """A reader for one reply. Without tools, calls are text."""
         if self.is_harmony:
             return HarmonyReader()
-        return ReplyReader(self, tools)
+        return ReplyReader(self if self.splits else replace(self, thought=None, is_inside=False), tools)
 
 
 class ReplyReader:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from kernmill.llm.engine import Usage
-from kernmill.serve.jobs import Body, Job
+from kernmill.serve.jobs import Job, Stream
 from kernmill.serve.limits import ServerOptions
 from kernmill.serve.metrics import Metrics
 
@@ -148,7 +148,7 @@ def test_parts_wait_in_their_order_while_a_client_does_not_read() -> None:
                 await reads.wait()
             sent.append(message["body"])
 
-        body = Body(send)
+        body = Stream(send)
         body.put(b"1")
         assert (sent, body.is_waiting) == ([b"1"], False)  # at once, without a turn of the loop
         for part in (b"2", b"3", b"4"):

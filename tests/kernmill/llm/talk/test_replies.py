@@ -178,6 +178,14 @@ def test_reasoning_is_apart(open_: str, close: str) -> None:
         assert read(ReplyFormat.of(template), pieces) == ("", "Hm", [])
 
 
+def test_reasoning_may_stay_in_the_answer() -> None:
+    """Named regression: reasoning_format none was accepted, and reasoning was apart all the same."""
+    reader = ReplyFormat(thought=("<think>", "</think>"), splits=False).reader()
+    parts = [*reader.push("<think>so</think>it is"), *reader.finish()]
+    assert "".join(part.content for part in parts) == "<think>so</think>it is"
+    assert not any(part.reasoning for part in parts)
+
+
 def test_channels_of_harmony() -> None:
     text = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes < no.<|return|>"
     for pieces in cuts(text):
