@@ -32,6 +32,7 @@ from .kernel.merge_loops import *
 from .kernel.partition_loops import *
 from .kernel.peel_loops import *
 from .kernel.place_barriers import *
+from .kernel.planned_work import *
 from .kernel.reduce_loops import *
 from .kernel.split_loops import *
 from .kernel.trim_loops import *

@@ -1,4 +1,4 @@
-"""`python -m bench.corpus kernels | measure | rank | fit`: write the files of the corpus, compare the estimate."""
+"""`python -m bench.corpus WHAT`: files of the corpus; how good choice and estimate are, and how long choosing takes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from .files import load_kernels, load_times, save_kernels, save_times
-from .measure import measured
+from .choice import choice_text, seconds_text
+from .constants import Readers, constants
+from .files import load_kernels, load_times, model_kernels, save_kernels, save_times
+from .measure import measured, sample_of
+from .models import kernels_of_models
 from .rank import fitted, left_out, rank, read_works, summary
 
 
@@ -18,6 +21,8 @@ def compare(machine: str, rounds: int) -> None:
     from kernmill.runtime import get_device
 
     target = get_device("LLVM").target
+    planned = read_works(load_kernels(), load_times(machine), target, is_planned=True)
+    print(f"read off the loops: {summary(rank(planned, target))}", flush=True)
     found = read_works(load_kernels(), load_times(machine), target)
     lines = rank(found, target)
     for one in sorted(lines, key=lambda line: line.correlation)[:20]:
@@ -30,32 +35,69 @@ def compare(machine: str, rounds: int) -> None:
         print(f"fitted: {summary(rank(found, row))}\n{row.machine}")
 
 
+def number_constants() -> None:
+    """Print the named numbers of the optimizer, and for each a kernel that it decides."""
+    from tests.compiler.corpus import TARGETS, kernels
+
+    found = [one for one in constants() if not one.is_of_the_search]
+    readers, without = Readers(kernels(), TARGETS), 0
+    for one in found:
+        effect = readers.first_effect(one)
+        without += not effect
+        print(f"{one.module}.{one.name} = {one.value}: {effect or 'no schedule changes'}", flush=True)
+    print(f"{len(found)} numbers decide about schedules; {without} of them change none of the corpus.")
+
+
+def write_kernels(models: Path | None) -> None:
+    """Collect the kernels again. Those of models are unchanged where their files are not given."""
+    from bench.tuned import TUNED_ROWS, kernels_of
+
+    found = [(row, kernel) for row, _, kernel in kernels_of(TUNED_ROWS)]
+    save_kernels([*found, *(kernels_of_models(models) if models else model_kernels())])
+
+
+def write_times(arguments: argparse.Namespace, folder: Path) -> None:
+    """Measure candidates of the kernels, or of some of them, and keep the times with those that are known."""
+    kernels = sample_of(load_kernels(), arguments.sample, arguments.seed)
+    known = {one.kernel: one for one in load_times(arguments.machine)} if arguments.sample else {}
+    notes = arguments.notes or folder / "notes"
+    for one in measured(kernels, arguments.candidates, arguments.seconds, notes):
+        known[one.kernel] = one
+        print(f"{one.kernel}: {len(one.times)} candidates", file=sys.stderr)
+    save_times(arguments.machine, known.values())
+
+
 def main() -> int:
-    """Write the kernels, or the times of their candidates; rank these, or fit the machine's row to them."""
+    """Write the kernels, or the times of their candidates; compare choice and estimate with these."""
     parser = argparse.ArgumentParser(prog="python -m bench.corpus", description=__doc__)
-    parser.add_argument("what", choices=("kernels", "measure", "rank", "fit"))
+    parser.add_argument("what", choices=("kernels", "measure", "rank", "fit", "choice", "seconds", "constants"))
     parser.add_argument("--candidates", type=int, default=22, help="of each kernel (default %(default)s)")
     parser.add_argument("--seconds", type=float, default=12, help="for each kernel, at most (default %(default)s)")
     parser.add_argument("--machine", default="zen4", help="its name, which is that of the file (default %(default)s)")
     parser.add_argument("--notes", type=Path, help="a file of kernels that are done: an interrupted run goes on")
     parser.add_argument("--rounds", type=int, default=2, help="of a fit, which takes hours (default %(default)s)")
+    parser.add_argument("--sample", type=int, default=0, help="measure only up to N kernels, drawn by --seed")
+    parser.add_argument("--seed", type=int, default=33, help="of the sample (default %(default)s)")
+    parser.add_argument(
+        "--models", type=Path, metavar="FOLDER", help="of ONNX files, whose kernels are collected again"
+    )
     arguments = parser.parse_args()
     os.environ["THREADS"] = "1"
     with tempfile.TemporaryDirectory(prefix="kernmill-corpus-") as folder:
         os.environ["CACHE_DIR"] = folder
-        if arguments.what == "kernels":
-            from bench.tuned import TUNED_ROWS, kernels_of
-
-            save_kernels((row, kernel) for row, _, kernel in kernels_of(TUNED_ROWS))
-            return 0
-        if arguments.what in ("rank", "fit"):
-            compare(arguments.machine, arguments.rounds if arguments.what == "fit" else 0)
-            return 0
-        notes, found = arguments.notes or Path(folder) / "notes", []
-        for one in measured(load_kernels(), arguments.candidates, arguments.seconds, notes):
-            found.append(one)
-            print(f"{one.kernel}: {len(one.times)} candidates", file=sys.stderr)
-        save_times(arguments.machine, found)
+        match arguments.what:
+            case "kernels":
+                write_kernels(arguments.models)
+            case "measure":
+                write_times(arguments, Path(folder))
+            case "choice":
+                print(choice_text(load_times(arguments.machine)))
+            case "seconds":
+                print(seconds_text(load_kernels()))
+            case "constants":
+                number_constants()
+            case _:
+                compare(arguments.machine, arguments.rounds if arguments.what == "fit" else 0)
     return 0
 
 

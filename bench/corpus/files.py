@@ -9,7 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["KERNELS", "TIMES", "Measured", "load_kernels", "load_times", "save_kernels", "save_times"]
+from .models import MODEL_KERNELS
+
+__all__ = ["KERNELS", "TIMES", "Measured", "load_kernels", "load_times", "model_kernels", "save_kernels", "save_times"]
 
 _HERE = Path(__file__).parent
 _LINES = re.compile(r"  # .*$", re.MULTILINE)  # of the program: not part of a kernel
@@ -32,6 +34,12 @@ def load_kernels(device: str = "LLVM") -> dict[str, Any]:
     return {name: kernel_text.kernel_from_text(text, device) for name, text in rows}
 
 
+def model_kernels() -> list[tuple[str, Any]]:
+    """The kernels of ONNX models in the file, each with its model's name."""
+    known = load_kernels()
+    return [(model, known[f"{model} {name}"]) for model, names in MODEL_KERNELS.items() for name in names]
+
+
 def save_kernels(found: Iterable[tuple[str, Any]]) -> None:
     """Write the kernels; of two with one name the second gets a number."""
     from kernmill.runtime import kernel_text
@@ -48,8 +56,10 @@ def save_kernels(found: Iterable[tuple[str, Any]]) -> None:
 
 
 def load_times(machine: str) -> list[Measured]:
-    """What was measured on a machine."""
+    """Return what was measured on a machine; nothing for a machine without a file."""
     path = Path(str(TIMES).format(machine=machine))
+    if not path.exists():
+        return []
     return [Measured(name, times) for name, times in json.loads(lzma.decompress(path.read_bytes()))]
 
 

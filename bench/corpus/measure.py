@@ -15,7 +15,7 @@ from typing import Any
 
 from .files import Measured
 
-__all__ = ["measured", "walks"]
+__all__ = ["measured", "sample_of", "walks"]
 
 _START_S, _CANDIDATE_S = 120.0, 10.0
 _STEPS = (1, 1, 1, 2, 2, 3)  # of a walk
@@ -41,6 +41,12 @@ def walks(ast: Any, heuristic: list[Any], target: Any, rng: random.Random) -> It
             yield schedule
         else:
             yield []
+
+
+def sample_of(kernels: dict[str, Any], count: int, seed: int) -> dict[str, Any]:
+    """Return up to `count` of the kernels, drawn by a seed; all for a count of 0."""
+    names = random.Random(seed).sample(sorted(kernels), min(count, len(kernels))) if count else list(kernels)
+    return {name: kernels[name] for name in names}
 
 
 def measured(kernels: dict[str, Any], count: int, seconds: float, notes: Path) -> Iterator[Measured]:

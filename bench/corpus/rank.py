@@ -29,7 +29,8 @@ Costs = Callable[[Any], Sequence[float]]
 
 @dataclass(frozen=True)
 class Ranking:
-    """The candidates of one kernel: what they do, and their times in nanoseconds."""
+    """The candidates of one kernel: what they do, as read off the lowered kernel or off its loops, and their times in
+    nanoseconds."""
 
     kernel: str
     works: list[Any]
@@ -48,16 +49,19 @@ class Ranked:
     needed: float
 
 
-def read_works(kernels: Mapping[str, Any], measured: Iterable[Measured], target: Any) -> list[Ranking]:
-    """Lower every candidate and read its work."""
-    from kernmill.compiler import lower, optimize_loops, parse_schedule, read_work
+def read_works(
+    kernels: Mapping[str, Any], measured: Iterable[Measured], target: Any, *, is_planned: bool = False
+) -> list[Ranking]:
+    """Read the work of every candidate: lower it, or read it off its loops as TRY and the search do."""
+    from kernmill.compiler import lower, optimize_loops, parse_schedule, planned_work, read_work
 
     found: list[Ranking] = []
     for one in measured:
         ast = kernels[one.kernel].ast
         if len(one.times) >= _LEAST:
-            lists = (lower(optimize_loops(ast, target, parse_schedule(text)), target, ast) for text in one.times)
-            found.append(Ranking(one.kernel, [read_work(uops, target) for uops in lists], [*one.times.values()]))
+            made = [optimize_loops(ast, target, parse_schedule(text)) for text in one.times]
+            works = [planned_work(m, target) if is_planned else read_work(lower(m, target, ast), target) for m in made]
+            found.append(Ranking(one.kernel, works, [*one.times.values()]))
     return found
 
 

@@ -16,7 +16,7 @@ from kernmill.ir import LINE_BYTES, DType, Op, Ops, Target, UOp, linear, memory_
 
 from .facts import iterations, mean_iterations
 
-__all__ = ["Body", "Coverage", "Work", "read_work"]
+__all__ = ["Body", "Coverage", "Loops", "Work", "add_instructions", "read_work", "strides_of"]
 
 _DIVIDES = frozenset((Ops.DIV, Ops.SQRT, Ops.FLOORDIV, Ops.MOD, Ops.CDIV, Ops.CMOD))
 _MOVES = frozenset((Ops.SHUFFLE, Ops.LANE, Ops.TABLE, Ops.CAST))
@@ -201,7 +201,7 @@ class _Reader:
         key = (memory, is_store, is_single, self.loops, frozenset(terms.items()))
         coverage = self.coverages.get(key)
         if coverage is None:
-            strides, scattered = _strides(terms, size)
+            strides, scattered = strides_of(terms, size)
             coverage = Coverage(memory, self.loops, strides, scattered, is_store, u.arg == "nt", is_single)
             self.coverages[key] = coverage
         each = size if is_single else lanes * size
@@ -211,6 +211,13 @@ class _Reader:
 def _registers(dtype: DType, wide: int) -> int:
     """Full registers of a value, at least one."""
     return max(1, -(-dtype.lanes * dtype.scalar.size_bytes // wide))
+
+
+def add_instructions(body: Body, op: Op, kinds: Sequence[DType], wide: int, copies: int) -> None:
+    """Add an operation on values of these kinds, its result's first, `copies` times to a body."""
+    added, _ = _instructions(op, kinds[0], tuple(kinds[1:]), None, wide, True)
+    for name, count in added:
+        setattr(body, name, getattr(body, name) + copies * count)
 
 
 @lru_cache(maxsize=4096)  # an unrolled body has few kinds of operations
@@ -283,7 +290,7 @@ def _terms(index: UOp) -> Terms:
     return terms, tuple(offsets)
 
 
-def _strides(terms: dict[UOp, int], size: int) -> tuple[dict[UOp, float], set[UOp]]:
+def strides_of(terms: dict[UOp, int], size: int) -> tuple[dict[UOp, float], set[UOp]]:
     """Bytes from one iteration of a loop to the next, on average; and the loops along which indices are loaded."""
     strides, scattered = dict[UOp, float](), set[UOp]()
     for atom, factor in terms.items():

@@ -62,29 +62,30 @@ def is_reasonable(ast: UOp, target: Target) -> bool:
 
 
 def neighbours(
-    ast: UOp, actions: Sequence[Action], target: Target, rng: random.Random
+    ast: UOp, actions: Sequence[Action], target: Target, rng: random.Random, most: int | None = None
 ) -> Iterator[tuple[list[Action], UOp]]:
     """Yield legal schedules one step from `actions`, each with its kernel, in an order drawn from `rng`.
 
-    Each is tried when it is requested, so the first few are cheap.
+    Each is tried when it is requested, so the first few are cheap. `most`: that are tried, legal or not.
     """
-    steps = list(_steps(ast, actions, target))
+    heres = _prefixes(ast, actions)
+    steps = list(_steps(heres, actions, target))
     rng.shuffle(steps)
-    seen = {optimized(ast, actions)}
-    for step in steps:
-        found = _fitted(ast, step)
+    seen = {heres[-1] if len(heres) > len(actions) else None}
+    for at, step in steps[:most]:
+        found = _fitted(heres[at], step, at)
         if found is not None and found[1] not in seen and is_reasonable(found[1], target):
             seen.add(found[1])
             yield found
 
 
-def _steps(ast: UOp, actions: Sequence[Action], target: Target) -> Iterator[list[Action]]:
-    heres = _prefixes(ast, actions)
+def _steps(heres: Sequence[UOp], actions: Sequence[Action], target: Target) -> Iterator[tuple[int, list[Action]]]:
+    """Yield schedules, each with the number of its first actions that are those of `actions`."""
     for at, action in enumerate(actions[: len(heres)]):
-        yield [*actions[:at], *actions[at + 1 :]]
+        yield at, [*actions[:at], *actions[at + 1 :]]
         for args in ACTION_KINDS[action.verb].proposals(heres[at], target):
             if _differs_once(args, action.args):
-                yield [*actions[:at], Action(action.verb, args), *actions[at + 1 :]]
+                yield at, [*actions[:at], Action(action.verb, args), *actions[at + 1 :]]
     if len(heres) <= len(actions):
         return
     ranks = [ACTION_KINDS[action.verb].rank for action in actions]
@@ -92,7 +93,7 @@ def _steps(ast: UOp, actions: Sequence[Action], target: Target) -> Iterator[list
         end = next((at for at, rank in enumerate(ranks) if rank > kind.rank), len(actions))
         for at in {0, end} if kind.rank == 0 else {end}:
             for args in kind.proposals(heres[at], target):
-                yield [*actions[:at], Action(name, args), *actions[at:]]
+                yield at, [*actions[:at], Action(name, args), *actions[at:]]
 
 
 def _prefixes(ast: UOp, actions: Sequence[Action]) -> list[UOp]:
@@ -111,18 +112,19 @@ def _differs_once(args: Sequence[str], others: Sequence[str]) -> bool:
     return len(args) == len(others) and sum(a != b for a, b in zip(args, others, strict=True)) == 1
 
 
-def _fitted(ast: UOp, actions: Sequence[Action]) -> tuple[list[Action], UOp] | None:
-    """Refit the arguments of the actions to what earlier actions left; return the schedule and its kernel."""
-    done: list[Action] = []
-    for action in actions:
+def _fitted(ast: UOp, actions: Sequence[Action], done: int) -> tuple[list[Action], UOp] | None:
+    """Refit the arguments of the actions after the first `done`, which `ast` has, to what earlier actions left; return
+    the schedule and its kernel."""
+    fitting = list(actions[:done])
+    for action in actions[done:]:
         args = ACTION_KINDS[action.verb].fit(ast, action.args)
         if args is not None:
-            done.append(Action(action.verb, args))
+            fitting.append(Action(action.verb, args))
             try:
-                ast = apply_actions(ast, done[-1:])
+                ast = apply_actions(ast, fitting[-1:])
             except KernmillError:
                 return None
-    return done, _bare(ast)
+    return fitting, _bare(ast)
 
 
 def _bare(ast: UOp) -> UOp:

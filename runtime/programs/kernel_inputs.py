@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernmill.ir import Kernel, Ops, UOp, dtypes, linear, np
+from kernmill.ir import DType, Kernel, Ops, UOp, dtypes, linear, np
 
 __all__ = ["params_of", "random_inputs"]
 
 _SMALL = 100  # integers that are not indices
+_DISTINCT = (1 << 20) - 3  # values, which a large buffer repeats: to draw them takes longer than to compute with them
 
 
 def params_of(kernel: Kernel) -> list[UOp]:
@@ -26,7 +27,10 @@ def random_inputs(kernel: Kernel) -> dict[int, Any]:
 
 def _values(param: UOp, most: int, rng: Any) -> Any:
     """Make values for an input buffer: normal numbers, bits, and integers below `most`."""
-    count, dtype = int(param.arg[1]), param.dtype
+    return np.resize(_drawn(min(int(param.arg[1]), _DISTINCT), param.dtype, most, rng), int(param.arg[1]))
+
+
+def _drawn(count: int, dtype: DType, most: int, rng: Any) -> Any:
     if dtype is dtypes.bool:
         return rng.integers(0, 2, count).astype(bool)
     if not dtype.is_float:

@@ -4,15 +4,16 @@ Candidates are built and timed in another process (tune_worker.py): if one crash
 process is lost, and restarted. Each is timed alternately with the best so far, so that noise affects both. Its results
 are compared with the heuristic's on the same data; a candidate with different results is reported and never chosen. The
 search keeps the `width` fastest schedules and tries their neighbours, most often the fastest one's, until time is up or
-none is left. Of a few neighbours it measures the one with the least estimated time (compiler/kernel/cost.py).
+none is left. Of a few neighbours it measures the one with the least estimated time
+(compiler/kernel/planned_work.py). TRY=n measures only the cheapest of them, in one request.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
-import math
 import os
 import queue
 import random
@@ -26,12 +27,11 @@ from typing import Any, Final, NamedTuple
 
 from kernmill.compiler import (
     Action,
-    kernel_cost,
-    lower,
     merge_loops,
     neighbours,
     optimized,
     parse_schedule,
+    planned_ns,
     show_schedule,
 )
 from kernmill.ir import SETTINGS, CompileError, InternalError, Kernel, KernmillError, UOp, setting
@@ -48,8 +48,7 @@ _CANDIDATE_S: Final = 10.0  # building and timing of one
 _START_S: Final = 120.0  # imports, the data, the reference's first run
 _FARTHER: Final = (6, 3, 1)  # how often 0, 1 or 2 more steps are taken before anything is measured
 _RANKED: Final = 4  # neighbours of a schedule that are estimated for each that is measured
-_POOL: Final = 16  # the same, where only a few are measured
-_TRY_S: Final = 5.0  # of a kernel with TRY=n, at most
+_POOL: Final = 16  # the same with TRY=n, of the heuristic's schedule alone
 _BETTER: Final = 0.98  # a ratio of times above this may be noise
 _WORKER: Final = "from kernmill.runtime.programs.tune_worker import main; main()"
 _HERE: Final = {
@@ -97,7 +96,7 @@ class Worker:
         self.knows: Kernel | None = None  # the kernel that it has loaded
         self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
 
-    def ask(self, request: dict[str, str], limit_s: float) -> dict[str, Any]:
+    def ask(self, request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
         """The answer to one request.
 
         Raises:
@@ -163,35 +162,26 @@ _shared: Final = Worker()  # for BEAM=n; it ends with us, when its input does
 
 
 def tune_kernel(device: Device, kernel: Kernel, *, width: int = 4, seconds: float = 10.0,
-                progress: Callable[[Tuned], None] | None = None, worker: Worker | None = None,
-                most: int = 0) -> Tuned:  # fmt: skip
-    """Search for a schedule for at most about `seconds`, and store the best one, also after Ctrl-C. `most`: of
-    candidates that are measured, those with the least estimated time of many neighbours.
+                progress: Callable[[Tuned], None] | None = None, worker: Worker | None = None) -> Tuned:  # fmt: skip
+    """Search for a schedule for at most about `seconds`, and store the best one, also after Ctrl-C.
 
     A given `worker` serves several searches and is closed by the caller.
 
     Raises:
         CandidateLost, CompileError: the heuristic's own choice cannot be run in another process.
     """
-    run = _Search(device, kernel, max(width, most + 1), time.monotonic() + seconds)
+    run = _Search(device, kernel, width, time.monotonic() + seconds)
     run.worker = worker or run.worker
     try:
-        run.most = most
         run.begin()
-        for number, _ in enumerate(run.steps(), 1):
+        for _ in run.steps():
             if progress is not None:
                 progress(run.found)
-            if number == most:
-                break
         run.confirm()
     finally:
         if worker is None:
             run.worker.close()
-        if run.found.time_ns:
-            found = run.found
-            facts = {"time_ns": round(found.time_ns), "heuristic_ns": round(found.heuristic_ns), "tried": found.tried}
-            store_schedule(device, kernel, show_schedule(found.schedule), facts)
-            store_candidates(device, kernel, found.measured)
+        run.keep()
     return run.found
 
 
@@ -205,15 +195,17 @@ def search(device: Device, kernel: Kernel, width: int, seconds: float) -> str:
         return show_schedule(heuristic_schedule(device, kernel))
 
 
-def try_candidates(device: Device, kernel: Kernel, count: int) -> str:
+def try_candidates(device: Device, kernel: Kernel, count: int, worker: Worker = _shared) -> str:
     """TRY=n while a kernel is built: measure the heuristic's schedule and the n - 1 neighbours with the least estimated
     time; return the fastest, which is stored. It is the heuristic's if nothing can be measured."""
+    run = _Search(device, kernel, count, time.monotonic() + _START_S)
+    run.worker = worker
     try:
-        found = tune_kernel(device, kernel, seconds=_TRY_S, worker=_shared, most=count - 1)
+        run.among(run.cheapest(count - 1))
     except (CandidateLost, CompileError) as error:
         _log.warning("TRY: %s is not measured: %s", kernel.name, error)
-        return show_schedule(heuristic_schedule(device, kernel))
-    return show_schedule(found.schedule)
+    run.keep()
+    return show_schedule(run.found.schedule)
 
 
 class _Estimated(NamedTuple):
@@ -241,7 +233,6 @@ class _Search:
         self.device, self.kernel, self.width, self.deadline = device, kernel, max(1, width), deadline
         self.ast = merge_loops(kernel.ast)
         self.random = random.Random(kernel.ast.key)
-        self.most = 0  # candidates, if only a few are measured
         self.worker = Worker()
         self.heuristic = heuristic_schedule(device, kernel)
         self.found = Tuned(kernel, self.heuristic, 0.0, 0.0)
@@ -254,7 +245,7 @@ class _Search:
         self.consider(self.heuristic, optimized(self.ast, self.heuristic), 1.0)
         self.found.tried = 1
         before = stored_schedule(self.device, self.kernel)
-        for schedule in ([] if before is None else [parse_schedule(before)]) + ([] if self.most else [[]]):
+        for schedule in [*([] if before is None else [parse_schedule(before)]), []]:
             done = optimized(self.ast, schedule)
             if done is not None and done not in self.seen:
                 self.attempt(schedule, done)
@@ -266,7 +257,7 @@ class _Search:
             if not open_members:
                 return
             (member,) = self.random.choices(open_members, [1 / (1 + rank) for rank in range(len(open_members))])
-            while member.left is not None and len(member.ranked) < (_POOL if self.most else _RANKED):
+            while member.left is not None and len(member.ranked) < _RANKED:
                 self.rank(member)
             if member.ranked:
                 self.attempt(*min(member.ranked, key=lambda step: step.cost_ns)[:2])
@@ -285,12 +276,41 @@ class _Search:
             member.ranked.append(_Estimated(*step, self.estimated(step[1])))
 
     def estimated(self, done: UOp) -> float:
-        """Return the estimated time of a candidate; infinite if it cannot be lowered."""
-        target = self.device.target
-        try:
-            return kernel_cost(lower(done, target, self.kernel.ast), target).total_ns
-        except KernmillError:
-            return math.inf
+        """Return the estimated time of a candidate."""
+        return planned_ns(done, self.device.target)
+
+    def cheapest(self, count: int) -> list[list[Action]]:
+        """Return the neighbours of the heuristic's schedule with the least estimated time."""
+        steps = neighbours(self.ast, self.heuristic, self.device.target, self.random, 2 * _POOL)
+        pool = [_Estimated(*step, self.estimated(step[1])) for step in itertools.islice(steps, _POOL)]
+        return [one.schedule for one in sorted(pool, key=lambda one: one.cost_ns)[:count]]
+
+    def among(self, schedules: list[list[Action]]) -> None:
+        """Time these and the heuristic's choice in turn, in one request; the fastest is the one that is found."""
+        found, first = self.found, show_schedule(self.heuristic)
+        texts = [first, *map(show_schedule, schedules)]
+        self.worker.knows = None
+        request = {"kernel": kernel_to_text(self.kernel), "device": self.device.name, "reference": first}
+        answer = self.worker.ask({**request, "among": texts}, _START_S)
+        if "refused" in answer:
+            raise CompileError(f"tune: {self.kernel.name}: {answer['refused']}")
+        times: list[float | None] = answer["cpu_ns"]
+        for schedule, cpu_ns in zip([self.heuristic, *schedules], times, strict=True):
+            if cpu_ns is not None:
+                found.tried += 1
+                self.note(schedule, {"cpu_ns": cpu_ns})
+        found.wrong = [self.report(schedules[int(number) - 1], what) for number, what in answer["wrong"].items()]
+        best = int(answer["best"])
+        found.schedule = [self.heuristic, *schedules][best]
+        found.heuristic_ns, found.time_ns = times[0] or 0.0, times[best] or 0.0
+
+    def keep(self) -> None:
+        """Store the schedule that was found, and the times of all."""
+        found = self.found
+        if found.time_ns:
+            facts = {"time_ns": round(found.time_ns), "heuristic_ns": round(found.heuristic_ns), "tried": found.tried}
+            store_schedule(self.device, self.kernel, show_schedule(found.schedule), facts)
+            store_candidates(self.device, self.kernel, found.measured)
 
     def meet(self, limit_s: float) -> float:
         """Tell the worker the kernel and the schedule to beat; the time of that. The reference is the heuristic's."""
@@ -351,8 +371,7 @@ class _Search:
         time_ns = self.found.time_ns * ratio
         if done is not None:
             self.seen.add(done)
-        is_last = self.most and self.members  # only the heuristic's neighbours are ranked
-        left = None if is_last else neighbours(self.ast, schedule, self.device.target, self.random)
+        left = neighbours(self.ast, schedule, self.device.target, self.random)
         self.members = sorted([*self.members, _Member(schedule, time_ns, left)], key=lambda m: m.time_ns)[: self.width]
         if ratio < _BETTER:
             with contextlib.suppress(CandidateLost):

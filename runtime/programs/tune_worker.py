@@ -4,7 +4,8 @@ Whatever a candidate does - never finish, crash, write where it should not - hap
 Requests: {"kernel", "device", "reference", "schedule"} first: two schedules, with the correct results and the time to
 beat. The answer has the noise: half the distance between the quartiles of ratios of its own times. {"try"}: build a
 candidate, compare its results with the correct ones, time it alternately with the one to beat.
-{"keep"}: the last candidate is now the one to beat.
+{"keep"}: the last candidate is now the one to beat. {"kernel", "device", "reference", "among"}: time a few schedules in
+turn, the first of which is the reference; the answer has the CPU time of each, and which is the fastest.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from kernmill.compiler import parse_schedule
-from kernmill.ir import Kernel, KernmillError
+from kernmill.ir import Kernel, KernmillError, setting
 
 from ..device import Batch, Call, get_device, write_buffer
 from ..execute import allocate_buffer
@@ -36,6 +38,9 @@ _SURE_ROUNDS: Final = 31  # rounds of a complete timing, as long as there is tim
 _FIRST_ROUNDS: Final = 3  # after which a candidate that is clearly slower is left
 _ENOUGH_S: Final = 0.3  # and no more rounds are begun
 _CLEARLY: Final = 1.1
+_LOOK_NS: Final = 100_000  # a sample of a first look,
+_LOOKS: Final = 7  # samples of each
+_FASTER: Final = 0.98  # of a time, below which it is not noise
 _HOPELESS: Final = 2  # slower by this in one launch, after one that was not timed
 
 
@@ -136,6 +141,13 @@ class Bench:
         batch = self.device.prepare([call] * count)
         return lambda: self.timed(batch) / count
 
+    def busy_ns(self, call: Call, count: int) -> float:
+        """Return the nanoseconds of one of `count` launches: of the thread's CPU, or of the clock if others help."""
+        batch = self.device.prepare([call] * count)
+        self.candidate, self.cpu_ns = call, float("inf")
+        took = self.timed(batch) / count
+        return max(1.0, self.cpu_ns if setting("THREADS") == 1 else took)
+
     def timed(self, batch: Batch) -> int:
         """Return the nanoseconds of a batch; overwritten inputs are restored before."""
         for slot in self.in_place:
@@ -149,17 +161,50 @@ class Bench:
         return took
 
 
+def among(bench: Bench, schedules: Sequence[str]) -> dict[str, Any]:
+    """Build these schedules and time them in turn; one that is clearly slower is left. The results of the fastest are
+    compared: if they are wrong, it is the next one's turn."""
+    calls = {0: bench.best}
+    for number, schedule in enumerate(schedules[1:], 1):
+        with suppress(KernmillError):
+            calls[number] = bench.call(schedule)
+    least = {number: bench.busy_ns(call, 1) for number, call in calls.items()}
+    counts = {n: 1 if bench.in_place else max(1, min(100, int(_LOOK_NS // ns))) for n, ns in least.items()}
+    for _ in range(_LOOKS):
+        limit = _CLEARLY * min(least.values())
+        for number in [n for n in calls if least[n] <= limit]:
+            least[number] = min(least[number], bench.busy_ns(calls[number], counts[number]))
+    times, wrong = [least.get(number) for number in range(len(schedules))], dict[int, str]()
+    for best in sorted(least, key=lambda number: least[number]):
+        if best == 0 or least[best] > _FASTER * least[0]:
+            break
+        try:
+            bench.run_checked(calls[best])
+            return {"cpu_ns": times, "best": best, "wrong": wrong}
+        except KernmillError as error:
+            wrong[best] = str(error)
+    return {"cpu_ns": times, "best": 0, "wrong": wrong}
+
+
 def main() -> None:
     """Answer requests until standard input ends."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever prints does not come between
     bench: Bench | None = None
+
+    def send(answer: dict[str, Any]) -> None:
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
     for line in sys.stdin:
         request = json.loads(line)
         try:
             if "kernel" in request:
                 kernel = kernel_from_text(request["kernel"], request["device"])
-                bench = Bench(kernel, request["reference"], request["schedule"])
+                bench = Bench(kernel, request["reference"], request.get("schedule", request["reference"]))
+                if "among" in request:
+                    send(among(bench, request["among"]))
+                    continue
                 ratios, times = bench.compare(bench.best, bench.best, to_the_end=True)
                 low, _, high = statistics.quantiles(ratios, n=4)
                 noise, cpu_ns = (high - low) / 2, bench.cpu_ns
@@ -173,5 +218,4 @@ def main() -> None:
                 answer = {}
         except Exception as error:  # the answer goes to the parent process
             answer = {"refused": f"{type(error).__name__}: {error}"}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+        send(answer)

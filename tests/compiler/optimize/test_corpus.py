@@ -1,4 +1,4 @@
-"""Schedules of the corpus: the loops of 182 kernels of the bench set, on machines of several families."""
+"""Schedules of the corpus: kernels of the bench set and of ONNX models, on machines of several families."""
 
 from __future__ import annotations
 

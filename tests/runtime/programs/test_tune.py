@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kernmill.compiler import show_schedule
-from kernmill.ir import CompileError, Context, InternalError, Kernel, UOp
+from kernmill.ir import CompileError, Context, InternalError, Kernel
 from kernmill.runtime import (
     CandidateLost,
     Tuned,
@@ -22,6 +22,7 @@ from kernmill.runtime import (
     build,
     get_device,
     heuristic_schedule,
+    recorded_candidates,
     schedules,
     search,
     tune_kernel,
@@ -49,7 +50,10 @@ class Answers(Worker):
         self.asked: list[str] = []
         self.kept = 0
 
-    def ask(self, request: dict[str, str], limit_s: float) -> dict[str, Any]:
+    def ask(self, request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+        if "among" in request:
+            self.asked += request["among"]
+            return self.answer("")
         if "kernel" in request:
             return {"time_ns": 1000.0}
         if "try" in request:
@@ -169,7 +173,7 @@ def test_a_worker_that_dies_at_the_first_timing_is_started_again(
     class Dying(Answers):
         left = deaths
 
-        def ask(self, request: dict[str, str], limit_s: float) -> dict[str, Any]:
+        def ask(self, request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
             if self.left and "kernel" in request:
                 self.left -= 1
                 self.close()
@@ -228,7 +232,7 @@ def test_a_process_that_does_not_answer_is_ended() -> None:
 
 def test_what_cannot_be_run_at_all_is_said(kernel: Kernel, caplog: pytest.LogCaptureFixture) -> None:
     class Refusing(Answers):
-        def ask(self, request: dict[str, str], limit_s: float) -> dict[str, Any]:
+        def ask(self, request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
             return json.loads('{"refused": "no memory"}')  # type: ignore[no-any-return]
 
     with pytest.raises(CompileError, match="no memory"):
@@ -259,35 +263,36 @@ def test_beam_falls_back_to_the_heuristic(
 
 
 def test_a_few_candidates_are_measured_at_first_use(kernel: Kernel, tmp_path: Path) -> None:
-    """TRY=3: the heuristic's schedule, and the two neighbours with the least estimated time."""
-    llvm = get_device("LLVM")
+    """TRY=3: the heuristic's schedule, and the two neighbours with the least estimated time, in one request."""
+    llvm, tune = get_device("LLVM"), sys.modules["kernmill.runtime.programs.tune"]
     first = show_schedule(heuristic_schedule(llvm, kernel))
-    worker = Answers(lambda text: {"ratio": 2.0 if text == first else 0.5, "least": 1.9, "time_ns": 1000.0})
+    worker = Answers(lambda _: {"cpu_ns": [1000.0, None, 500.0], "best": 2, "wrong": {}})
     with Context(CACHE_DIR=str(tmp_path)):
-        found = tune_kernel(llvm, kernel, width=1, worker=worker, most=2)
-        assert found.speedup == 2.0
-        assert schedules.stored_schedule(llvm, kernel) == show_schedule(found.schedule)
-    assert len([text for text in worker.asked if text != first]) == 2
+        found = tune.try_candidates(llvm, kernel, 3, worker)
+        assert schedules.stored_schedule(llvm, kernel) == found
+        recorded = {one.schedule: one.cpu_ns for one in recorded_candidates(llvm, kernel)}
+    assert worker.asked[0] == first
+    assert worker.asked[2] == found
+    assert len({*worker.asked}) == 3
+    assert [*recorded.values()] == [1000.0, 500.0], "the one that could not be built has no time"
 
 
-def test_only_neighbours_of_the_heuristic_are_ranked(
-    kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_no_candidate_is_lowered_to_be_ranked(kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen candidates were lowered for each kernel, and again for each that was faster: 130 to 600 ms."""
+    monkeypatch.setattr(sys.modules["kernmill.compiler.pipeline"], "lower", None)
+    run = sys.modules["kernmill.runtime.programs.tune"]._Search(get_device("LLVM"), kernel, 1, math.inf)
+    assert len(run.cheapest(2)) == 2
+
+
+def test_a_wrong_candidate_of_a_few_is_reported(
+    kernel: Kernel, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each candidate that was faster had sixteen of its own neighbours lowered: TRY took twice as long."""
-    lowered: list[UOp] = []
-
-    def cost(done: UOp, *_: object) -> Any:
-        lowered.append(done)
-        return SimpleNamespace(total_ns=1.0)
-
-    tune = sys.modules["kernmill.runtime.programs.tune"]
-    monkeypatch.setattr(tune, "lower", lambda done, *_: done)
-    monkeypatch.setattr(tune, "kernel_cost", cost)
-    answers = iter([0.5, 0.25, 0.125])
-    worker = Answers(lambda text: {"ratio": next(answers), "least": 1.9, "time_ns": 1000.0})
+    llvm, tune = get_device("LLVM"), sys.modules["kernmill.runtime.programs.tune"]
+    worker = Answers(lambda _: {"cpu_ns": [1000.0, 10.0, 999.0], "best": 0, "wrong": {"1": "at [0] it has 5"}})
     with Context(CACHE_DIR=str(tmp_path)):
-        tune_kernel(get_device("LLVM"), kernel, worker=worker, most=2)
-    assert len(lowered) == len({*lowered}) == 17, "a pool of sixteen, and one more for the second"
+        found = tune.try_candidates(llvm, kernel, 3, worker)
+    assert found == show_schedule(heuristic_schedule(llvm, kernel))
+    assert "gives different results with the schedule" in caplog.text
 
 
 def test_try_measures_while_a_kernel_is_built(
@@ -296,11 +301,11 @@ def test_try_measures_while_a_kernel_is_built(
     (kernel,) = kernels(scheduled(matmul(data(0, 19, 6), data(1, 6, 35))))
     llvm, asked = get_device("LLVM"), list[int]()
 
-    def lost(*_: object, most: int, **__: object) -> Tuned:
-        asked.append(most)
+    def lost(_: object, schedules: list[Any]) -> None:
+        asked.append(len(schedules))
         raise CandidateLost("not done in 120 s")
 
-    monkeypatch.setattr(sys.modules["kernmill.runtime.programs.tune"], "tune_kernel", lost)
+    monkeypatch.setattr(sys.modules["kernmill.runtime.programs.tune"]._Search, "among", lost)
     with Context(CACHE_DIR=str(tmp_path), TRY=3):
         build(llvm, kernel)
     assert asked == [2]
