@@ -36,7 +36,7 @@ def kernels_of_models(folder: Path) -> Iterator[tuple[str, Any]]:
     for name, wanted in MODEL_KERNELS.items():
         path = _file_of(name, folder.rglob("*.onnx"))
         model = load(str(path))
-        shape = [size if isinstance(size, int) else 1 for size in next(iter(model.inputs.values()))]
+        shape = [size if isinstance(size, int) else 1 for size in next(iter(model.inputs.values())) or ()]
         with collecting_kernels() as seen:
             found = model(np.ones(shape, np.float32))
             (found[0] if isinstance(found, tuple) else found).numpy()
