@@ -24,7 +24,7 @@ FOLDER_LINES: dict[str, tuple[int, str]] = {  # non-blank lines of a folder, and
     "ir": (4_000, "listings: UOps of reports; rows of machines; a node that waits"),
     "compiler": (11_230, "the estimate of a kernel that is not lowered: TRY and the search rank by it"),
     "renderers": (2_200, "instructions of AArch64, Hexagon and NVIDIA"),
-    "runtime": (12_060, "plans found by calls; calls that wait in a queue; a rate of what is read again"),
+    "runtime": (12_100, "plans found by calls; calls that wait in a queue; candidates timed in one request"),
 }
 
 # What may be longer, and why. Tables and rule lists are read by looking up a row, not from top to bottom.
