@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import reprlib
 from array import array
 from typing import Any
 
@@ -114,7 +115,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "message"), FAULTS, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("changes", "message"), FAULTS, ids=lambda value: reprlib.repr(value)[:40])
 def test_a_key_that_makes_no_sense_is_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(FormatError) as caught:
         Config.of(keys(**changes))
