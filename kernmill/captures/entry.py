@@ -218,14 +218,19 @@ class CapturedCall:
 
     def _find_lasting(self) -> set[int] | None:
         """Return fresh buffers of gradients that a replay may write where the last one put them, while no other
-        reference exists (`is_alone`). None if replays write to arguments or have further effects, or if Python
-        runs without its lock: a thread may then have read a location without having counted its reference."""
+        reference exists (`is_alone`). None if replays write to arguments or have further effects, if a result shows
+        the gradients before or after, or if Python runs without its lock: a thread may then have read a location
+        without having counted its reference."""
         effects, gradients = self.effects, self.owners
         put = [(self.made[number], index) for index, number in effects.known]
         found = {value.which for value, index in put if index in gradients}
         does_more = self._goes_on or effects.rebound or effects.change_arguments or not effects.are_known
         seen = [*self.made[: self.shown], *(value for value, index in put if index not in gradients)]
-        is_shown = any(value.kind == "fresh" and value.which in found for value in seen)
+        before = {self.numbers[id(self._state[index])] for index in gradients}  # what a replay finds there
+        same = [value.which for value in self.made if value.kind == "same"]
+        is_shown = any(value.kind == "fresh" and value.which in found for value in seen) or any(
+            (self.same[which] if which < self.count else which - self.count) in before for which in same
+        )
         is_read = any(
             value.kind != "fresh" or value.is_leaf or index + self.count in self._slot_of for value, index in put
         )
@@ -503,13 +508,18 @@ class CapturedCall:
         self.is_bound = True
 
     def _release_gradients(self, now: Sequence[Lazy]) -> None:
-        """Free gradients that this replay replaces, if only their tensors refer to them."""
-        gradients = [*{id(g): g for g in (now[self.count + index] for index in self.owners)}.values()]
-        ours = Counter(map(id, (*now, *self._state)))
-        released = {*map(id, release(gradients, [ours[id(g)] + 1 for g in gradients]))}
-        for put, owner in self.owners.items():
-            if id(now[self.count + put]) in released:
-                now[self.count + owner].grad = None  # if this replay fails
+        """Free gradients that this replay replaces, if only their tensors refer to them. They are removed first, as in
+        `is_alone`; those that are freed do not come back if this replay fails."""
+        state, released = now[self.count :], set[int]()
+        any(map(setattr, map(state.__getitem__, self.gradients), _GRAD, _NONE))
+        try:
+            gradients = [*{id(g): g for g in (state[index] for index in self.owners)}.values()]
+            ours = Counter(map(id, (*now, *state, *self._state)))
+            released.update(map(id, release(gradients, [ours[id(g)] for g in gradients])))
+        finally:
+            for owner, put in self.gradients.items():
+                if id(state[put]) not in released:
+                    state[owner].grad = state[put]
 
     def _rebind(self, now: Sequence[Lazy], pooled: Sequence[_Pooled], old: dict[int, UOp]) -> None:
         for number, value in self.effects.rebound:

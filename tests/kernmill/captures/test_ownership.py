@@ -226,3 +226,44 @@ def test_a_capture_frees_the_gradients_that_the_step_drops(is_held: bool) -> Non
         after, _ = allocator.held_bytes()
         assert (after - before >= 64 * 64 * 4) == is_held
     assert [gradient.tolist() for gradient in held if gradient is not None] == [[[8.0] * 64] * 64] * is_held
+
+
+def test_a_captured_step_returns_the_gradient_that_it_replaces() -> None:
+    """The memory of the last gradient was written again, so the result had the values of the new one; when a replay
+    freed it first, the result was on a device 'NOWHERE'."""
+    w = Tensor(np.ones(4, np.float32)).requires_grad_()
+
+    @jit
+    def step(x: Tensor) -> tuple[Tensor | None, Tensor]:
+        old = w.grad
+        w.grad = None
+        (w * x).square().sum().backward()
+        return old, x + 1
+
+    returned = [step(Tensor(np.full(4, value, np.float32)))[0] for value in range(2, 8)]
+    assert [old.tolist()[0] for old in returned if old is not None] == [2.0 * v * v for v in range(2, 7)]
+    assert w.grad is not None
+    assert w.grad.tolist() == [98.0] * 4
+
+
+def test_another_thread_finds_no_gradient_that_a_replay_is_about_to_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = Tensor(np.ones(4, np.float32)).requires_grad_()
+    found: list[Tensor | None] = []
+
+    @jit
+    def step(x: Tensor) -> Tensor:
+        w.grad = None
+        (w * x).square().sum().backward()
+        return x + 1
+
+    def asked() -> set[int]:
+        found.append(w.grad)  # as another thread would
+        return shared_memory()
+
+    for value in (2, 3):
+        step(Tensor(np.full(4, value, np.float32)))
+    monkeypatch.setattr("kernmill.captures.ownership.shared_memory", asked)
+    step(Tensor(np.full(4, 4, np.float32)))
+    assert found == [None]
+    assert w.grad is not None
+    assert w.grad.tolist() == [32.0] * 4
