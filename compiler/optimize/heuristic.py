@@ -426,7 +426,8 @@ def few_rows_schedule(facts: Facts) -> Schedule | None:
     is_long = size >= 8 * block * together and not size % together
     if step <= 0 or any(name in matrix.steps for name in rows) or inside < 2 or width < 2 or not is_long:
         return None
-    if not fits(facts.ast, Action("accumulate", (terms, str(block)))):
+    is_scattered = any(store.step(lane_loop) != 1 for store in facts.stores)  # each block would gather its sums
+    if (is_scattered and not is_one) or not fits(facts.ast, Action("accumulate", (terms, str(block)))):
         return None
     schedule.cut("vectorize", lane_loop, width)
     schedule.cut("unroll", lane_loop, columns)

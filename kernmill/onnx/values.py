@@ -24,10 +24,11 @@ _FOLDED_BY_NUMPY = 4096  # elements: below, evaluating on NumPy arrays takes les
 class Known:
     """Values that do not depend on the inputs of a call: an array, a tensor, or each made of the other."""
 
-    __slots__ = ("_array", "_tensor")
+    __slots__ = ("_array", "_ordered", "_tensor")
 
     def __init__(self, array: Any = None, tensor: Tensor | None = None) -> None:
         self._array, self._tensor = array, tensor
+        self._ordered: dict[tuple[int, ...], Tensor] = {}
 
     @property
     def array(self) -> Any:
@@ -49,6 +50,12 @@ class Known:
                 raise DTypeError("onnx: an operator for numbers was given strings. Change the model.")
             self._tensor = Tensor(self._array).realize()
         return self._tensor
+
+    def ordered(self, axes: tuple[int, ...]) -> Tensor:
+        """The same tensor over memory in which these axes follow each other, the last one innermost."""
+        if axes not in self._ordered:
+            self._ordered[axes] = Tensor(np.ascontiguousarray(self.array.transpose(axes)))
+        return self._ordered[axes].permute([axes.index(axis) for axis in range(len(axes))])
 
     @property
     def shape(self) -> tuple[int, ...]:

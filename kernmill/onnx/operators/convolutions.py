@@ -9,7 +9,7 @@ from kernmill.ir import ShapeError, dtypes
 
 from ...tensor import Tensor
 from ..table import operator
-from ..values import Host
+from ..values import Host, Known, Value, tensor_of
 from .vision import sampled
 
 
@@ -37,13 +37,22 @@ def padded(x: Tensor, pairs: Sequence[tuple[int, int]], value: float = 0) -> Ten
     return x.pad([(0, 0)] * (x.ndim - len(pairs)) + list(pairs), value=value)
 
 
+def _channels_last(weight: Value) -> Tensor:
+    """Return a weight as a tensor. A known one whose windows slide is stored with its output channels innermost: they
+    are the lanes of its kernels, which otherwise gather them."""
+    if not isinstance(weight, Known) or math.prod(weight.shape[2:]) == 1:
+        return tensor_of(weight)
+    return weight.ordered((*range(1, len(weight.shape)), 0))
+
+
 @operator("Conv")
 def conv(
-    x: Tensor, w: Tensor, b: Tensor | None = None, *, auto_pad: str = "NOTSET", dilations: Sequence[int] | None = None,
-    group: int = 1, kernel_shape: Sequence[int] | None = None, pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    x: Tensor, weight: Value, b: Tensor | None = None, *, auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None, group: int = 1, kernel_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None, strides: Sequence[int] | None = None,
 ) -> Tensor:  # fmt: skip
     rank = x.ndim - 2
+    w = _channels_last(weight) if group == 1 else tensor_of(weight)
     if rank < 1 or w.ndim != x.ndim:
         raise ShapeError(f"Conv: shapes {x.shape} and {w.shape} do not fit. Change the model.")
     kernel, steps, gaps = w.shape[2:], list(strides or [1] * rank), list(dilations or [1] * rank)

@@ -397,6 +397,13 @@ def test_a_row_by_a_matrix_of_odd_width_has_a_tile() -> None:
     assert chosen(matmul(data(0, 1, 256), data(1, 256, 1000)))["unroll"][0] == ("i0", "8")
 
 
+def test_blocks_of_a_sum_do_not_gather_their_results() -> None:
+    """49 columns of a transposed matrix took 2.5 times as long: lanes were rows of the result, read for each block."""
+    matrix = permute(data(1, 1024, 4096), (1, 0))
+    assert "accumulate" not in chosen(matmul(matrix, data(0, 1024, 49)))
+    assert "accumulate" in chosen(matmul(matrix, data(0, 1024, 8)))  # whose sums are in registers
+
+
 def test_few_rows_with_a_small_matrix_are_a_product_as_any() -> None:
     assert "accumulate" not in chosen(matmul(data(0, 8, 512), data(1, 512, 512)))
 

@@ -15,7 +15,9 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from kernmill import Context, DTypeError, FormatError, KernmillError, ShapeError, Tensor, jit
+from kernmill.ir import Ops
 from kernmill.onnx import OnnxModel, from_proto, load
+from kernmill.onnx.values import Known
 
 FLOAT = TensorProto.FLOAT
 
@@ -108,6 +110,19 @@ def test_an_input_that_requires_a_gradient_records_none() -> None:
     model = relu()
     for _ in range(3):
         assert not model(Tensor.ones(1, 4, requires_grad=True)).requires_grad
+
+
+def test_known_weights_of_windows_are_stored_by_their_channels() -> None:
+    weight = np.random.default_rng(0).standard_normal((6, 4, 3, 2)).astype(np.float32)
+    known = Known(weight)
+    view = known.ordered((1, 2, 3, 0))
+    assert view.uop.op is Ops.PERMUTE
+    assert known.ordered((1, 2, 3, 0)).uop.src[0] is view.uop.src[0]  # made once
+    np.testing.assert_array_equal(view.numpy(), weight)
+    with pytest.raises(ShapeError, match="Conv: shapes"):
+        from_proto(made([helper.make_node("Conv", ["x", "w"], ["y"])], [numpy_helper.from_array(weight, "w")]))(
+            np.zeros((1, 4), np.float32)
+        )
 
 
 def test_shapes_that_values_compute_are_folded() -> None:
