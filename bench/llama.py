@@ -27,7 +27,8 @@ from .__main__ import thread_counts, unless_cut_off
 from .ceilings import Place, ceiling_sampler
 from .figures import digits, ratios, show_bytes, show_ratio, spread
 from .machine import machine, machine_line
-from .model_file import SHAPES, write_model
+from .model_file import write_model
+from .model_shapes import ARCHITECTURES, SHAPES
 from .peers import thread_environment
 from .table import as_row
 
@@ -40,7 +41,10 @@ TYPES = ("F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", 
          "IQ4_NL", "IQ4_XS", "MXFP4", "TQ1_0", "TQ2_0",
          "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")  # fmt: skip
 _NEVER_SLOWER = (1.0, 1.0)  # what holds for every type
-_SHARE = 0.85  # of the read ceiling while tokens are made, at any number of threads
+_OF_ARCHITECTURES = (1.3, 2.2)  # at any number of threads
+_OF_ENCODERS = 1.5  # texts a second
+_SHARE, _SHARE_OF_NEEDED = 0.85, 0.9  # of the read ceiling while tokens are made, at any number of threads
+_TEXTS = 16  # that an encoder takes at once
 _APART = 0.05  # most difference of the logits, as a share of their size: both round activations to 8 bits, each its way
 _CHECKED = 6  # tokens whose logits are compared
 _WARM_UP = 3  # calls: the first builds graphs, the second captures, the third replays
@@ -97,6 +101,10 @@ class Ours:
         for end in range(1, len(ids) + 1):
             self.model.next_logits(ids[:end])
 
+    def embed(self, texts: Sequence[Sequence[int]]) -> Any:
+        """The vectors of texts, computed together, not normed."""
+        return self.model.embed([[*ids] for ids in texts], normalize=False).numpy()
+
     def close(self) -> None:
         """Let go of it."""
         del self.model, self._mapping
@@ -105,7 +113,7 @@ class Ours:
 class Theirs:
     """llama.cpp by its own C interface. Its context has its defaults (keys and values in float16)."""
 
-    def __init__(self, path: Path, length: int, threads: int) -> None:
+    def __init__(self, path: Path, length: int, threads: int, *, texts: int = 0) -> None:
         self.c = llama_cpp = importlib.import_module("llama_cpp")
         self._silent = llama_cpp.llama_log_callback(lambda level, text, data: None)
         llama_cpp.llama_log_set(self._silent, ctypes.c_void_p(0))
@@ -115,8 +123,12 @@ class Theirs:
         options = llama_cpp.llama_context_default_params()
         options.n_ctx, options.n_batch, options.n_ubatch = length, max(length, 512), 512
         options.n_threads = options.n_threads_batch = threads
+        if texts:
+            options.n_ctx = options.n_batch = options.n_ubatch = length * texts
+            options.n_seq_max, options.embeddings = texts, True
         self.context = llama_cpp.llama_init_from_model(self.model, options)
         self.rows = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
+        self.width = llama_cpp.llama_model_n_embd(self.model)
 
     def _decode(self, ids: Sequence[int]) -> None:
         array = (self.c.llama_token * len(ids))(*ids)
@@ -139,6 +151,22 @@ class Theirs:
         for token in ids:
             self._decode([token])
 
+    def embed(self, texts: Sequence[Sequence[int]]) -> Any:
+        """The vectors of texts, computed together."""
+        batch = self.c.llama_batch_init(sum(map(len, texts)), 0, 1)
+        for number, ids in enumerate(texts):
+            for position, token in enumerate(ids):
+                n = batch.n_tokens
+                batch.token[n], batch.pos[n], batch.n_seq_id[n], batch.logits[n] = token, position, 1, 1
+                batch.seq_id[n][0] = number
+                batch.n_tokens += 1
+        failed = self.c.llama_encode(self.context, batch)
+        self.c.llama_batch_free(batch)
+        if failed:
+            raise RuntimeError("llama_encode failed")
+        rows = [self.c.llama_get_embeddings_seq(self.context, n) for n in range(len(texts))]
+        return np.array([np.ctypeslib.as_array(row, (self.width,)) for row in rows])
+
     def close(self) -> None:
         """Let go of it."""
         self.c.llama_free(self.context)
@@ -155,19 +183,23 @@ def measured(path: Path, mix: str, test: str, threads: int, rounds: int, least_s
     size = sum(entry.stop - entry.start for entry in file.entries.values())
     (rows,) = (entry.shape[0] for name, entry in file.entries.items() if name == "token_embd.weight")
     line = Line(mix, test, threads, size)
-    ids = np.random.default_rng(1234).integers(3, rows, max(length, _CHECKED)).tolist()
-    ours, theirs = Ours(path, len(ids)), Theirs(path, len(ids), threads)
+    texts = _TEXTS if test.startswith("em") else 0
+    chance = np.random.default_rng(1234)
+    ids = chance.integers(3, rows, length if texts else max(length, _CHECKED)).tolist()
+    several = chance.integers(3, rows, (texts, length)).tolist()
+    ours, theirs = Ours(path, len(ids)), Theirs(path, len(ids), threads, texts=texts)
     try:
-        line.apart = max(apart(ours.logits(ids[:n]), theirs.logits(ids[:n])) for n in (1, _CHECKED))
+        line.apart = _checked(ours, theirs, ids, several)
         if not line.apart < _APART:
-            line.failed = f"logits are {line.apart:.2g} apart"
+            line.failed = f"{'vectors' if texts else 'logits'} are {line.apart:.2g} apart"
             return line
-        call = "make" if test.startswith("tg") else "logits"
+        call = "embed" if texts else "make" if test.startswith("tg") else "logits"
+        given = several if texts else ids[:length]
         for side in (ours, theirs):
             for _ in range(_WARM_UP):
-                getattr(side, call)(ids[: 2 if call == "make" else length])
+                getattr(side, call)(given[:2] if call == "make" else given)
         wait_for_large_pages()  # in which its weights lie from now on
-        ceiling, _ = ceiling_sampler("read", size, 0.02, threads, ours.place())
+        ceiling, _ = ceiling_sampler("read", size_read(file), 0.02, threads, ours.place())
         assert ceiling is not None
         begun = time.perf_counter()
         while len(line.kernmill) < rounds and (len(line.kernmill) < 3 or time.perf_counter() - begun < least_s):
@@ -175,12 +207,30 @@ def measured(path: Path, mix: str, test: str, threads: int, rounds: int, least_s
             for side, rates in ((ours, line.kernmill), (theirs, line.llama)):
                 around.append(ceiling())
                 time.sleep(0.03 if threads > 1 else 0)  # the other's threads fall asleep
-                rates.append(length / seconds(lambda side=side: getattr(side, call)(ids[:length])))  # type: ignore[misc]
+                rates.append((texts or length) / seconds(lambda side=side: getattr(side, call)(given)))  # type: ignore[misc]
             line.ceiling.append(2 / sum(around))
     finally:
         ours.close()
         theirs.close()
     return line
+
+
+def _checked(ours: Ours, theirs: Theirs, ids: list[int], texts: list[list[int]]) -> float:
+    """How far both are apart at most: the vectors of texts, or logits after one token and some."""
+    if texts:
+        return apart(ours.embed(texts), theirs.embed(texts))
+    return max(apart(ours.logits(ids[:n]), theirs.logits(ids[:n])) for n in (1, _CHECKED))
+
+
+def size_read(file: Any) -> int:
+    """The bytes of a file that one token needs: not the other experts, and one row of an embedding that is not tied."""
+    name, found = file.metadata["general.architecture"], 0
+    used, count = (file.metadata.get(f"{name}.expert_{what}", 1) for what in ("used_count", "count"))
+    for each, entry in file.entries.items():
+        if each != "token_embd.weight" or "output.weight" not in file.entries:
+            size = entry.stop - entry.start
+            found += size * used // count if "_exps." in each else size
+    return found
 
 
 def seconds(call: Callable[[], object]) -> float:
@@ -199,12 +249,18 @@ def apart(ours: Any, theirs: Any) -> float:
 def verdicts(line: Line) -> list[str]:
     """What was to be reached, and whether it was."""
     makes = line.test.startswith("tg")
-    wanted = GOALS.get(line.mix, _NEVER_SLOWER)[0 if makes else 1] if line.threads == 1 or not makes else 1.0
+    of_rows = line.mix.split()[0] in ARCHITECTURES
+    if line.test.startswith("em"):
+        wanted = _OF_ENCODERS
+    elif of_rows:
+        wanted = _OF_ARCHITECTURES[not makes]
+    else:
+        wanted = GOALS.get(line.mix, _NEVER_SLOWER)[not makes] if line.threads == 1 or not makes else 1.0
     found = ratios(line.kernmill, line.llama).median
     said = [f"{digits(wanted)}x: {_verdict(found, wanted)}"]
     if makes:
-        share = ratios(line.kernmill, line.ceiling).median
-        said.append(f"{_SHARE:.0%} of reading: {_verdict(share, _SHARE)}")
+        share, least = ratios(line.kernmill, line.ceiling).median, _SHARE_OF_NEEDED if of_rows else _SHARE
+        said.append(f"{least:.0%} of reading: {_verdict(share, least)}")
     return said
 
 
@@ -243,8 +299,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("mixes", nargs="*", metavar="MIX", help=f"of {', '.join(GOALS)}; all without any")
     made.add_argument("--types", nargs="*", metavar="TYPE", choices=TYPES, help="files of one type in place of mixes; "
                       f"all without any: {', '.join(TYPES)}")  # fmt: skip
+    made.add_argument("--architectures", nargs="*", metavar="NAME", choices=ARCHITECTURES, help="a file of about 1 GB "
+                      f"of each in place of mixes; all without any: {', '.join(ARCHITECTURES)}")  # fmt: skip
     made.add_argument("--shape", choices=SHAPES, help="default 0.5B, with --types layers")
-    made.add_argument("--tests", default="", help="such as tg128,pp512 (default; with --quick tg16,pp64)")
+    made.add_argument("--tests", default="", help="such as tg128,pp512 (default; with --quick tg16,pp64); of an "
+                      "encoder em128")  # fmt: skip
     made.add_argument("--threads", default="1", help="numbers of threads, a process each: 1,2 (default 1)")
     made.add_argument("--seconds", type=float, default=60, help="a test, after its third round (default %(default)s)")
     made.add_argument("--quick", action="store_true", help="short tests and few rounds: a look")
@@ -256,11 +315,13 @@ def parser() -> argparse.ArgumentParser:
 
 def run_here(arguments: argparse.Namespace, threads: int, folder: Path) -> Iterator[Line]:
     """Every test in this process."""
-    tests = arguments.tests or ("tg16,pp64" if arguments.quick else "tg128,pp512")
     for mix in arguments.mixes or GOALS:
-        path = folder / f"random-{arguments.shape}-{mix.replace(' ', '-')}.gguf"
+        row = ARCHITECTURES.get(name := mix.split()[0])
+        path = folder / f"random-{'' if row else arguments.shape + '-'}{mix.replace(' ', '-')}.gguf"
         if not path.exists():
-            write_model(path, arguments.shape, mix)
+            write_model(path, name if row else arguments.shape, row.mix if row else mix)
+        usual = "em128" if row and row.is_encoder else "tg16,pp64" if arguments.quick else "tg128,pp512"
+        tests = arguments.tests or usual
         for test in tests.split(","):
             line = measured(path, mix, test, threads, 3 if arguments.quick else 11, arguments.seconds)
             print(as_row(list(cells(line))) if not line.failed else line.failed, file=sys.stderr, flush=True)
@@ -276,7 +337,8 @@ def run_all(arguments: argparse.Namespace, folder: Path) -> tuple[dict[str, Any]
     for threads in thread_counts(arguments.threads):
         kept = folder / f"lines-{threads}.json"
         tests = ["--tests", arguments.tests] if arguments.tests else []
-        command = [sys.executable, "-m", "bench.llama", *arguments.mixes, "--shape", arguments.shape, *tests]
+        shape = ["--shape", arguments.shape] if arguments.shape in SHAPES else []
+        command = [sys.executable, "-m", "bench.llama", *arguments.mixes, *shape, *tests]
         command += ["--threads", str(threads), "--folder", str(arguments.folder or folder), "--json", str(kept)]
         command += ["--seconds", str(arguments.seconds), *(["--quick"] if arguments.quick else []), "--child"]
         done = subprocess.run(command, env=thread_environment(threads), check=False)  # 1 where a test failed
@@ -289,6 +351,8 @@ def run_all(arguments: argparse.Namespace, folder: Path) -> tuple[dict[str, Any]
 
 def shape_of(mixes: Sequence[str]) -> str:
     """The shape of the files where none is given: the layers of a larger model where each file has one type."""
+    if mixes and all(mix.split()[0] in ARCHITECTURES for mix in mixes):
+        return "of each architecture"
     return "layers" if mixes and all(mix.startswith("all ") for mix in mixes) else "0.5B"
 
 
@@ -307,10 +371,16 @@ def main(given: Sequence[str] | None = None) -> int:
         if arguments.mixes:
             made.error(f"{arguments.mixes[0]} and --types: give mixes or types, not both")
         arguments.mixes = [f"all {kind}" for kind in arguments.types or TYPES]
+    if arguments.architectures is not None:
+        if arguments.mixes:
+            made.error(f"{arguments.mixes[0]} and --architectures: give mixes, types or architectures")
+        arguments.mixes = [f"{name} {ARCHITECTURES[name].mix}" for name in arguments.architectures or ARCHITECTURES]
     kept = shown(arguments.show) if arguments.show else None
     mixes = [line.mix for line in kept[1]] if kept else arguments.mixes
     arguments.shape = arguments.shape or shape_of(mixes)
-    if unknown := {*arguments.mixes} - {*GOALS, *(f"all {kind}" for kind in TYPES)}:
+    if unknown := {*arguments.mixes} - {
+        *GOALS, *(f"all {kind}" for kind in TYPES), *(f"{name} {row.mix}" for name, row in ARCHITECTURES.items())
+    }:  # fmt: skip
         made.error(f"{min(unknown)}: must be one of {', '.join(GOALS)}")
     try:
         llama_cpp = importlib.import_module("llama_cpp")

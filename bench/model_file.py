@@ -10,50 +10,27 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-__all__ = ["SHAPES", "random_blocks", "write_model"]
+from .model_shapes import ARCHITECTURES, SHAPES, Row
+
+__all__ = ["random_blocks", "write_model"]
 
 _BLOCKS = 16381  # of a piece: a prime number, so that rows differ
 _SPREAD = 0.02
-SHAPES: dict[str, dict[str, Any]] = {
-    "0.5B": {  # Qwen2.5-0.5B
-        "general.architecture": "qwen2", "qwen2.context_length": 32768, "qwen2.embedding_length": 896,
-        "qwen2.block_count": 24, "qwen2.feed_forward_length": 4864, "qwen2.attention.head_count": 14,
-        "qwen2.attention.head_count_kv": 2, "qwen2.attention.layer_norm_rms_epsilon": 1e-6,
-        "qwen2.rope.freq_base": 1e6, "qwen2.vocab_size": 151936,
-    },
-    "1B": {  # Llama-3.2-1B
-        "general.architecture": "llama", "llama.context_length": 131072, "llama.embedding_length": 2048,
-        "llama.block_count": 16, "llama.feed_forward_length": 8192, "llama.attention.head_count": 32,
-        "llama.attention.head_count_kv": 8, "llama.attention.layer_norm_rms_epsilon": 1e-5,
-        "llama.rope.freq_base": 5e5, "llama.rope.dimension_count": 64, "llama.vocab_size": 128256,
-    },
-    "layers": {  # four of Llama-3.2-1B: rows of whole blocks in every type, little else
-        "general.architecture": "llama", "llama.context_length": 131072, "llama.embedding_length": 2048,
-        "llama.block_count": 4, "llama.feed_forward_length": 8192, "llama.attention.head_count": 32,
-        "llama.attention.head_count_kv": 8, "llama.attention.layer_norm_rms_epsilon": 1e-5,
-        "llama.rope.freq_base": 5e5, "llama.rope.dimension_count": 64, "llama.vocab_size": 4096,
-    },
-    "tiny": {
-        "general.architecture": "llama", "llama.context_length": 256, "llama.embedding_length": 256,
-        "llama.block_count": 2, "llama.feed_forward_length": 512, "llama.attention.head_count": 4,
-        "llama.attention.head_count_kv": 2, "llama.attention.layer_norm_rms_epsilon": 1e-5,
-        "llama.rope.dimension_count": 64, "llama.vocab_size": 512,
-    },
-}  # fmt: skip
 
 
 def write_model(
     path: str | os.PathLike[str], shape: str, mix: str, vocabulary: Mapping[str, Any] | None = None
 ) -> None:
-    """Write a file with tied embeddings; an old one is replaced.
+    """Write a file, with tied embeddings unless its row says otherwise; an old one is replaced.
 
     `mix`: as `kernmill quantize` makes them, or "all Q2_K": every matrix of that type. `vocabulary`: metadata whose
     `tokenizer.` keys are copied, and the embedding has a row for each token: llama.cpp refuses more. Without it the
@@ -62,7 +39,6 @@ def write_model(
     from kernmill.formats.gguf_types import tensor_type
     from kernmill.formats.gguf_write import NewTensor, write
     from kernmill.llm.arch import Config
-    from kernmill.llm.train import shapes_of
     from kernmill.quant.mixes import Mix, mix_named
 
     single = mix.removeprefix("all ")
@@ -71,19 +47,48 @@ def write_model(
     (size_key,) = (key for key in keys if key.endswith(".vocab_size"))
     words = {key: value for key, value in (vocabulary or {}).items() if key.startswith("tokenizer.") and value != ()}
     rows = keys[size_key] = len(words.get("tokenizer.ggml.tokens", ())) or keys[size_key]
-    config = Config.of(keys)
-    tensors = {}
-    for number, (name, size) in enumerate(shapes_of(config, rows).items()):
-        kind = recipe.type_for(name, size, config.layers, is_tied=True) or tensor_type("F32")
-        values = partial(_ones if "_norm." in name else _repeated, kind.name, kind.nbytes(size), number)
+    config, tensors = Config.of(keys), {}
+    sizes = _sizes(config, rows, ARCHITECTURES.get(shape, Row()))
+    for number, (name, size) in enumerate(sizes.items()):
+        kind = recipe.type_for(name, size, config.layers, is_tied="output.weight" not in sizes) or tensor_type("F32")
+        values = partial(_values_of(name), kind.name, kind.nbytes(size), number)
         tensors[name] = NewTensor(kind, size, values)
     metadata = {**keys, "general.name": f"random {shape}", "general.size_label": shape}
     metadata |= {"general.file_type": recipe.file_type} | (words or {"tokenizer.ggml.model": "no_vocab"})
     write(path, metadata, tensors)
 
 
-def _ones(kind: str, size_bytes: int, number: int) -> list[memoryview]:
-    return [np.ones(size_bytes // 4, np.float32).data.cast("B")]
+def _sizes(config: Any, rows: int, row: Row) -> dict[str, tuple[int, ...]]:
+    """Every tensor with its shape: those that the architecture must have, and those of the row."""
+    from kernmill.llm.arch import ARCHITECTURES as KINDS
+
+    kind = KINDS[config.name]
+    found: dict[str, tuple[int, ...]] = {"token_embd.weight": (rows, config.width)}
+    if row.has_output:
+        found["output.weight"] = (rows, config.width)
+    if kind.output_norm:
+        found[f"{kind.output_norm}.weight"] = (config.width,)
+    found |= {name: (size, config.width) if size else (config.width,) for name, size in row.ends.items()}
+    for n in range(config.layers):
+        known, needed = kind.names_in(config, n)
+        taken = {name: shape for name, shape in known.items() if name in needed or re.fullmatch(row.may_have, name)}
+        for joint, parts in kind.fused:
+            if joint in parts or joint in row.fused:  # files have these matrices merged
+                sizes = [taken.pop(f"{part}.weight") for part in parts]
+                taken[f"{joint}.weight"] = (sum(size[0] for size in sizes), config.width)
+        found |= {f"blk.{n}.{name}": shape for name, shape in taken.items()}
+    return found
+
+
+def _values_of(name: str) -> Callable[[str, int, int], Iterable[memoryview]]:
+    """Norms are ones, decays of states are -1, all else is random."""
+    if name.endswith("ssm_a"):
+        return partial(_constant, -1.0)
+    return partial(_constant, 1.0) if "_norm." in name else _repeated
+
+
+def _constant(value: float, kind: str, size_bytes: int, number: int) -> list[memoryview]:
+    return [np.full(size_bytes // 4, value, np.float32).data.cast("B")]
 
 
 def _repeated(kind: str, size_bytes: int, number: int) -> Iterator[memoryview]:

@@ -32,6 +32,7 @@ from kernmill.llm.split import SplitOptions
 from kernmill.runtime import Buffer, allocate_buffer, close_device, copy_between, device, device_rates, get_device
 
 from . import model_file
+from .model_shapes import SHAPES
 from .placed_graphs import cpu_clock
 
 __all__ = ["Placing", "Splits", "main", "placing", "splits"]
@@ -160,8 +161,8 @@ def _copy_ms(source: str, target: str) -> float:
 @contextmanager
 def model_of(layers: int) -> Iterator[Path]:
     """A file with a model of random weights."""
-    sizes = model_file.SHAPES["tiny"]
-    model_file.SHAPES["deep"] = {**sizes, "llama.block_count": layers, "llama.embedding_length": _WIDTH}
+    sizes = SHAPES["tiny"]
+    SHAPES["deep"] = {**sizes, "llama.block_count": layers, "llama.embedding_length": _WIDTH}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "deep.gguf"
         model_file.write_model(path, "deep", "F32")

@@ -31,7 +31,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from .machine import machine, machine_line
-from .model_file import SHAPES, write_model
+from .model_file import write_model
+from .model_shapes import SHAPES
 
 __all__ = ["Line", "main"]
 

@@ -63,6 +63,7 @@ class Mix:
     values: str | None = None  # attention values
     shared_values: str | None = None  # attention values that four or more heads of queries share
     better: str | None = None  # for attention values and the feed-forward's way out, in layers that count
+    experts: str | None = None  # the stacks of experts
     early: tuple[str, int] = ("", 8)  # for the feed-forward's way out, in the first eighth of the layers
     early_values: tuple[str, int] = ("", 4)  # for attention values, in the first four layers
 
@@ -84,6 +85,8 @@ class Mix:
             return (self.embedding if name == "token_embd.weight" else None) or self.base
         layer, part = int(found[1]), name.split(".")[2]
         counts = _counts(layer, layers)
+        if self.experts and part.endswith("_exps"):
+            return self.experts
         if part in ("attn_v", "attn_qkv"):
             return self._values(layer, layers, sharing, counts)
         if part in ("ffn_down", "ffn_down_exps"):
@@ -147,6 +150,7 @@ _ROWS = (
     Mix("IQ1_S", 24, "IQ1_S", output="Q5_K", embedding="Q2_K", mixed="IQ2_XXS", early=("Q2_K", 8), values="Q2_K",
         shared_values="Q4_K"),
     Mix("MXFP4", 38, "MXFP4", output="Q8_0", embedding="Q8_0"),
+    Mix("MXFP4_MOE", 38, "Q8_0", output="Q8_0", experts="MXFP4"),  # as the files of gpt-oss are
     Mix("TQ1_0", 36, "TQ1_0", embedding="Q4_K"),
     Mix("TQ2_0", 37, "TQ2_0", embedding="Q4_K"),
     Mix("COPY", None, ""),
