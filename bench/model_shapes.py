@@ -73,7 +73,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "deepseek2": _of("deepseek2", {  # four layers near DeepSeek-V2-Lite, the first one dense
         **_SHARED, "embedding_length": 2048, "block_count": 4, "feed_forward_length": 10944,
         "leading_dense_block_count": 1, "attention.head_count": 16, "attention.head_count_kv": 1,
-        "attention.kv_lora_rank": 512, "attention.q_lora_rank": 1536, "attention.key_length": 576, "attention.value_length": 512,
+        "attention.kv_lora_rank": 512, "attention.q_lora_rank": 1536,
+        "attention.key_length": 576, "attention.value_length": 512,
         "attention.key_length_mla": 192, "attention.value_length_mla": 128, "rope.freq_base": 10000.0,
         "rope.dimension_count": 64, "expert_count": 64, "expert_used_count": 6, "expert_shared_count": 2,
         "expert_feed_forward_length": 1408, "expert_weights_scale": 1.0,

@@ -125,7 +125,7 @@ def _accumulate_blocks(schedule: Schedule, nested: list[UOp], words: list[Access
 def _words(facts: Facts, matrices: list[UOp], lanes: str) -> list[Access]:
     """Return the loads of the matrices that read contiguous words."""
     order = {n for m in matrices for n in m.toposort()}
-    return [a for a in facts.loads if a.node in order and not _looks_up(a) and a.step(lanes) == _WORD]
+    return [a for a in facts.loads if a.node in order and not _looks_up(a, lanes) and a.step(lanes) == _WORD]
 
 
 def _are_sequential(words: list[Access], loops: list[str]) -> bool:
@@ -141,7 +141,7 @@ def _many_rows(
     (columns, rows, words), sizes = loops, facts.sizes
     blocks = names_of(closed_ranges(_sums(schedule.ast)[0][0]))
     order = set(matrix.toposort())
-    reads = [a for a in facts.loads if a.node in order and not _looks_up(a)]
+    reads = [a for a in facts.loads if a.node in order and not _looks_up(a, lanes)]
     slot, indices = reads[0].memory.arg[0], [a.node.src[0] for a in reads]
     panel = facts.iterations([*blocks, *words]) * (facts.target.vector_bytes // _WORD)
     room = facts.target.l2_bytes // 2 // panel
@@ -178,13 +178,14 @@ def _matrix(total: UOp, facts: Facts, lanes: str) -> UOp | None:
         return None
     for matrix, other in (value.src, value.src[::-1]):
         order = set(matrix.toposort())
-        steps = [a.step(lanes) for a in facts.loads if a.node in order and lanes in a.steps and not _looks_up(a)]
+        steps = [a.step(lanes) for a in facts.loads if a.node in order and lanes in a.steps and not _looks_up(a, lanes)]
         is_plain = all(len(n.src[0].src) == 2 for n in order if n.op is Ops.LOAD)
         if is_plain and steps and lanes not in names_of(other.ranges) and all(step in (1, _WORD) for step in steps):
             return matrix
     return None
 
 
-def _looks_up(a: Access) -> bool:
-    """True if a load's index is itself loaded: a table lookup."""
-    return any(n.op is Ops.LOAD for n in a.node.src[0].src[1].toposort())
+def _looks_up(a: Access, lanes: str) -> bool:
+    """True if a load's index is itself loaded, for each lane: a table lookup. A number that all lanes share, such as
+    that of an expert, is where the words begin."""
+    return any(n.op is Ops.LOAD and lanes in names_of(n.ranges) for n in a.node.src[0].src[1].toposort())

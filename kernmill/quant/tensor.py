@@ -30,6 +30,7 @@ _TURNS = 2  # alternate with the blocks of further rows, if the data read betwee
 _WORD = 4  # bytes that are copied together
 _TABLE = 128  # bytes of a register table from which on codebook entries are looked up there and not in memory
 _TILE = 2  # rows of x that share the lookups of one of them
+_FEW = 2  # rows of a tile, up to which its matrix is read where it lies; a copy of it is read by more rows at a time
 
 _Arranged = Callable[..., dict[str, Tensor]]
 
@@ -143,16 +144,17 @@ class QuantizedTensor:
         lay_in_pieces(rows, self.shape[-1], together, lambda groups, first: lay(groups)(data, laid, first))
         return type(self)(laid.flatten(2), self.type, self.shape, interleave=together, form=form)
 
-    def _codes(self, index: Tensor | None = None, matrices: Tensor | None = None) -> Codes:
-        """Unpack all blocks, those of some rows, or those of some matrices of a stack; the axis of interleaved rows
-        becomes two or three."""
+    def _codes(self, index: Tensor | None = None, matrices: Tensor | None = None, *, are_copied: bool = False) -> Codes:
+        """Unpack all blocks, those of some rows, or those of some matrices of a stack, which may be copied first; the
+        axis of interleaved rows becomes two or three."""
         if self.interleave == 1:
             return self.type.codes(self.data if index is None else self.data[index])
         kind = self.form
         sizes = kind.layout
         blocks = self.data
-        if matrices is not None:  # copied: a product that looks up the matrix at each load took four times as long
-            blocks = blocks.unflatten(0, (self.shape[0], -1))[matrices].contiguous()
+        if matrices is not None:
+            blocks = blocks.unflatten(0, (self.shape[0], -1))[matrices]
+            blocks = blocks.contiguous() if are_copied else blocks
         if self.interleave > SIDE:
             blocks = blocks.unflatten(-1, (self.interleave // SIDE, -1)).transpose(-3, -2)
         parts = blocks.split([size * SIDE for size in sizes.values()], axis=-1)
@@ -223,7 +225,7 @@ class QuantizedTensor:
                 "(matrices, m, n). Reshape one."
             )
         x = self.form.permuted(x)
-        codes = self._codes(ids) if self.interleave == 1 else self._codes(matrices=ids)
+        codes = self._codes(ids) if self.interleave == 1 else self._codes(matrices=ids, are_copied=x.shape[1] > _FEW)
         if x.dtype.bits < 64 and x.dtype.is_float and not x.requires_grad and setting("QUANT_ACT") == "int8":
             result = product(x, codes, self.form)
         else:
