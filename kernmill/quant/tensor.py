@@ -30,7 +30,7 @@ _TURNS = 2  # alternate with the blocks of further rows, if the data read betwee
 _WORD = 4  # bytes that are copied together
 _TABLE = 128  # bytes of a register table from which on codebook entries are looked up there and not in memory
 _TILE = 2  # rows of x that share the lookups of one of them
-_FEW = 2  # rows of a tile, up to which its matrix is read where it lies; a copy of it is read by more rows at a time
+_FEW = 2  # rows of a tile, up to which its matrix is read in place; more rows at a time read a copy of it
 
 _Arranged = Callable[..., dict[str, Tensor]]
 
@@ -230,7 +230,8 @@ class QuantizedTensor:
             result = product(x, codes, self.form)
         else:
             result = self._float_product(x, codes, tiles=1)
-        return result.reshape(*x.shape[:-1], self.shape[1])
+        result = result.reshape(*x.shape[:-1], self.shape[1])
+        return result.contiguous() if self.interleave > SIDE else result  # nothing between the blocks of its rows
 
     def _float_product(self, x: Tensor, codes: Codes, tiles: int = 0) -> Tensor:
         """As product.product, in floats; with `tiles` the first axis of x and codes is the same."""

@@ -16,7 +16,19 @@ from kernmill.compiler import (
     merge_loops,
     show_schedule,
 )
-from kernmill.ir import Ops, Target, UOp, dtypes, elementwise, expand, permute, reduce_axes, reshape
+from kernmill.ir import (
+    Ops,
+    Target,
+    UOp,
+    const,
+    dtypes,
+    elementwise,
+    expand,
+    permute,
+    reduce_axes,
+    reshape,
+    substitute,
+)
 from tests.compiler.kernels import VECTORS, Array, close, data, inputs, lowered, matmul, only, run_ast, run_on
 
 VNNI = replace(VECTORS, dots=frozenset({(dtypes.uint8, dtypes.int8)}))
@@ -83,6 +95,19 @@ def test_short_bodies_have_sums_side_by_side() -> None:
     narrow = replace(VNNI, vector_registers=16)
     for other in (schedule(by_turns(groups=4, blocks=8)), schedule(by_turns(groups=4, blocks=8, planes=8), narrow)):
         assert not any(line.startswith("rfactor") for line in other)
+
+
+def test_a_chosen_matrix_has_the_schedule_of_a_single_one() -> None:
+    """The number of an expert, loaded once for all lanes, was taken for a table: a token took twice as long."""
+    plain = merge_loops(only(product()))
+    words = next(u for u in plain.toposort() if u.op is Ops.INDEX and u.src[0].arg[0] == 1)
+    numbers = UOp(Ops.INDEX, dtypes.int32, (UOp(Ops.PARAM, dtypes.int32, (), (9, 1)), const(words.src[1].dtype, 0)))
+    first = UOp(Ops.CAST, words.src[1].dtype, (UOp(Ops.LOAD, dtypes.int32, (numbers,)),))
+    chosen = substitute(plain, {words: words.replace(src=(words.src[0], words.src[1] + first))})
+    expected, found = (block_schedule(analyze(ast, VNNI)) for ast in (plain, chosen))
+    assert expected is not None
+    assert found is not None
+    assert show_schedule(found.actions) == show_schedule(expected.actions)
 
 
 def test_values_where_the_cpu_reads_ahead() -> None:
