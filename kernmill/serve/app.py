@@ -34,6 +34,7 @@ from .requests import (
     CompletionRequest,
     DetokenizeRequest,
     EmbeddingRequest,
+    LlamaRequest,
     RerankRequest,
     ResponsesRequest,
     SamplingFields,
@@ -44,7 +45,7 @@ from .requests import (
     inputs_of,
 )  # fmt: skip
 from .responses import ResponsesShape, chat_tools, messages_of, response_format_of
-from .shapes import ChatShape, CompletionShape, Shape
+from .shapes import ChatShape, CompletionShape, LlamaShape, Shape
 from .slot_files import act_on_slot
 from .store import Loader, ModelEntry, ModelStore
 
@@ -178,7 +179,8 @@ class _Server:
             get["/metrics"] = self.metrics
         post: dict[str, Any] = {
             "/v1/chat/completions": self.chat, "/chat/completions": self.chat, "/v1/completions": self.completions,
-            "/completions": self.completions, "/v1/embeddings": self.embeddings, "/embeddings": self.embeddings,
+            "/completions": self.completions, "/completion": self.completion,
+            "/v1/embeddings": self.embeddings, "/embeddings": self.embeddings,
             "/v1/responses": self.responses, "/v1/rerank": self.rerank, "/rerank": self.rerank,
             "/v1/reranking": self.rerank, "/reranking": self.rerank,
             "/tokenize": self.tokenize, "/detokenize": self.detokenize, "/apply-template": self.apply_template,
@@ -279,7 +281,23 @@ class _Server:
 
     async def completions(self, request: Request) -> Answer:
         """Texts that follow prompts."""
-        body = await self._body(request, CompletionRequest)
+        body: CompletionRequest = await self._body(request, CompletionRequest)
+
+        def shape(entry: ModelEntry, llm: LLM, texts: Sequence[str]) -> Shape:
+            echoes = [text if body.echo else "" for text in texts]
+            return CompletionShape(entry.name, llm.tokenizer, wants_usage=body.wants_usage, echoes=echoes)
+
+        return await self._continued(request, body, shape)
+
+    async def completion(self, request: Request) -> Answer:
+        """The same in llama-server's own form."""
+        body = await self._body(request, LlamaRequest)
+        return await self._continued(request, body, lambda entry, _, texts: LlamaShape(entry.name, texts))
+
+    async def _continued(
+        self, request: Request, body: CompletionRequest, shape: Callable[[ModelEntry, LLM, Sequence[str]], Shape]
+    ) -> Answer:
+        """Texts that follow prompts. `shape` makes their form from the texts of the prompts."""
         self._check_choices(body)
         entry = await self._store.ready(body.model)
         with entry.used() as llm, _naming("prompt", body.form_field()):
@@ -290,11 +308,10 @@ class _Server:
             for text in given:
                 prompt = await _computed(llm.prompts.prompt, text, self._form_of(body.form()))
                 prompts += [prompt] * (body.n or 1)
-            echoes = [(llm.tokenizer.decode(one) if not isinstance(one, str) else one) if body.echo else ""
-                      for one in given for _ in range(body.n or 1)]  # fmt: skip
-            shape = CompletionShape(entry.name, llm.tokenizer, wants_usage=body.wants_usage, echoes=echoes)
+            texts = [one if isinstance(one, str) else await _computed(llm.tokenizer.decode, one) for one in given]
+            made = shape(entry, llm, [text for text in texts for _ in range(body.n or 1)])
             options = _options(llm, body, body.top(), self._options)
-            return await self._answer(request, entry, prompts, options, shape, body)
+            return await self._answer(request, entry, prompts, options, made, body)
 
     def _form_of(self, given: Mapping[str, Any] | None, tools: Sequence[Any] | None = None) -> Mapping[str, Any] | None:
         """The form of a text: the request's, or without one and without tools the server's."""
@@ -472,7 +489,12 @@ def _naming(text: str, form: str = "response_format") -> Generator[None]:
     try:
         yield
     except RequestError as error:
-        fields = {"Engine.submit": text, "the prompt has": f"{text}: the prompt has", "response_format": form}
+        fields = {
+            "Engine.submit": text,
+            "decode": text,
+            "the prompt has": f"{text}: the prompt has",
+            "response_format": form,
+        }
         for begin, field in (fields | {"rerank": "model", "embeddings": "model"}).items():
             if error.status == 400 and error.message.startswith(begin):
                 error.message = field + error.message.removeprefix(begin)

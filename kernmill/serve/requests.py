@@ -19,8 +19,8 @@ from ..llm.sampling import SamplingOptions
 from .errors import RequestError, invalid, unsupported
 
 __all__ = [
-    "ChatRequest", "CompletionRequest", "DetokenizeRequest", "EmbeddingRequest", "RerankRequest", "ResponsesRequest",
-    "SamplingFields", "SlotRequest", "TemplateRequest", "TokenizeRequest", "decoded",
+    "ChatRequest", "CompletionRequest", "DetokenizeRequest", "EmbeddingRequest", "LlamaRequest", "RerankRequest",
+    "ResponsesRequest", "SamplingFields", "SlotRequest", "TemplateRequest", "TokenizeRequest", "decoded",
 ]  # fmt: skip
 
 MAX_STOPS, MAX_STOP_CHARACTERS = 16, 256
@@ -330,6 +330,19 @@ class CompletionRequest(SamplingFields, kw_only=True):
     def top(self) -> int | None:
         """Alternatives for each token; None: no log probabilities."""
         return int(self.logprobs) if self.logprobs is not None and self.logprobs is not False else None
+
+
+class LlamaRequest(CompletionRequest, kw_only=True):
+    """POST /completion: llama-server's own form of it."""
+
+    n_probs: Any = None
+
+    def check(self) -> None:
+        """Refuse what would change the answer and is not supported."""
+        CompletionRequest.check(self)
+        for name in ("n_probs", "logprobs", "echo"):
+            if getattr(self, name):
+                raise unsupported(name, "is not supported here. Use /v1/completions.")
 
 
 class EmbeddingRequest(_Fields, kw_only=True):

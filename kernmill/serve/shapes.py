@@ -12,7 +12,7 @@ import msgspec
 from ..llm.talk import Reply, ReplyPart
 from ..llm.tokenizer import Tokenizer
 
-__all__ = ["ChatShape", "CompletionShape", "Shape", "event", "usage_of"]
+__all__ = ["ChatShape", "CompletionShape", "LlamaShape", "Shape", "event", "usage_of"]
 
 encode = msgspec.json.encode
 
@@ -61,7 +61,7 @@ class Shape(Protocol):
         """The end of the stream."""
         ...
 
-    def whole(self, replies: Sequence[Reply], extra: dict[str, Any]) -> dict[str, Any]:
+    def whole(self, replies: Sequence[Reply], extra: dict[str, Any]) -> Any:
         """The body without streaming."""
         ...
 
@@ -211,4 +211,42 @@ class CompletionShape(_Chunks):
         return {
             "tokens": names, "token_logprobs": [max(float(one.logprob), -9999.0) for one in logprobs],
             "top_logprobs": tops, "text_offset": offsets,
+        }  # fmt: skip
+
+
+class LlamaShape:
+    """llama-server's own /completion. `texts`: the prompts."""
+
+    def __init__(self, model: str, texts: Sequence[str]) -> None:
+        self._model, self._texts = model, texts
+
+    def begin(self, index: int) -> bytes:
+        """Nothing: the first event has text."""
+        return b""
+
+    def part(self, index: int, part: ReplyPart, logprobs: Sequence[Any]) -> bytes:
+        """New text."""
+        return event({"index": index, "content": part.content, "stop": False})
+
+    def end(self, index: int, reply: Reply, extra: dict[str, Any]) -> bytes:
+        """The reason of the end, and counts."""
+        return event({**self._summary(index, reply), **extra, "content": ""})
+
+    def finish(self, replies: Sequence[Reply]) -> bytes:
+        """Nothing: the last event says that it is the last."""
+        return b""
+
+    def whole(self, replies: Sequence[Reply], extra: dict[str, Any]) -> Any:
+        """The body without streaming: a list of several."""
+        found = [{**self._summary(index, reply), **extra} for index, reply in enumerate(replies)]
+        return found[0] if len(found) == 1 else found
+
+    def _summary(self, index: int, reply: Reply) -> dict[str, Any]:
+        usage, word = reply.usage, reply.generation.stop_string
+        is_cut = reason_of(reply) == "length"
+        return {
+            "index": index, "content": reply.text, "stop": True, "model": self._model, "prompt": self._texts[index],
+            "tokens_predicted": usage.completion_tokens, "tokens_evaluated": usage.prompt_tokens,
+            "tokens_cached": usage.prompt_tokens + usage.completion_tokens, "truncated": False,
+            "stop_type": "limit" if is_cut else "eos" if word is None else "word", "stopping_word": word or "",
         }  # fmt: skip

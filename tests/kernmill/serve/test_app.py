@@ -49,6 +49,23 @@ def test_a_stream_is_the_same_text(server: Running, expected: str) -> None:
     assert len({(event["id"], event["created"]) for event in (*events, last)}) == 1
 
 
+def test_completion_as_llama_server_has_it(server: Running, expected: str) -> None:
+    body = {"prompt": "Once upon a time", "n_predict": 12, "temperature": 0, "cache_prompt": True, "id_slot": -1}
+    found = server.ask("/completion", body).json
+    assert expected.startswith(found["content"])
+    assert (found["stop"], found["stop_type"], found["stopping_word"]) == (True, "limit", "")
+    assert (found["tokens_predicted"], found["prompt"], found["model"]) == (12, "Once upon a time", "stories")
+    assert found["timings"]["predicted_n"] == 12
+    raw = server.ask("/completion", {**body, "stream": True, "stop": ["little"]}).body.decode()
+    events = [json.loads(line.removeprefix("data: ")) for line in raw.split("\n\n") if line.startswith("data: ")]
+    assert [event["stop"] for event in events] == [*[False] * (len(events) - 1), True]  # and no [DONE]
+    assert (events[-1]["stop_type"], events[-1]["stopping_word"]) == ("word", "little")
+    assert "".join(event["content"] for event in events) == found["content"].partition("little")[0]
+    assert len(server.ask("/completion", {**body, "prompt": ["a", [1, 2]]}).json) == 2
+    refused = server.ask("/completion", {**body, "n_probs": 3})
+    assert (refused.status, refused.error["param"]) == (400, "n_probs")
+
+
 def test_a_chat_and_its_stream(server: Running) -> None:
     whole = server.ask("/v1/chat/completions", {"messages": HELLO, **GREEDY}).json
     message = whole["choices"][0]["message"]
@@ -317,7 +334,14 @@ def test_a_mistake_is_an_error_object_that_names_the_field(server: Running, body
 
 
 def test_a_mistake_in_a_completion_names_the_field(server: Running) -> None:
-    wrong = {"prompt": [[99999]]}, {"prompt": "a" * 9999}, {"prompt": [1] * 300}
+    """Named regression: with echo, an unknown token was a failure of the server."""
+    wrong = (
+        {"prompt": [[99999]]},
+        {"prompt": [[99999]], "echo": True},
+        {"prompt": [[-1]], "echo": True},
+        {"prompt": "a" * 9999},
+        {"prompt": [1] * 300},
+    )
     for body in wrong:
         assert server.ask("/v1/completions", body).error["param"] == "prompt"
     # log probabilities of the prompt are not computed: a client that measures with them must not get others
