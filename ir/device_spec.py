@@ -122,6 +122,11 @@ class DeviceSpec(NamedTuple):
         """The launch of a kernel among others of this device."""
         return self.next_launch_ns or self.launch_ns
 
+    @property
+    def start_ns(self) -> float:
+        """How much longer the first kernel of a split takes to launch than the next ones."""
+        return self.launch_ns - self.in_batch_ns
+
 
 def _shown(refused: Mapping[tuple[Op, tuple[DType, ...]], str]) -> list[str]:
     return sorted(f"{op.name} {[dtype.name for dtype in dtypes]} {why}" for (op, dtypes), why in refused.items())
@@ -152,3 +157,9 @@ class DeviceTable(NamedTuple):
     def copy_ns(self, source: str, target: str, size_bytes: int) -> float:
         """Predicted time of a copy; 0 on one device."""
         return 0.0 if source == target else self.links[source, target].time_ns(size_bytes)
+
+    def border_ns(self, source: str, target: str, size_bytes: int, is_given: bool) -> float:
+        """Predicted time of a copy, and of the start of the split that reads it. No split waits for a value that is
+        given, not computed."""
+        start = 0.0 if is_given or source == target else self.spec(target).start_ns
+        return self.copy_ns(source, target, size_bytes) + start

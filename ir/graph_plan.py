@@ -102,7 +102,6 @@ class Placement(NamedTuple):
 
     units: list[PlacedUnit]
     predicted_ns: float
-    copies_ns: float
     alternatives: dict[str, float]  # the time with all on one device, as far as it can, by device
 
 

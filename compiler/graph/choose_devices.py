@@ -1,8 +1,9 @@
 """The device of each unit: the least predicted time of kernels and copies, in nanoseconds.
 
-Time of a placement = sum of kernel times on their devices + for each value, for each other device that reads it, one
-copy. For two devices the least is found exactly, as a minimum cut; for more, pairs of devices are cut in turn until
-nothing gains. Tests: tests/compiler/graph/test_place.py.
+The time of a placement is the sum of kernel times on their devices and of copies: one of each value for each other
+device that reads it. Where the value is computed, a split begins there, whose launch takes longer. For two devices the
+least is found exactly, as a minimum cut. For more, each unit begins on its cheapest device, and pairs of devices are cut
+in turn until nothing gains, in two orders. Tests: tests/compiler/graph/test_place.py.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ class PlacementChoice:
         self.device: list[str] = [unit.pinned or self.names[0] for unit in units]
         self._times: dict[KernelWork, dict[str, float]] = {}  # equal units of a model's layers take the same time
         self.cost = [self._costs(unit, price) for unit in units]
+        for first in [unit.number for unit in units if not unit.is_leaf][:1]:  # a split begins with it
+            self.cost[first] = {name: ns + table.spec(name).start_ns for name, ns in self.cost[first].items()}
         self.given: list[list[Value]] = [[] for _ in units]  # values of a unit
         for value in values:
             self.given[value.producer.number].append(value)
@@ -58,18 +61,18 @@ class PlacementChoice:
             found[spec.name] = times[spec.name]
         return found
 
-    def copies_ns(self, value: Value, device: Sequence[str]) -> float:
-        """Time of the copies of a value under a placement."""
-        home = device[value.producer.number]
+    def borders_ns(self, value: Value, device: Sequence[str]) -> float:
+        """Time of the copies of a value under a placement, and of the splits that begin with them."""
+        home, is_given = device[value.producer.number], value.producer.is_leaf
         away = {device[reader.number] for reader in value.readers} - {home}
-        return sum(self.table.copy_ns(home, name, value.size_bytes) for name in away) if away else 0.0
+        return sum(self.table.border_ns(home, name, value.size_bytes, is_given) for name in away) if away else 0.0
 
     def moved_ns(self, unit: PlacementUnit, name: str) -> float:
         """How much longer the graph would take with one unit on another device."""
         touched = {value.node: value for value in (*self.given[unit.number], *unit.inputs.values())}.values()
         moved = {unit.number: name}
-        before = sum(self.copies_ns(value, self.device) for value in touched)
-        after = sum(self.copies_ns(value, _Moved(self.device, moved)) for value in touched)
+        before = sum(self.borders_ns(value, self.device) for value in touched)
+        after = sum(self.borders_ns(value, _Moved(self.device, moved)) for value in touched)
         costs = self.cost[unit.number]
         return costs[name] - costs[self.device[unit.number]] + after - before
 
@@ -95,46 +98,24 @@ def refusal(refused: Mapping[tuple[Op, tuple[DType, ...]], str], node: UOp) -> s
 def total_ns(choice: PlacementChoice, device: Sequence[str]) -> float:
     """Predicted time of a placement; infinite where a device cannot compute a unit."""
     kernels = sum(choice.cost[n].get(name, math.inf) for n, name in enumerate(device))
-    return kernels + sum(choice.copies_ns(value, device) for value in choice.values)
+    return kernels + sum(choice.borders_ns(value, device) for value in choice.values)
 
 
 def choose_devices(choice: PlacementChoice) -> None:
     """Choose the device of every unit. Each unit must have one that can compute it."""
     left = OpenUnits(choice.cost, choice.values, choice.table)
+    start = [known if known >= 0 else min(range(len(costs)), key=costs.__getitem__)
+             for known, costs in zip(left.device, left.cost, strict=True)]  # fmt: skip
     number = {name: n for n, name in enumerate(left.names)}
-    names = [number[name] for name in choice.names]
-    placements = [_on_one_device(left, n) for n in names]
-    if len(names) > 2:
-        placements.append(_after_largest_source(choice, left))
-    starts = sorted((left.total_ns(device), device) for device in placements)
-    few = starts[: max(1, len(names) - 1)]  # of two devices, one cut is the best from wherever it starts
-    cuts = PairCuts(left, [*itertools.combinations(names, 2)])
-    _, best = min([cuts.improved(*start) for start in few], key=itemgetter(0))
+    pairs = [*itertools.combinations([number[name] for name in choice.names], 2)]
+    cuts, orders = PairCuts(left), [pairs, pairs[::-1]] if len(pairs) > 1 else [pairs]
+    _, best = min([cuts.improved(start, order) for order in orders], key=itemgetter(0))
     choice.device = [left.names[n] for n in best]
 
 
 def on_one_device(choice: PlacementChoice, name: str) -> list[str]:
     """All on one device, as far as it can."""
     return [name if name in costs else min(costs, key=costs.__getitem__) for costs in choice.cost]
-
-
-def _on_one_device(left: OpenUnits, device: int) -> list[int]:
-    """The same of what is left to choose."""
-    return [
-        known if known >= 0 else device if costs[device] < math.inf else min(range(len(costs)), key=costs.__getitem__)
-        for known, costs in zip(left.device, left.cost, strict=True)
-    ]
-
-
-def _after_largest_source(choice: PlacementChoice, left: OpenUnits) -> list[int]:
-    """Each unit where the largest of what it reads is."""
-    device = list(left.device)
-    for n in left.open:
-        inputs = sorted(choice.units[n].inputs.values(), key=lambda value: -value.size_bytes)
-        costs = left.cost[n]
-        wanted = [one for value in inputs if costs[one := device[value.producer.number]] < math.inf]
-        device[n] = wanted[0] if wanted else min(range(len(costs)), key=costs.__getitem__)
-    return device
 
 
 def reason(choice: PlacementChoice, unit: PlacementUnit) -> str:

@@ -20,26 +20,28 @@ _SOURCE, _SINK = 0, 1
 class PairCuts:
     """Cuts of one placement problem. A cut depends only on the units that are on third devices: each is made once."""
 
-    def __init__(self, units: OpenUnits, pairs: Sequence[tuple[int, int]]) -> None:
-        self.units, self.pairs = units, pairs
-        self._known = dict[tuple[int, ...], list[int]]()
+    def __init__(self, units: OpenUnits) -> None:
+        self.units = units
+        self._known = dict[tuple[int, ...], tuple[float, list[int]]]()
 
-    def improved(self, time_ns: float, device: list[int]) -> tuple[float, list[int]]:
-        """The best placement that cuts of pairs lead to from one that takes `time_ns`, and its time."""
-        waiting = list(self.pairs)
+    def improved(self, device: list[int], pairs: Sequence[tuple[int, int]]) -> tuple[float, list[int]]:
+        """The best placement that cuts of pairs of devices, tried in this order, lead to, and its time."""
+        time_ns = self.units.total_ns(device)
+        waiting = list(pairs)
         while waiting:
             pair = waiting.pop(0)
-            tried = self._cut(device, pair)
-            if tried != device and (time := self.units.total_ns(tried)) < time_ns * (1 - 1e-9):
+            time, tried = self._cut(device, pair)
+            if time < time_ns * (1 - 1e-9):
                 device, time_ns = tried, time
-                waiting = [other for other in self.pairs if other != pair]
+                waiting = [other for other in pairs if other != pair]
         return time_ns, device
 
-    def _cut(self, device: list[int], pair: tuple[int, int]) -> list[int]:
-        """The best placement in which units of these two devices may change to the other one."""
+    def _cut(self, device: list[int], pair: tuple[int, int]) -> tuple[float, list[int]]:
+        """The best placement in which units of these two devices may change to the other one, and its time."""
         key = (*pair, *[-1 if device[unit] in pair else device[unit] for unit in self.units.open])
         if key not in self._known:
-            self._known[key] = _Cut(self.units, device, *pair).run()
+            found = _Cut(self.units, device, *pair).run()
+            self._known[key] = self.units.total_ns(found), found
         return self._known[key]
 
 

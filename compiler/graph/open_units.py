@@ -19,7 +19,7 @@ __all__ = ["OpenUnits", "OpenValue"]
 
 
 class OpenValue(NamedTuple):
-    """A value by numbers. `copy_ns[a][b]`: the time of its copy from one device to another."""
+    """A value by numbers. `copy_ns[a][b]`: the time of its copy from one device to another, and of a start there."""
 
     maker: int
     readers: list[int]
@@ -43,12 +43,13 @@ class OpenUnits:
         self.device = [number[next(iter(costs))] if len(costs) == 1 else -1 for costs in cost]
         self.values = dict[int, OpenValue]()
         self.of: list[list[int]] = [[] for _ in cost]  # values that a unit makes or reads
-        copies = dict[int, list[list[float]]]()  # by bytes
+        copies = dict[tuple[int, bool], list[list[float]]]()  # by bytes, and by whether a value is given
         for place, value in enumerate(values):
-            size, maker, readers = value.size_bytes, value.producer.number, [r.number for r in value.readers]
-            if size not in copies:
-                copies[size] = [[table.copy_ns(a, b, size) for b in self.names] for a in self.names]
-            self.values[place] = OpenValue(maker, readers, copies[size])
+            maker, readers = value.producer.number, [reader.number for reader in value.readers]
+            kind = value.size_bytes, value.producer.is_leaf
+            if kind not in copies:
+                copies[kind] = [[table.border_ns(a, b, *kind) for b in self.names] for a in self.names]
+            self.values[place] = OpenValue(maker, readers, copies[kind])
             for unit in {maker, *readers}:
                 self.of[unit].append(place)
         for place in list(self.values):

@@ -15,7 +15,7 @@ from kernmill.ir import CompileError, DeviceTable, Ops, PlacedUnit, Placement, U
 
 from .choose_devices import PlacementChoice, choose_devices, on_one_device, reason, refusal, total_ns
 from .place_by_passes import place_by_passes
-from .placement_units import PlacementUnit, Value, base_of, find_units, is_view
+from .placement_units import PlacementUnit, base_of, find_units, is_view
 
 __all__ = ["Placed", "place"]
 
@@ -52,10 +52,10 @@ def place(
         choose_devices(choice)
     rewriter = _Rewriter(choice.device, unit_of)
     placed = rewriter.run(list(roots))
-    return Placed(placed, rewriter.hints, cache(lambda: _placement(choice, values)))
+    return Placed(placed, rewriter.hints, cache(lambda: _placement(choice)))
 
 
-def _placement(choice: PlacementChoice, values: Sequence[Value]) -> Placement:
+def _placement(choice: PlacementChoice) -> Placement:
     """Return the part of the decision that people read."""
     rows = [
         PlacedUnit(
@@ -64,9 +64,8 @@ def _placement(choice: PlacementChoice, values: Sequence[Value]) -> Placement:
         )
         for unit in choice.units if not unit.is_leaf
     ]  # fmt: skip
-    copies = sum(choice.copies_ns(value, choice.device) for value in values)
     alternatives = {name: total_ns(choice, on_one_device(choice, name)) for name in choice.names}
-    return Placement(rows, total_ns(choice, choice.device), copies, alternatives)
+    return Placement(rows, total_ns(choice, choice.device), alternatives)
 
 
 def _impossible(unit: PlacementUnit, table: DeviceTable) -> CompileError:

@@ -24,7 +24,7 @@ _NEVER_FEWER = frozenset({Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE, Ops.PAD, Ops.DET
 
 
 class View(NamedTuple):
-    """What a movement node shows."""
+    """The value that a movement node shows."""
 
     base: UOp
     smallest: UOp  # of the views between base and node, and these two; of equals the lowest: more readers share it
@@ -130,7 +130,7 @@ def _free(order: Sequence[UOp]) -> set[UOp]:
 
 
 def _views(order: Sequence[UOp], free: set[UOp]) -> dict[UOp, View]:
-    """What each movement node shows."""
+    """Find the value below each movement node, and the smallest view on the way."""
     views: dict[UOp, View] = {}
     for node in order:
         if node.op in _VIEWS and node not in free:

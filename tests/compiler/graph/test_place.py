@@ -50,7 +50,8 @@ def table(names: Sequence[str], draw: random.Random | None = None) -> DeviceTabl
     for name in names:
         rates = [10 ** draw.uniform(-1, 2) for _ in range(3)] if draw else [10.0, 100.0, 10.0]
         launch_ns = draw.choice([100.0, 5_000.0]) if draw else 1_000.0
-        specs.append(DeviceSpec(name).with_rates([launch_ns, *rates]))
+        next_ns = launch_ns / draw.choice([1, 4]) if draw else launch_ns
+        specs.append(DeviceSpec(name, next_launch_ns=next_ns).with_rates([launch_ns, *rates]))
     for pair in itertools.permutations(names, 2):
         links[pair] = (
             Link(draw.choice([10.0, 1_000.0, 20_000.0]), 10 ** draw.uniform(-2, 1)) if draw else Link(4_000.0, 1.0)
