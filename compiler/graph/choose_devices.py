@@ -1,9 +1,9 @@
 """The device of each unit: the least predicted time of kernels and copies, in nanoseconds.
 
 The time of a placement is the sum of kernel times on their devices and of copies: one of each value for each other
-device that reads it. Where the value is computed, a split begins there, whose launch takes longer. For two devices the
-least is found exactly, as a minimum cut. For more, each unit begins on its cheapest device, and pairs of devices are cut
-in turn until nothing gains, in two orders. Tests: tests/compiler/graph/test_place.py.
+device that reads it. Where the value is computed, a split begins there, and its launch takes longer. For two devices
+the least is found exactly, as a minimum cut. For more, each unit begins on its cheapest device, and pairs are
+cut in turn until nothing gains, in two orders. Tests: tests/compiler/graph/test_place.py.
 """
 
 from __future__ import annotations

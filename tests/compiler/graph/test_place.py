@@ -129,6 +129,17 @@ def test_copies_come_once_and_nodes_read_their_own_device(seed: int) -> None:
     assert not copies or max(copies.values()) == 1
 
 
+def test_a_split_for_one_kernel_has_to_gain_more_than_its_start() -> None:
+    x, w, v = leaf(0, 1, 64), leaf(1, 64, 64), leaf(2, 64, 64)
+    own = table(NAMES[:2])
+    root = product(product(x, w), v)  # w is on B: its copy takes 12 us longer than those of x and x @ w
+    for start_ns, expected in ((1_000.0, {"A", "B"}), (20_000.0, {"A"})):
+        specs = [spec._replace(launch_ns=1_000.0 + start_ns, next_launch_ns=1_000.0) for spec in own.specs]
+        placed = place([root], ["A", "B", "A"], own._replace(specs=tuple(specs)), {}).placement
+        assert placed is not None
+        assert {unit.device for unit in placed().units} == expected
+
+
 def test_a_copy_is_made_of_the_smallest_view() -> None:
     x, y = leaf(0, 1, 64), leaf(1, 64, 64)
     (root,) = place([elementwise(Ops.ADD, x, y)], ["A", "B"], table(NAMES[:2]), {}).roots
