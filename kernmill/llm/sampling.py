@@ -27,7 +27,7 @@ BREAKERS = ("\n", ":", '"', "*")
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return type(value) in (int, float) or (isinstance(value, numbers.Real) and not isinstance(value, bool))
 
 
 @dataclass

@@ -23,7 +23,6 @@ from .shapes import Shape, event
 
 __all__ = ["Job", "JsonAnswer", "StreamAnswer"]
 
-_TICK_S = 1.0
 Parts = tuple[int, list[ReplyPart], Sequence[Any], bool]  # of a reply; True: it has ended
 
 
@@ -114,6 +113,7 @@ class Job:
         self._left = len(replies)
         self._take: Callable[[list[Parts]], None] | None = None
         self._body: Stream | None = None
+        self._timer: asyncio.TimerHandle | None = None
         loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = loop.create_future()
 
@@ -130,7 +130,7 @@ class Job:
         task = asyncio.current_task()
         assert task is not None
         watch = loop.create_task(self._watch(receive))
-        self._timer = loop.call_later(_TICK_S, self._tick, loop, task)
+        self._check_times(loop, task)
         self._model.__enter__()
         self._metrics.running += 1
         try:
@@ -138,7 +138,8 @@ class Job:
                 listen(reply.feed, self, index)
             await self._ended
         finally:
-            self._timer.cancel()
+            if self._timer is not None:
+                self._timer.cancel()
             watch.cancel()
             for reply in self.replies:
                 reply.cancel()
@@ -175,18 +176,26 @@ class Job:
         if not self._ended.done():
             self._ended.set_exception(ConnectionResetError())
 
-    def _tick(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
-        """Once a second: long silence, a client that does not read, the limit of time."""
+    def _check_times(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
+        """At the next moment that matters: long silence, a client that does not read, the limit of time."""
         now, body, options = time.perf_counter(), self._body, self.options
-        if body is not None and body.is_waiting and now - body.sent_s > options.stall_s:
-            task.cancel()
-            return
-        if body is not None and not body.is_waiting and now - body.sent_s > options.ping_s:
-            body.put(b": \n\n")
-        if options.timeout_s and now - self._start > options.timeout_s:
+        moments: list[float] = []
+        if options.timeout_s and now < self._start + options.timeout_s:
+            moments.append(self._start + options.timeout_s)
+        elif options.timeout_s:
             for reply in self.replies:
                 reply.cancel()
-        self._timer = loop.call_later(_TICK_S, self._tick, loop, task)
+        if body is not None and body.is_waiting:
+            if now >= body.sent_s + options.stall_s:
+                task.cancel()
+                return
+            moments.append(body.sent_s + options.stall_s)
+        elif body is not None:
+            if now >= body.sent_s + options.ping_s:
+                body.put(b": \n\n")
+            moments += [body.sent_s + options.ping_s, now + options.stall_s]
+        if moments:
+            self._timer = loop.call_later(min(moments) - now, self._check_times, loop, task)
 
     @staticmethod
     def _check(reply: Reply) -> None:
