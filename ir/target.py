@@ -9,9 +9,12 @@ from .dtype import DType, dtypes
 from .machine import GENERIC, Machine
 from .ops import Op
 
-__all__ = ["DOT_SUMS", "LINE_BYTES", "Target", "Unit"]
+__all__ = ["ALIAS_BYTES", "BANK_BYTES", "DOT_SUMS", "LINE_BYTES", "WORD_BYTES", "Target", "Unit"]
 
 LINE_BYTES: Final = 64  # of a cache: they come together
+ALIAS_BYTES: Final = 1024  # rows at a multiple of this stride are in the same sets of a cache
+BANK_BYTES: Final = 16  # of padding so that elements of a column are in different banks of shared memory
+WORD_BYTES: Final = 4  # of each lane that one instruction takes for a product of bytes
 _STREAMED = 2  # times L2
 _REGISTERS_OF_A_STREAM = 8
 # dtypes of DOT's accumulator by factor dtypes: a lane of the accumulator has room for that many products.

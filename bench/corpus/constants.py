@@ -12,6 +12,8 @@ import importlib
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from itertools import chain
 from typing import Any, NamedTuple
 
 __all__ = ["Constant", "Readers", "constants"]
@@ -41,20 +43,21 @@ def constants() -> list[Constant]:
         module = importlib.import_module(f"{optimize.__name__}.{one.name}")
         with open(str(module.__file__), encoding="utf-8") as file:
             body = ast.parse(file.read()).body
-        for name, value in filter(None, map(_assigned, body)):
-            found += [Constant(one.name, name, value)]
+        found += [Constant(one.name, name, value) for name, value in chain.from_iterable(map(_assigned, body))]
     return found
 
 
-def _assigned(statement: ast.stmt) -> tuple[str, Any] | None:
+def _assigned(statement: ast.stmt) -> Iterator[tuple[str, Any]]:
+    """Yield the numbers that a statement names; those of `A, B = 1, 2` too."""
     target = statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
-    if not isinstance(target, ast.Name) or not target.id.isupper():
-        return None
-    try:
-        value = eval(compile(ast.Expression(statement.value), "", "eval"), {"__builtins__": {}})  # type: ignore[attr-defined]
-    except Exception:  # not a number: names of others
-        return None
-    return (target.id, value) if _is_number(value) else None
+    pairs = [(target, getattr(statement, "value", None))]
+    if isinstance(target, ast.Tuple) and isinstance(pairs[0][1], ast.Tuple):
+        pairs = list(zip(target.elts, pairs[0][1].elts, strict=True))
+    for name, value in pairs:
+        if isinstance(name, ast.Name) and name.id.isupper() and value is not None:
+            with suppress(Exception):  # not a number: names of others
+                number = eval(compile(ast.Expression(value), "", "eval"), {"__builtins__": {}})
+                yield from [(name.id, number)] if _is_number(number) else []
 
 
 def _is_number(value: Any) -> bool:

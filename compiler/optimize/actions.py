@@ -41,6 +41,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from kernmill.ir import (
+    WORD_BYTES,
     AxisKind,
     CompileError,
     Ops,
@@ -496,7 +497,7 @@ def _bias(ast: UOp, args: tuple[str, ...]) -> Acted:
 def _pack_words(ast: UOp, args: tuple[str, ...]) -> Acted:
     loop = find_loop(ast, args[0])
     row = next((n for n in ast.toposort() if n.op is Ops.AFTER and loop in closed_ranges(n)), None)
-    count = _WORD // row.dtype.size_bytes if row is not None and row.src[0].op is Ops.LOCAL else 0
+    count = WORD_BYTES // row.dtype.size_bytes if row is not None and row.src[0].op is Ops.LOCAL else 0
     if row is None or count < 2 or row.src[0].arg[1] % count:
         raise ValueError(f"{loop.arg[0]} does not write a row of narrow values that fill 32-bit words")
 
@@ -582,7 +583,6 @@ def _prefetchw(ast: UOp, args: tuple[str, ...]) -> Acted:
     return ast.replace(src=tuple(store.replace(arg="prefetchw") for store in ast.src)), {}
 
 
-_WORD = 4  # bytes
 _LARGE = 1 << 18  # bytes; smaller buffers stay in the caches by themselves
 
 

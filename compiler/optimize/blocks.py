@@ -11,24 +11,20 @@ from __future__ import annotations
 
 from math import gcd
 
-from kernmill.ir import LINE_BYTES, Ops, UOp, closed_ranges, dtypes
+from kernmill.ir import LINE_BYTES, WORD_BYTES, Ops, UOp, closed_ranges, dtypes
 
 from ..kernel.facts import names_of
 from ..lower.find_dots import is_multiplied
 from .analysis import Access, Facts, analyze, even_part
 from .schedule import Schedule
 from .staging import unpacked
-from .tiles import MANY_ACCUMULATORS
+from .tiles import LEAST_READERS, MANY_ACCUMULATORS, MOST_ROWS, SMALL_ROWS
 
 __all__ = ["block_schedule", "is_nested"]
 
-_WORD = 4  # bytes of each lane that one instruction takes
 _DOTS = 16  # of them in one body
 _PARTS = 4  # interleaved reductions in a body that is at most half as long
-_TILE = 8  # rows of a register tile
-_HIGH = 4  # rows of a tile of many, each of which has an address
 _WIDE = 3  # most vectors of such a tile: registers contain its sums twice
-_LEAST_TILES = 4  # reading the quants again, from which on they are unpacked once
 
 
 def is_nested(total: UOp) -> bool:
@@ -43,7 +39,7 @@ def block_schedule(facts: Facts) -> Schedule | None:
     has_dots = is_multiplied(dtypes.uint8, dtypes.int8, facts.target)
     if not has_dots or len(facts.stores) != 1 or not nested or len(nested) != len(short) or facts.symbolic:
         return None
-    lanes = facts.target.vector_bytes // _WORD
+    lanes = facts.target.vector_bytes // WORD_BYTES
     for column in (name for name in facts.sizes if name in facts.outputs and facts.sizes[name] % lanes == 0):
         schedule = Schedule(facts.ast)
         (own,) = schedule.cut("vectorize", column, lanes)
@@ -72,12 +68,12 @@ def _tiled(schedule: Schedule, facts: Facts, matrices: list[UOp], columns: tuple
         len(matrices) == 1
         and columns_left
         and rows
-        and sizes[rows[-1]] > _TILE
+        and sizes[rows[-1]] > MOST_ROWS
         and facts.target.accumulators >= MANY_ACCUMULATORS
     ):
         _many_rows(schedule, facts, matrices[0], (columns_left, rows, [*copied]), lanes)
         return
-    unrolled = max(facts.iterations(names_of(closed_ranges(total))) for total in short) // _WORD
+    unrolled = max(facts.iterations(names_of(closed_ranges(total))) for total in short) // WORD_BYTES
     indices = [n.src[0] for m in matrices for n in m.toposort() if n.op is Ops.LOAD]
     around = dict.fromkeys(name for total in nested for name in names_of(closed_ranges(total)[1:]))
     words = _words(facts, matrices, lanes)
@@ -93,7 +89,7 @@ def _tiled(schedule: Schedule, facts: Facts, matrices: list[UOp], columns: tuple
     vectors = 1 if rows else gcd(sizes.get(column, 1), max(1, LINE_BYTES // facts.target.vector_bytes))
     schedule.cut("unroll", column, vectors)  # else half of each cache line is read in a separate pass
     if rows:
-        schedule.cut("unroll", rows[-1], even_part(sizes[rows[-1]], _TILE))
+        schedule.cut("unroll", rows[-1], even_part(sizes[rows[-1]], MOST_ROWS))
         schedule.order((*columns_left, *rows))
     has_room = not rows or facts.target.accumulators >= MANY_ACCUMULATORS  # values loaded early occupy a register
     remaining = [name for name in around if name not in copied]
@@ -125,7 +121,7 @@ def _accumulate_blocks(schedule: Schedule, nested: list[UOp], words: list[Access
 def _words(facts: Facts, matrices: list[UOp], lanes: str) -> list[Access]:
     """Return the loads of the matrices that read contiguous words."""
     order = {n for m in matrices for n in m.toposort()}
-    return [a for a in facts.loads if a.node in order and not _looks_up(a, lanes) and a.step(lanes) == _WORD]
+    return [a for a in facts.loads if a.node in order and not _looks_up(a, lanes) and a.step(lanes) == WORD_BYTES]
 
 
 def _are_sequential(words: list[Access], loops: list[str]) -> bool:
@@ -143,15 +139,15 @@ def _many_rows(
     order = set(matrix.toposort())
     reads = [a for a in facts.loads if a.node in order and not _looks_up(a, lanes)]
     slot, indices = reads[0].memory.arg[0], [a.node.src[0] for a in reads]
-    panel = facts.iterations([*blocks, *words]) * (facts.target.vector_bytes // _WORD)
+    panel = facts.iterations([*blocks, *words]) * (facts.target.vector_bytes // WORD_BYTES)
     room = facts.target.l2_bytes // 2 // panel
     wide = even_part(sizes[columns[-1]], max(1, min(_WIDE, room)))
-    tile = even_part(sizes[rows[-1]], _HIGH)
+    tile = even_part(sizes[rows[-1]], SMALL_ROWS)
     inner = [copy for name in words for copy in schedule.cut("unroll", name, sizes[name])]
     side = schedule.cut("unroll", columns[-1], wide)
     schedule.cut("unroll", rows[-1], tile)
     schedule.order((*columns, *rows))
-    if facts.iterations(rows) < _LEAST_TILES * tile or not room:
+    if facts.iterations(rows) < LEAST_READERS * tile or not room:
         return
     codes = [name for name in blocks if name in names_of(matrix.ranges)]
     copies = schedule.add("stage", slot, *codes, *side, *inner[:-1], lanes, inner[-1])
@@ -180,7 +176,7 @@ def _matrix(total: UOp, facts: Facts, lanes: str) -> UOp | None:
         order = set(matrix.toposort())
         steps = [a.step(lanes) for a in facts.loads if a.node in order and lanes in a.steps and not _looks_up(a, lanes)]
         is_plain = all(len(n.src[0].src) == 2 for n in order if n.op is Ops.LOAD)
-        if is_plain and steps and lanes not in names_of(other.ranges) and all(step in (1, _WORD) for step in steps):
+        if is_plain and steps and lanes not in names_of(other.ranges) and {*steps} <= {1, WORD_BYTES}:
             return matrix
     return None
 

@@ -8,26 +8,17 @@ tests/compiler/optimize/test_dots.py.
 
 from __future__ import annotations
 
-from math import prod
+from math import gcd
 
 from kernmill.ir import DOT_SUMS, Target
 
 from ..lower.find_dots import is_multiplied, terms_of_a_dot
 from .analysis import Facts, Product, divisors, even_part
-from .packing import blocks, in_blocks
+from .packing import BLOCK_ROWS, blocks, in_blocks
 from .schedule import Schedule
+from .tiles import BLOCKS, LEAST_READERS, MANY_ACCUMULATORS, MOST_ROWS, MOST_VECTORS, SHARES, SMALL_BLOCKS, SMALL_ROWS
 
 __all__ = ["dot_schedule"]
-
-_BLOCK = (4, 6)  # vectors and rows of a register tile; with fewer registers:
-_SMALL_BLOCK = (2, 4)
-_TRANSPOSED_ROWS = 4  # of a tile where rows are packed: lanes of the copy
-_LEAST_BLOCKS = 4  # blocks of panels: one for each of four threads
-_LEAST_TILES = 4  # tiles that read a panel, from which on packing it pays
-_FEW_ROWS = 8  # most rows that read a matrix in its current layout; their sums are one tile
-_ALONG = 4  # rows and columns, each, whose reduction elements are lanes
-_LONG = 4  # vectors of reduction elements, from which on one horizontal reduction for all of them pays
-_TRANSPOSED_WORDS = (1, 2, 4, 8, 16)  # words of a column that are transposed in registers
 
 
 def dot_schedule(facts: Facts) -> Schedule | None:
@@ -63,12 +54,12 @@ def _of_floats(facts: Facts, product: Product) -> Schedule | None:
         return None  # outside the reduction a factor may be nan
     is_left_along, is_right_along = (a.step(inner) == 1 for a in (product.left, product.right))
     is_streamed = facts.target.is_streamed(product.right.memory_bytes)
-    tile = _register_tile(facts, product) if is_left_along else (_BLOCK[0], _TRANSPOSED_ROWS)
+    tile = _register_tile(facts, product) if is_left_along else (MOST_VECTORS, SMALL_ROWS)
     is_in_order = is_streamed and is_left_along and not is_right_along
-    is_packed = _is_read_again(facts, product, tile) or (is_in_order and count > _FEW_ROWS)
+    is_packed = _is_read_again(facts, product, tile) or (is_in_order and count > MOST_ROWS)
     if product.rows and (is_packed or (is_left_along and not is_right_along and not is_streamed)):
         _tiled(schedule, facts, product, tile, is_packed=is_packed)
-    elif is_left_along and is_right_along and not (is_streamed and count <= _ALONG):
+    elif is_left_along and is_right_along and not (is_streamed and count <= SMALL_ROWS):
         return _along_in_tiles(schedule, facts, product)
     else:
         return None
@@ -79,11 +70,11 @@ def _along_in_tiles(schedule: Schedule, facts: Facts, product: Product) -> Sched
     """Schedule few rows by a transposed matrix, if their reduction elements fill enough vectors."""
     inner, rows, columns = product.inner, product.rows, product.columns or facts.outputs[-1]
     vector = facts.target.vector_bytes // product.left.size_bytes
-    if facts.sizes[inner] % vector or facts.sizes[inner] < _LONG * vector:
+    if facts.sizes[inner] % vector or facts.sizes[inner] < SMALL_ROWS * vector:
         return None
     _along(schedule, facts, product)
     for name in filter(None, (columns, rows)):
-        schedule.cut("unroll", name, even_part(facts.sizes[name], _ALONG))
+        schedule.cut("unroll", name, even_part(facts.sizes[name], SMALL_ROWS))
     schedule.order((*(name for name in schedule.loops if name not in (columns, rows)), columns, rows))
     if facts.target.is_streamed(product.right.memory_bytes):
         schedule.try_add("prefetch", 2 * facts.target.machine.prefetch_bytes)
@@ -98,13 +89,13 @@ def _along(schedule: Schedule, facts: Facts, product: Product) -> None:
 
 def _register_tile(facts: Facts, product: Product) -> tuple[int, int]:
     """Vectors and rows of a register tile, as far as there are."""
-    vectors, most = _BLOCK if facts.target.accumulators >= prod(_BLOCK) else _SMALL_BLOCK
+    vectors, most = BLOCKS[0] if facts.target.accumulators >= MANY_ACCUMULATORS else SMALL_BLOCKS[0]
     return vectors, even_part(facts.sizes.get(product.rows, 1), most)
 
 
 def _is_read_again(facts: Facts, product: Product, tile: tuple[int, int]) -> bool:
     """True if enough tiles of rows reuse a packed panel."""
-    return facts.sizes.get(product.rows, 1) >= _LEAST_TILES * tile[1]
+    return facts.sizes.get(product.rows, 1) >= LEAST_READERS * tile[1]
 
 
 def _tiled(schedule: Schedule, facts: Facts, product: Product, block: tuple[int, int], *, is_packed: bool) -> None:
@@ -154,7 +145,7 @@ def _pack_panel(schedule: Schedule, product: Product, loops: list[str], size: in
     if right.dtype.is_float:
         schedule.try_add("unroll", copies[word], terms)
         if right.step(inner) == 1:
-            schedule.cut("unroll", copies[inner], max(n for n in _TRANSPOSED_WORDS if size // terms % n == 0))
+            schedule.cut("unroll", copies[inner], gcd(size // terms, BLOCK_ROWS))
     schedule.cut("vectorize", copies[panel], min(wide, lanes * terms) if is_row else lanes)
 
 
@@ -162,7 +153,7 @@ def _pack_rows(schedule: Schedule, facts: Facts, product: Product, around: tuple
     """Pack rows whose reduction elements are not adjacent, tile by tile, for all panels of a block. `around`: the
     loop over panels of a block, and its number of iterations."""
     rows, columns, inner, left = product.rows, product.columns, product.inner, product.left
-    (side, panels), tiles = around, -(-facts.sizes[rows] // _TRANSPOSED_ROWS)
+    (side, panels), tiles = around, -(-facts.sizes[rows] // SMALL_ROWS)
     wide, high = blocks(facts.sizes[columns], panels, facts.sizes[rows], left.memory_bytes, facts.target)
     outer, inside = in_blocks(schedule, facts, {columns: (panels, wide), rows: (tiles, high)})
     schedule.order((*outer, *inside[columns], *inside[rows], *side))
@@ -170,11 +161,11 @@ def _pack_rows(schedule: Schedule, facts: Facts, product: Product, around: tuple
     copies = schedule.add("stage", left.slot, *inside[rows], inner, own, word)
     if left.step(rows) == 1:
         schedule.try_add("unroll", copies[word], terms_of_a_dot(left.dtype))
-        schedule.cut("vectorize", copies[own], _TRANSPOSED_ROWS)
+        schedule.cut("vectorize", copies[own], SMALL_ROWS)
 
 
 def _panels_in_l2(count: int, size_bytes: int, target: Target) -> int:
     """Return how many panels a tile of rows is multiplied with consecutively. Each row that comes
     from L3 then serves more panels; if a panel fits L1, it is one panel."""
-    most = 1 if size_bytes <= target.l1_bytes else min(target.l2_bytes // 2 // size_bytes, count // _LEAST_BLOCKS)
+    most = 1 if size_bytes <= target.l1_bytes else min(target.l2_bytes // 2 // size_bytes, count // SHARES)
     return max(divisors(count, max(1, most)))

@@ -17,11 +17,10 @@ from __future__ import annotations
 from math import prod
 from typing import Final
 
-from kernmill.ir import Ops
+from kernmill.ir import BANK_BYTES, Ops
 
 from .analysis import Access, Facts, ReductionGroup
 from .schedule import Schedule
-from .staging import BANK_BYTES
 from .units import find_unit
 
 __all__ = ["gpu_schedule"]
@@ -33,8 +32,7 @@ _GROUPS: Final = 128  # that keep a device busy; a smaller tile is taken rather 
 _TERMS: Final = (16, 8, 32, 4)  # of a block that a group shares
 _TRANSPOSED: Final = (32, 8)  # a transposed block: its side, and the work-items along one side
 _MANY: Final = 1 << 15  # results from which on every work-item has its own
-_SHORT: Final = 32  # reduction elements of one work-item
-_SIDE: Final = 32  # adjacent columns, as many as work-items that run in lockstep
+_SHORT: Final = 32  # work-items that run in lockstep; a reduction that is not longer is one item's
 _ROWS: Final = 8  # rows of a work-item when a matrix is read once
 
 
@@ -184,8 +182,8 @@ def _sums(schedule: Schedule, facts: Facts, main: ReductionGroup | None, spread:
             if rows:
                 schedule.try_add("unroll", rows[-1], min(_ROWS, facts.sizes[rows[-1]]))
             if facts.iterations([n for n in spread if n not in rows[-1:]]) < _MANY:
-                schedule.try_add("local", nearest, min(_SIDE, items))
-                schedule.try_add("share", terms, max(1, items // _SIDE))
+                schedule.try_add("local", nearest, min(_SHORT, items))
+                schedule.try_add("share", terms, max(1, items // _SHORT))
             return
     _together(schedule, facts, spread)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import gcd, prod
 
-from kernmill.ir import Ops
+from kernmill.ir import ALIAS_BYTES, Ops
 
 from ..kernel.facts import names_of
 from .actions import Action, fits
@@ -19,32 +19,23 @@ from .analysis import Access, Facts, ReductionGroup, exceeds_caches
 from .packing import SMALL_REDUCE, pack, prefetch_by_tiles
 from .rows import passes_along_rows, prefetch_next_row
 from .schedule import Schedule
-from .staging import CACHE_ALIAS_BYTES
-from .tiles import MANY_ACCUMULATORS, accumulators, best_block, tile_of
+from .tiles import MANY_ACCUMULATORS, MOST_ROWS, MOST_VECTORS, accumulators, best_block, tile_of
 from .windows import along_windows, overlapping
 
 __all__ = ["few_rows_schedule", "loops_schedule", "running_schedule", "scatter_schedule"]
 
-_STREAM_TILE = 4  # vectors per iteration of a cheap elementwise loop
 _SHORT_ROWS = 16  # that are less than a vector each, in an iteration
 _CHEAP = 24  # elementwise ops; above, an iteration has enough to do
 _MAX_BODY = 96  # values of a tile times its unrolled reduce iterations
-_BLOCKS_ACROSS = 4  # adjacent blocks of a transpose
-_MOST_ACROSS = 24  # most rows that are transposed together
 _MAX_STRIDE = 4  # elements: vectors with at most this stride are loaded whole and their lanes selected
-_WASTE = 1.5  # of a product's vector of which no lane is used, in units of a fourth of a gather
-_IN_REGISTERS = 8  # rows whose accumulators are one tile
 _FEW_ROWS = 128  # of a product; more compute several times as long as reading takes, in any order
 _EACH_BLOCK = 8  # elementwise ops; with accumulation in the output, the epilogue runs once per block
-_SHORT_BLOCK = 32  # rows; fewer rows return to their accumulators soon, so blocks of the reduction can be shorter
-_PACKING_COST = 2.5  # of gathering a value into a panel, in uses of it from there
-_TRANSPOSING_COST = 1.5  # and if their blocks are transposed in registers
 _CONVERTING_COST = 0.25  # of a narrower operand of a product value by value, in fourths of a gather
+_WASTE = 1.5  # of a product's vector of which no lane is used, in units of a fourth of a gather
+_SHORT_BLOCK = 32  # rows; fewer rows return to their accumulators soon, so blocks of the reduction can be shorter
+_TRANSPOSING_COST = 1.5  # and if their blocks are transposed in registers
 _SHORT_REDUCTION = 16  # reduction elements per result, below which results are like an access stream
-_INDEX_VECTORS = 2  # vectors of indices compared in the time of one indexed addition
 _LEAST_EVEN = 4  # minimum lanes without masks on targets with slow masks
-# vectors of a term; more take too long to initialize, as output elements are filled one after another
-_MOST_VECTORS = 4
 
 
 def loops_schedule(facts: Facts) -> Schedule:
@@ -72,11 +63,11 @@ def scatter_schedule(facts: Facts) -> Schedule | None:
     for terms, output in ((group.loops[0], name) for group in facts.groups for name in facts.outputs):
         contiguous = next((name for name in facts.outputs if store.step(name) == 1), output)
         numbers = facts.sizes[output] * (store.step(output) or 0)
-        if numbers > _INDEX_VECTORS * facts.lanes and schedule.try_add("scatter", terms, output):
+        if numbers > 2 * facts.lanes and schedule.try_add("scatter", terms, output):
             width = _width(facts, contiguous)
             schedule.cut("vectorize", f"{output}'" if contiguous == output else contiguous, width)
             if contiguous != output:
-                schedule.cut("unroll", contiguous, min(_MOST_VECTORS, -(-facts.sizes[contiguous] // width)))
+                schedule.cut("unroll", contiguous, min(MOST_VECTORS, -(-facts.sizes[contiguous] // width)))
             return schedule
     return None
 
@@ -95,7 +86,7 @@ def _packed_cost(facts: Facts, main: ReductionGroup, loop: str) -> float:
     transposed = _copies_across(facts, main.terms)[0] if _are_rows_transposed(facts, main, loop) else 1.0
     for a in main.loads:
         is_panel = is_alone and bool(main.terms) and loop in facts.outputs and not a.is_gated
-        each = _TRANSPOSING_COST if _is_panel_transposed(facts, main, a, loop) else _PACKING_COST
+        each = _TRANSPOSING_COST if _is_panel_transposed(facts, main, a, loop) else 1 + _TRANSPOSING_COST
         total += _cost([a], loop) * min(transposed, each / _uses(facts, a, loop) if is_panel else 1.0)
     return total
 
@@ -109,11 +100,7 @@ def _is_panel_transposed(facts: Facts, main: ReductionGroup, a: Access, loop: st
     """True if the kernel is one reduction whose panel is transposed in registers and reused often: its elements are
     adjacent, in rows at a large stride."""
     is_one = len(facts.groups) == 1 and main.around.issuperset(facts.outputs) and a.step(main.terms) == 1
-    return (
-        is_one
-        and _uses(facts, a, loop) >= facts.lanes // 2
-        and (a.step(loop) or 0) * a.size_bytes % CACHE_ALIAS_BYTES > 0
-    )
+    return is_one and _uses(facts, a, loop) >= facts.lanes // 2 and (a.step(loop) or 0) * a.size_bytes % ALIAS_BYTES > 0
 
 
 def _lane_loop(facts: Facts, main: ReductionGroup | None) -> str | None:
@@ -139,10 +126,8 @@ def _lane_loop(facts: Facts, main: ReductionGroup | None) -> str | None:
         score = 4.0 * (_packed_cost(facts, main, name) if main else waste * _cost(touched, name))
         score += (waste - 1) * (_WASTE if main and is_output and len(main.loads) > 1 else 2) - position * 0.01
         if main is not None:  # work per result is little compared to a long reduction
-            once, widest = (
-                _fold_cost(facts) / facts.iterations(main.loops),
-                max((a.size_bytes for a in main.loads), default=0),
-            )
+            once = _fold_cost(facts) / facts.iterations(main.loops)
+            widest = max((a.size_bytes for a in main.loads), default=0)
             if is_output:  # its lanes are multiplied by scalars, each converted separately
                 score += _CONVERTING_COST * sum(a.size_bytes < widest and not a.depends_on(name) for a in main.loads)
             score += min(2.0, once) * _cost(facts.stores, name) if is_output else 0.25 + once
@@ -161,7 +146,7 @@ def _are_rows_transposed(facts: Facts, main: ReductionGroup, rows: str) -> bool:
     """True if short rows are unrolled completely and transposed in registers into lanes: otherwise each row needs a
     horizontal reduction, and a mask unless it fills vectors."""
     terms, loads = main.terms, [a for a in main.loads if a.steps.keys() - {main.terms}]
-    is_short = bool(facts.sizes.get(terms, 0) % facts.lanes) and facts.sizes[terms] <= _MOST_ACROSS
+    is_short = bool(facts.sizes.get(terms, 0) % facts.lanes) and facts.sizes[terms] <= facts.target.accumulators
     is_fixed = terms not in facts.symbolic and rows in facts.outputs and bool(loads)
     return is_short and is_fixed and all(a.step(terms) == 1 < (a.step(rows) or 0) and not a.is_gated for a in loads)
 
@@ -197,7 +182,7 @@ def _stream(schedule: Schedule, facts: Facts, lane_loop: str | None) -> None:
         rows = facts.outputs[-2]  # short ones, of which some make a body
         schedule.cut("unroll", rows, 1 if rows in facts.symbolic else gcd(facts.sizes[rows], _SHORT_ROWS))
     else:
-        schedule.cut("unroll", lane_loop, min(_STREAM_TILE if facts.work <= _CHEAP else 2, -(-size // width)))
+        schedule.cut("unroll", lane_loop, min(MOST_VECTORS if facts.work <= _CHEAP else 2, -(-size // width)))
     _store_past_caches(schedule, facts, lane_loop)
 
 
@@ -240,7 +225,7 @@ def _copies_across(facts: Facts, name: str) -> tuple[float, int]:
     """Return the accesses of a lane per iteration of the loop, a fraction if blocks are transposed, and the
     instances to unroll."""
     size, lanes = facts.sizes[name], facts.lanes
-    count = size if size <= _MOST_ACROSS and name not in facts.symbolic else lanes
+    count = size if size <= facts.target.accumulators and name not in facts.symbolic else lanes
     return (
         0.0 if count <= _MAX_STRIDE else (count // lanes + (count % lanes >> 2).bit_count() + count % 4) / count
     ), count
@@ -249,8 +234,8 @@ def _copies_across(facts: Facts, name: str) -> tuple[float, int]:
 def _transpose(schedule: Schedule, facts: Facts, lane_loop: str, across: str, width: int) -> None:
     """Transpose square blocks in registers; a few adjacent ones fill whole cache lines on both sides."""
     schedule.cut("unroll", across, _copies_across(facts, across)[1])
-    if facts.sizes[lane_loop] >= 2 * _BLOCKS_ACROSS * width:
-        inside = schedule.cut("split", lane_loop, _BLOCKS_ACROSS)
+    if facts.sizes[lane_loop] >= 2 * MOST_VECTORS * width:
+        inside = schedule.cut("split", lane_loop, MOST_VECTORS)
         outer = [name for name in facts.outputs if name not in (lane_loop, across)]
         schedule.order((*outer, lane_loop, across, *inside))
 
@@ -417,9 +402,9 @@ def few_rows_schedule(facts: Facts) -> Schedule | None:
         or facts.work > _EACH_BLOCK
     ):
         return None
-    is_one = count <= _IN_REGISTERS
+    is_one = count <= MOST_ROWS
     columns, block = 2 if rows and is_one else 4, 8 if is_one else 16
-    is_whole = count == _IN_REGISTERS and size % 2 == 0 and size >= 16 * block  # as much work as reading
+    is_whole = count == MOST_ROWS and size % 2 == 0 and size >= 16 * block  # as much work as reading
     together = 2 if is_whole or count >= _SHORT_BLOCK else 1
     page = facts.target.machine.page_bytes * (1 if rows else 2)  # of each row, read before the next rows are
     inside = min(page // (width * columns * matrix.size_bytes), vectors // (2 * columns))  # at least two blocks
@@ -432,7 +417,7 @@ def few_rows_schedule(facts: Facts) -> Schedule | None:
     schedule.cut("vectorize", lane_loop, width)
     schedule.cut("unroll", lane_loop, columns)
     if rows:
-        schedule.cut("unroll", rows[-1], tile_of(facts.sizes[rows[-1]], _IN_REGISTERS if is_one else 4))
+        schedule.cut("unroll", rows[-1], tile_of(facts.sizes[rows[-1]], MOST_ROWS if is_one else 4))
     schedule.cut("unroll", terms, together)
     outer = schedule.add("accumulate", terms, block)[terms]
     pages = schedule.cut("split", lane_loop, inside)
@@ -509,7 +494,7 @@ def _reduce_loops(
     for name in reversed(main.loops):
         size = facts.sizes[name]
         blocks = -(-size // width) if name == lane_loop else size
-        most = _MOST_ACROSS if _are_rows_transposed(facts, main, lane_loop or "") else SMALL_REDUCE
+        most = facts.target.accumulators if _are_rows_transposed(facts, main, lane_loop or "") else SMALL_REDUCE
         if name != lane_loop and 1 < blocks <= most and unrolled * blocks <= _MAX_BODY:
             schedule.cut("unroll", name, blocks)
             unrolled *= blocks

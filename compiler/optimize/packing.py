@@ -13,30 +13,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from kernmill.ir import LINE_BYTES, Ops, Target
+from kernmill.ir import ALIAS_BYTES, LINE_BYTES, WORD_BYTES, Ops, Target
 
 from .actions import Action, fits
 from .analysis import Access, Facts, ReductionGroup
 from .schedule import Schedule
-from .staging import CACHE_ALIAS_BYTES, share_axis
+from .staging import share_axis
+from .tiles import LEAST_READERS
 
-__all__ = ["SMALL_REDUCE", "blocks", "in_blocks", "pack", "prefetch_by_tiles"]
+__all__ = ["BLOCK_ROWS", "SHORT", "SMALL_REDUCE", "blocks", "in_blocks", "pack", "prefetch_by_tiles"]
 
 SMALL_REDUCE = 8  # a reduce loop up to this size is unrolled completely
-_BLOCK_ROWS = 16  # of a transposed operand that are packed together, and transposed in registers
-_VALUE_BYTES = 4  # of a packed value, in the dtype of the computation
+BLOCK_ROWS = 16  # of a transposed operand that are packed together, and transposed in registers
 _WIDE = 512  # lanes of a block of panels; the rows are packed again for each
-_HIGH = 256  # rows of a block; panels are packed again for each
-_MOST_BLOCKS = 16
 _MOST_ROWS = 16  # times L2: a block of packed rows; it is read sequentially
 _BEYOND_CACHES = (
     8  # times L2: data that exceed the caches; a panel takes this fraction of L2, to leave room for the next one
 )
 # reduction elements that hide a prefetch; elements of a reduction that is long compared to its stores
-_SHORT, _LONG = 64, 512
+SHORT, _LONG = 64, 512
 _ENOUGH_ROWS = 6  # of a tile: two multiplications a cycle then want a third of a line from L2
 _ROWS_AHEAD = 16  # prefetch distance in rows of the matrix: their computation takes as long as an L3 access
-_LEAST_TILES = 4  # that read a packed row again, from which on packing pays
 
 
 def pack(schedule: Schedule, facts: Facts, main: ReductionGroup, lanes: str, width: int) -> None:
@@ -49,7 +46,7 @@ def pack(schedule: Schedule, facts: Facts, main: ReductionGroup, lanes: str, wid
     parts, size = [name for name in others if name != rows], facts.sizes[main.terms]
     panels, lefts = main.operand(lanes, rows), main.operand(rows, lanes)
     is_written = facts.stores[0].memory_bytes > facts.target.l2_bytes  # rather than read: line by line
-    is_short = size <= 2 * SMALL_REDUCE or (is_written and size < _SHORT)
+    is_short = size <= 2 * SMALL_REDUCE or (is_written and size < SHORT)
     if len(panels) != 1 or panels[0].is_gated or ((is_short or parts) and panels[0].step(lanes) == 1):
         return
     if any(panels != main.operand(name, rows) for name in parts):
@@ -109,7 +106,7 @@ class _Packing:
         if self.panel.step(self.lanes) != 1:
             return 1 if self.panel.step(self.terms) == 1 else 2
         size_bytes = self.facts.sizes[self.lanes] * self.facts.sizes[self.terms] * self.panel.size_bytes
-        most = _LEAST_TILES if _is_converted(self.panel) else 2 * _LEAST_TILES
+        most = LEAST_READERS if _is_converted(self.panel) else 2 * LEAST_READERS
         return min(most, max(2.0, 2 / (size_bytes / self.facts.target.l2_bytes)))
 
     def is_slow_by_rows(self, left: Access) -> bool:
@@ -117,9 +114,9 @@ class _Packing:
         pitch, step = left.step(self.rows), left.step(self.terms)
         if left.is_gated or left.memory.op is not Ops.PARAM or pitch is None or step is None:
             return False
-        has_conflicts = self.is_for_all(left) and pitch * left.size_bytes % CACHE_ALIAS_BYTES == 0
+        has_conflicts = self.is_for_all(left) and pitch * left.size_bytes % ALIAS_BYTES == 0
         is_slow = step != 1 or _is_converted(left) or has_conflicts
-        is_read_again = min(self.tiles(name) for name in (self.rows, self.lanes)) >= _LEAST_TILES
+        is_read_again = min(self.tiles(name) for name in (self.rows, self.lanes)) >= LEAST_READERS
         return is_slow and is_read_again and not share_axis(left.node, (self.rows, self.terms))
 
     def is_for_all(self, left: Access) -> bool:
@@ -134,7 +131,7 @@ class _Packing:
         ahead, the larger operand is read once, and slow rows are packed tile by tile."""
         facts, lanes, rows, left = self.facts, self.lanes, self.rows, self.left
         pitch = (self.panel.step(self.terms) or 0) * self.panel.size_bytes if self.is_contiguous else 0
-        is_in_l2 = 2 * _VALUE_BYTES * facts.sizes[lanes] * facts.sizes[self.terms] <= facts.target.l2_bytes
+        is_in_l2 = 2 * WORD_BYTES * facts.sizes[lanes] * facts.sizes[self.terms] <= facts.target.l2_bytes
         if not pitch or pitch % LINE_BYTES or not is_in_l2 or self.schedule.unrolled_size(rows) < _ENOUGH_ROWS:
             return False
         if left is not None and self.is_for_all(left):
@@ -152,7 +149,7 @@ class _Packing:
         count, panels = self.terms_of_a_block(), self.tiles(lanes)
         wide, high, deep = 1, 1, count or facts.sizes[self.terms]
         if self.left is not None and not self.is_for_all(self.left):
-            size_bytes = facts.sizes[rows] * deep * _VALUE_BYTES
+            size_bytes = facts.sizes[rows] * deep * WORD_BYTES
             wide, high = blocks(facts.sizes[lanes], panels, facts.sizes[rows], size_bytes, facts.target)
         outer, inside = in_blocks(schedule, facts, {lanes: (panels, wide), rows: (self.tiles(rows), high)})
         inner, reduce_loops = [*inside[lanes], *inside[rows]], self.reduce_loops
@@ -170,7 +167,7 @@ class _Packing:
     def terms_of_a_block(self) -> int:
         """Return the reduction elements of a block; 0 for all of them at once."""
         size, together = self.facts.sizes[self.terms], self.schedule.unrolled_size(self.terms)
-        count = self.facts.target.l2_bytes // 2 // (self.columns * _VALUE_BYTES)
+        count = self.facts.target.l2_bytes // 2 // (self.columns * WORD_BYTES)
         if size <= count:
             return 0
         each = -(-size // -(-size // count) // together)
@@ -187,7 +184,7 @@ class _Packing:
         copies = schedule.add("stage", panel.slot, *reduce_loops, *copied)
         for loop in reduce_loops:
             if panel.step(self.lanes) != 1 and panel.step(self.terms) == 1:
-                schedule.cut("unroll", copies[loop], max(1, _BLOCK_ROWS // schedule.unrolled_size(self.terms)))
+                schedule.cut("unroll", copies[loop], max(1, BLOCK_ROWS // schedule.unrolled_size(self.terms)))
             elif (
                 self.is_contiguous
                 and panel.memory_bytes > _BEYOND_CACHES * l2_bytes
@@ -213,7 +210,7 @@ class _Packing:
 
 
 def _is_converted(a: Access) -> bool:
-    return a.node.dtype.is_float and a.size_bytes < _VALUE_BYTES
+    return a.node.dtype.is_float and a.size_bytes < WORD_BYTES
 
 
 def prefetch_by_tiles(schedule: Schedule, facts: Facts, main: ReductionGroup, lanes: str) -> None:
@@ -221,7 +218,7 @@ def prefetch_by_tiles(schedule: Schedule, facts: Facts, main: ReductionGroup, la
     prefetched if they are read once, in place, from memory that exceeds the caches (lower/insert_prefetches.py)."""
     rows = next((name for name in reversed(schedule.loops) if name != lanes and schedule.unrolled_size(name) > 1), None)
     (store, *others), terms = facts.stores, main.terms
-    if rows is None or not terms or len(facts.groups) != 1 or facts.sizes[terms] < _SHORT:
+    if rows is None or not terms or len(facts.groups) != 1 or facts.sizes[terms] < SHORT:
         return
     is_alone = not others and store.step(lanes) == 1 and facts.sizes[terms] <= _LONG
     if is_alone and 4 * store.memory_bytes > facts.target.l2_bytes:
@@ -258,6 +255,6 @@ def blocks(columns: int, panels: int, rows: int, size_bytes: int, target: Target
     them sequentially.
     """
     count = -(-size_bytes // (_MOST_ROWS * target.l2_bytes))
-    if panels >= 2 * _LEAST_TILES:
-        return max(2, min(_MOST_BLOCKS, columns // _WIDE)), count
-    return 1, max(count, 2, min(_MOST_BLOCKS, rows // _HIGH))
+    if panels >= 2 * LEAST_READERS:
+        return max(2, columns // _WIDE), count
+    return 1, max(count, 2, rows // _WIDE)

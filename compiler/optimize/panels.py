@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from math import prod
 
+from kernmill.ir import WORD_BYTES
+
 from .actions import Action, fits
 from .analysis import Access, Facts, ReductionGroup, analyze
+from .packing import SHORT
 from .schedule import Schedule
-from .tiles import MANY_ACCUMULATORS, accumulators, best_block, tile_of
+from .tiles import LEAST_READERS, MANY_ACCUMULATORS, accumulators, best_block, tile_of
 
 __all__ = ["panels_schedule"]
 
 _WIDEST = 2  # vectors of a panel; a wider one is a separate matrix
-_LEAST_TILES = 4  # of rows, from which on converting a panel once pays where it takes registers
-_SUM_BYTES = 4  # of a value in the accumulator; narrower ones are converted
-_LEAST_TERMS = 64  # for shorter reductions storing the results takes as long, at their large stride
 
 
 def panels_schedule(facts: Facts) -> Schedule | None:
@@ -27,7 +27,7 @@ def panels_schedule(facts: Facts) -> Schedule | None:
     main = facts.main
     if main is None or len(main.loops) > 2 or len(facts.groups) > 1 or facts.symbolic:
         return None
-    is_long = facts.iterations(main.loops) >= _LEAST_TERMS
+    is_long = facts.iterations(main.loops) >= SHORT
     for side in sorted({_side(facts, main, a) for a in main.loads} - {0}) if is_long else ():
         for column in (name for name in facts.outputs if facts.stores[0].step(name) == 1):
             schedule, lanes = Schedule(facts.ast), column
@@ -75,8 +75,8 @@ def _tiled(
         outer = schedule.add("accumulate", terms, count)[terms]
     schedule.order((panels, *([terms] if is_cut else []), *rows))
     copied = [copy for name in (*word, panels, lanes) for copy in schedule.unrolled_loops(name)]
-    for a in matrices if tiles >= _LEAST_TILES and not has_room else ():
-        if a.size_bytes < _SUM_BYTES:
+    for a in matrices if tiles >= LEAST_READERS and not has_room else ():
+        if a.size_bytes < WORD_BYTES:
             schedule.add("stage", a.slot, outer, *copied)
     if tiles == 1 and not facts.target.has_hardware_prefetch:
         schedule.add("prefetch", facts.target.machine.prefetch_bytes)  # it ignores data that fit the caches

@@ -17,13 +17,12 @@ from kernmill.ir import Ops, UOp, closed_ranges
 from ..kernel.facts import names_of
 from .analysis import Access, Facts
 from .schedule import Schedule
+from .tiles import BLOCKS
 
 __all__ = ["passes_along_rows", "prefetch_next_row", "products_across", "rows_schedule"]
 
-_ROW_VECTORS = 2  # vectors of rows worked on together
-_TILE = 8  # results of a product for each of them
+_VECTORS, _TILE = BLOCKS[2]  # vectors of rows worked on together, and results of a product for each of them
 _TERMS = 4  # unrolled reduction elements of a product
-_CACHED = 2  # times the L2 cache: with less memory the next row is already cached
 _LONG_ROW = 16  # vectors; the loop over a shorter row may be unrolled completely, and has no latency to hide
 _SPREAD = 2  # unrolled iterations of a pass that is not a product
 
@@ -70,7 +69,7 @@ def prefetch_next_row(schedule: Schedule, facts: Facts) -> None:
     row_bytes = [max(facts.sizes[name] for name in loads) * m.dtype.size_bytes for m, loads in passes.items() if loads]
     row_bytes += [node.arg[1] * node.dtype.size_bytes for node in order if node.op is Ops.LOCAL]
     for memory, loads in passes.items():
-        if len(loads) < 2 or memory.arg[1] * memory.dtype.size_bytes <= _CACHED * facts.target.l2_bytes:
+        if len(loads) < 2 or not facts.target.is_streamed(memory.arg[1] * memory.dtype.size_bytes):
             continue
         last = max(loads, key=lambda name: position.get(name, len(order)))
         a = loads[last]
@@ -102,7 +101,7 @@ def rows_schedule(facts: Facts) -> Schedule | None:
         return None
     schedule, sizes, lanes = Schedule(facts.ast), facts.sizes, facts.lanes
     schedule.cut("vectorize", rows, lanes)
-    schedule.cut("unroll", rows, _ROW_VECTORS if sizes[rows] >= _ROW_VECTORS * lanes else 1)
+    schedule.cut("unroll", rows, _VECTORS if sizes[rows] >= _VECTORS * lanes else 1)
     tiled = {loop for _, loop in products}
     for loop in sorted(tiled):
         schedule.cut("unroll", loop, min(_TILE, sizes[loop]))

@@ -14,6 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernmill.ir import (
+    ALIAS_BYTES,
+    BANK_BYTES,
+    LINE_BYTES,
     AxisKind,
     Ops,
     UOp,
@@ -29,11 +32,7 @@ from kernmill.ir import (
 
 from ..kernel.facts import gated, iterations, step_of
 
-__all__ = ["BANK_BYTES", "CACHE_ALIAS_BYTES", "in_output", "share_axis", "staged", "unpacked"]
-
-CACHE_ALIAS_BYTES = 1024  # bytes; rows at a multiple of this stride have cache-set conflicts
-_LINE = 64  # bytes by which they are moved apart
-BANK_BYTES = 16  # bytes of padding so that elements of a column are in different banks
+__all__ = ["in_output", "share_axis", "staged", "unpacked"]
 
 
 @dataclass(slots=True)
@@ -87,8 +86,8 @@ def staged(
         table[axis.loops[0]] = (copy + axis.least) * axis.steps[0]
         if is_shared and first is nearest and axis is not axes[-1] and has_gaps:
             size += BANK_BYTES // value.dtype.size_bytes
-        elif not is_shared and size * value.dtype.size_bytes % CACHE_ALIAS_BYTES == 0:
-            size += _LINE // value.dtype.size_bytes
+        elif not is_shared and size * value.dtype.size_bytes % ALIAS_BYTES == 0:
+            size += LINE_BYTES // value.dtype.size_bytes
         index, here = copy * size + index, axis.position() * size + here
         size *= axis.size
     around = sorted(value.ranges.difference(loops), key=lambda r: str(r.arg[0]))

@@ -10,11 +10,19 @@ from typing import Final
 
 from kernmill.ir import Target
 
-__all__ = ["MANY_ACCUMULATORS", "accumulators", "best_block", "tile_of"]
+__all__ = [
+    "BLOCKS", "LEAST_READERS", "MANY_ACCUMULATORS", "MOST_ROWS", "MOST_VECTORS", "SHARES", "SMALL_BLOCKS",
+    "SMALL_ROWS",     "accumulators", "best_block", "tile_of",
+]  # fmt: skip
 
-_BLOCKS = ((4, 6), (3, 8), (2, 8), (1, 8))  # vectors and rows of a register tile with many accumulators
-_SMALL_BLOCKS = ((2, 4), (1, 4))  # and with fewer
-MANY_ACCUMULATORS: Final = max(vectors * rows for vectors, rows in _BLOCKS)
+BLOCKS = ((4, 6), (3, 8), (2, 8), (1, 8))  # vectors and rows of a register tile with many accumulators
+SMALL_BLOCKS = ((2, 4), (1, 4))  # and with fewer
+MANY_ACCUMULATORS: Final = max(vectors * rows for vectors, rows in BLOCKS)
+MOST_VECTORS: Final = max(vectors for vectors, _ in BLOCKS)
+MOST_ROWS: Final = max(rows for _, rows in BLOCKS)
+SMALL_ROWS: Final = SMALL_BLOCKS[0][1]
+SHARES = 4  # blocks of panels, one for each of so many threads
+LEAST_READERS = 4  # tiles that read a copy, from which on making it pays
 
 
 def tile_of(size: int, most: int) -> int:
@@ -43,8 +51,8 @@ def best_block(blocks: int, rows: int, many: bool, target: Target, run_cycles: f
         cycles = sum(part**machine.overlap for part in parts) ** (1 / machine.overlap) + tile * run_cycles
         return float(used * sums / cycles)
 
-    whole = ((2, rows),) if many and _BLOCKS[1][1] < rows <= prod(_BLOCKS[0]) // 2 else ()  # the other is read once
-    columns, most = max((*(_BLOCKS if many else _SMALL_BLOCKS), *whole), key=worth)
+    whole = ((2, rows),) if many and BLOCKS[1][1] < rows <= prod(BLOCKS[0]) // 2 else ()  # the other is read once
+    columns, most = max((*(BLOCKS if many else SMALL_BLOCKS), *whole), key=worth)
     return columns, tile_of(rows, most)
 
 

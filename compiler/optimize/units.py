@@ -21,12 +21,11 @@ from .packing import blocks, in_blocks
 from .rows import products_across
 from .schedule import Schedule
 from .staging import share_axis
+from .tiles import LEAST_READERS, MOST_VECTORS
 
 __all__ = ["find_unit", "unit_rows_schedule", "unit_schedule"]
 
 _FEW_ROWS = 48  # rows up to which a product is bound by memory
-_READ = 4  # rows of results that are read together
-_LEAST_PANELS = 4  # least panels in half of L2 together: rows come from L3 once for all of them
 _SIDE = 2  # adjacent blocks of results, in each direction
 _Loops: TypeAlias = tuple[str, ...]
 _Steps: TypeAlias = tuple[str, str, str, Mapping[str, str]]
@@ -112,7 +111,7 @@ def _cut_terms(schedule: Schedule, facts: Facts, product: Product, unit: Unit) -
     """Block a long reduction in whole steps, so that half of L2 holds several panels of a block; return the elements
     of a block. Rows that must be packed are packed for the whole reduction at once."""
     size, panel = facts.sizes[product.inner], _SIDE * unit.n * unit.b.size_bytes
-    panels = min(_LEAST_PANELS, -(-facts.sizes[product.columns] // (_SIDE * unit.n)))
+    panels = min(LEAST_READERS, -(-facts.sizes[product.columns] // (_SIDE * unit.n)))
     least = -(-2 * size * panel * panels // facts.target.l2_bytes)
     number = next((n for n in range(least, 2 * least) if size % (n * unit.k) == 0), 1)
     if number == 1 or product.left.is_affine or not schedule.try_add("accumulate", product.inner, size // number):
@@ -146,7 +145,7 @@ def unit_rows_schedule(facts: Facts) -> Schedule | None:
     for product, unit in filter(None, found):
         high, inner = sizes[product.rows] // unit.m, product.inner
         row, deep, near, results = _unit_steps(schedule, (product, unit), lanes, high)
-        schedule.cut("unroll", row, unit.m if row in schedule.loops else _READ)
+        schedule.cut("unroll", row, unit.m if row in schedule.loops else MOST_VECTORS)
         block = [product.rows] if high > _SIDE else []
         held = [*block, *schedule.unrolled_loops(product.rows), inner]
         left = schedule.add("stage", product.left.slot, *held, results[row], deep, near)

@@ -22,9 +22,10 @@ from kernmill.ir import Ops
 
 from ..kernel.facts import names_of
 from .analysis import Access, Facts, ReductionGroup, analyze, divisors, exceeds_caches
+from .packing import BLOCK_ROWS
 from .schedule import Schedule
 from .staging import share_axis
-from .tiles import tile_of
+from .tiles import LEAST_READERS, MOST_VECTORS, SHARES, tile_of
 
 __all__ = ["along_windows", "overlapping", "window_schedule"]
 
@@ -35,19 +36,10 @@ _AROUND = 20.0  # cycles of a tile before and after its reduction
 _ISSUED = 3.6  # instructions a cycle
 _LONGEST = 7  # longest window that is unrolled
 _MOST_ROWS = 16  # of one copy
-_MOST_VECTORS = 4  # of a tile
-_TOGETHER = 8  # vectors that are packed at once for a block of a long reduction
-_TRANSPOSED = 16  # reduction elements that are packed together
-_PARTS = 4  # that threads share,
 _OUTPUTS = 72  # outputs per lane in one block
-_MOST_TAPS = 16  # of windows that are unrolled completely
-_READERS = 8  # of a panel, from which on packing it pays although rows are read in place
 _SMALL = 16  # taps of windows for which copies do not always pay
-_PER_COPY = 8  # products for each vector that is copied, from which on they do
-_FULL = 0.95  # of the lanes are used
 _LEFT_OVER = 0.9  # fraction of its speed for a tile with remaining elements: they are masked
 # fraction of elements that is read if overlapping windows are computed together; above it the gain is small
-_OVERLAP = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +96,7 @@ class _Window:
         """True if positions along the line are contiguous and fill vectors except for one or two lanes."""
         return (
             abs(self.moving.step(self.along) or 0) == 1
-            and _used(self.facts.sizes[self.along], self.facts.lanes) > _FULL
+            and _used(self.facts.sizes[self.along], self.facts.lanes) > _LEFT_OVER
         )
 
     def rows_of_a_copy(self) -> int:
@@ -128,7 +120,7 @@ class _Window:
     def tiles(self, rows: int) -> Iterator[_Tile]:
         """Yield tiles that fit the registers, without remaining rows, vectors, or positions that would be lanes."""
         sizes, window = self.facts.sizes, self.facts.sizes[self.taps]
-        several = divisors(-(-sizes[self.lanes] // self.facts.lanes), _MOST_VECTORS)
+        several = divisors(-(-sizes[self.lanes] // self.facts.lanes), MOST_VECTORS)
         several = several if self.is_copied else several[-1:]  # read from memory: best read once
         most, is_even = min(sizes[self.along], 16), self.is_copied and self.fills_lanes
         counts = divisors(sizes[self.along], most) if is_even else range(1, most + 1)
@@ -169,7 +161,12 @@ class _Window:
         facts, last = self.facts, self.terms[-1]
         are_lanes = self.panel.step(last) == 1 and facts.sizes[last] % facts.lanes == 0
         is_long = facts.stores[0].step(self.lanes) == 1 or facts.iterations(self.terms) >= 2 * facts.lanes
-        return facts.sizes[self.lanes] >= facts.lanes and not are_lanes and is_long and self.readers(tile) >= _READERS
+        return (
+            facts.sizes[self.lanes] >= facts.lanes
+            and not are_lanes
+            and is_long
+            and self.readers(tile) >= 2 * LEAST_READERS
+        )
 
     def speed_along(self) -> float:
         """Return the speed of a tile whose lanes are positions along the line, with its loads at every step of the
@@ -248,9 +245,9 @@ def _in_blocks(schedule: Schedule, window: _Window) -> tuple[list[str], list[str
     """
     facts = window.facts
     vectors = -(-facts.sizes[window.lanes] // facts.lanes)
-    together = vectors if vectors <= _TOGETHER else _MOST_VECTORS
+    together = vectors if vectors <= 2 * MOST_VECTORS else MOST_VECTORS
     term = facts.lanes * window.panel.size_bytes
-    if facts.iterations(window.terms) * term * min(vectors, _MOST_VECTORS) <= facts.target.l2_bytes // 2:
+    if facts.iterations(window.terms) * term * min(vectors, MOST_VECTORS) <= facts.target.l2_bytes // 2:
         return [], []
     cuts: dict[str, int] = {}
     room = facts.target.l2_bytes // 4 // (term * together)
@@ -266,7 +263,7 @@ def _in_blocks(schedule: Schedule, window: _Window) -> tuple[list[str], list[str
     if together == vectors and outputs:
         widest = max(outputs, key=lambda name: facts.sizes[name])
         enough = facts.iterations(outputs) // _OUTPUTS  # each slice packs again
-        parts = max(divisors(facts.sizes[widest], max(1, min(_PARTS, enough))))
+        parts = max(divisors(facts.sizes[widest], max(1, min(SHARES, enough))))
         if parts > 1:
             schedule.cut("split", widest, facts.sizes[widest] // parts)
             return list(cuts), [widest]
@@ -332,7 +329,7 @@ def _stage_panel(schedule: Schedule, window: _Window, *, is_whole: bool) -> None
     whole = [lanes] if is_whole else []
     copies = schedule.add("stage", window.panel.slot, *whole, *window.terms, *schedule.unrolled_loops(lanes))
     if window.panel.step(lanes) != 1 and window.panel.step(last) == 1 and sizes[last] > _LONGEST:
-        transposed = max(divisors(sizes[last], _TRANSPOSED), key=lambda n: (n & ~3) / n * (n > 1) + n / 100)
+        transposed = max(divisors(sizes[last], BLOCK_ROWS), key=lambda n: (n & ~3) / n * (n > 1) + n / 100)
         schedule.cut("unroll", copies[last], transposed)
 
 
@@ -350,7 +347,7 @@ def overlapping(schedule: Schedule, facts: Facts, main: ReductionGroup, lanes: s
     if moving is None or facts.symbolic or len(facts.groups) > 1 or not main.around.issuperset(facts.outputs):
         return False
     lines, most = _lines(facts, moving), facts.target.vector_registers // 2
-    while facts.iterations([tap for _, tap in lines]) > _MOST_TAPS:
+    while facts.iterations([tap for _, tap in lines]) > _SMALL:
         lines.pop()
 
     def reads(tile: Sequence[int]) -> float:
@@ -359,7 +356,7 @@ def overlapping(schedule: Schedule, facts: Facts, main: ReductionGroup, lanes: s
         return math.prod(_covered_elements(facts, moving, line, n) * -(-size // n) / size for line, n, size in found)
 
     best = min((t for t in product(range(1, most + 1), repeat=len(lines)) if math.prod(t) <= most), key=reads)
-    if lanes in chain(*lines) or reads(best) > _OVERLAP * reads([1] * len(lines)):
+    if lanes in chain(*lines) or reads(best) == reads([1] * len(lines)):
         return False
     schedule.cut("vectorize", lanes, width)
     for (name, _), count in zip(lines, best, strict=True):
@@ -394,7 +391,7 @@ def along_windows(schedule: Schedule, facts: Facts, main: ReductionGroup, lanes:
     if moving.is_gated:
         copies = schedule.add("stage", moving.slot, *inside, lanes, *main.loops)
         schedule.cut("vectorize", copies[lanes], facts.lanes)
-        schedule.cut("unroll", copies[lanes], max(divisors(-(-row // facts.lanes), _MOST_VECTORS)))
+        schedule.cut("unroll", copies[lanes], max(divisors(-(-row // facts.lanes), MOST_VECTORS)))
     schedule.cut("vectorize", lanes, width)
     schedule.cut("unroll", lanes, vectors)
     for name in inside:
@@ -422,5 +419,5 @@ def _rows_together(facts: Facts, moving: Access, lines: Sequence[tuple[str, str]
     copied = {n: others * _covered_elements(facts, moving, lines[1], n) for n in divisors(size, size)}
     room = facts.target.l2_bytes // 4 // (row * moving.size_bytes)
     most = max((n for n, rows in copied.items() if rows <= room), default=0)
-    pays = taps > _SMALL or most * blocks * taps >= _PER_COPY * copied.get(most, 0) * -(-row // facts.lanes)
+    pays = taps > _SMALL or most * blocks * taps >= 2 * LEAST_READERS * copied.get(most, 0) * -(-row // facts.lanes)
     return most if pays and moving.memory.op is Ops.PARAM else 0
