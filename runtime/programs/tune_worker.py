@@ -168,11 +168,12 @@ def among(bench: Bench, schedules: Sequence[str]) -> dict[str, Any]:
     for number, schedule in enumerate(schedules[1:], 1):
         with suppress(KernmillError):
             calls[number] = bench.call(schedule)
-    least = {number: bench.busy_ns(call, 1) for number, call in calls.items()}
-    counts = {n: 1 if bench.in_place else max(1, min(100, int(_LOOK_NS // ns))) for n, ns in least.items()}
-    for _ in range(_LOOKS):
-        limit = _CLEARLY * min(least.values())
-        for number in [n for n in calls if least[n] <= limit]:
+    single = {number: bench.busy_ns(call, 1) for number, call in calls.items()}  # code and data come in
+    counts = {n: 1 if bench.in_place else max(1, min(100, int(_LOOK_NS // ns))) for n, ns in single.items()}
+    least = dict.fromkeys(calls, float("inf"))
+    for look in range(_LOOKS):
+        limit = (_CLEARLY if look >= _FIRST_ROUNDS else _HOPELESS) * min(least.values())
+        for number in [n for n in calls if not look or least[n] <= limit]:
             least[number] = min(least[number], bench.busy_ns(calls[number], counts[number]))
     times, wrong = [least.get(number) for number in range(len(schedules))], dict[int, str]()
     for best in sorted(least, key=lambda number: least[number]):

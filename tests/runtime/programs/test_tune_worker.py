@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+from types import SimpleNamespace
+from typing import cast
+
 import numpy as np
 import pytest
 
-from kernmill.ir import KernmillError, Ops, assign, dtypes, reduce_axes, reshape, take
+from kernmill.ir import CompileError, KernmillError, Ops, assign, dtypes, reduce_axes, reshape, take
 from kernmill.runtime import kernel_text, tune_worker
 from tests.compiler.kernels import data, kernels, matmul, scheduled, softmax
 
@@ -76,3 +80,24 @@ def test_every_dtype_has_values(device: str, name: str) -> None:
 
 def test_requests_and_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert callable(tune_worker.main)  # runs in test_tune.py, in a process of its own
+
+
+def test_a_slow_first_launch_does_not_end_a_candidates_turn() -> None:
+    """Of a few candidates, one whose first launch took seven times as long was not timed again."""
+    times = {"first": itertools.chain([700.0], itertools.repeat(100.0)), "other": itertools.repeat(120.0)}
+    fake = SimpleNamespace(
+        best="first", in_place=[], call=str, run_checked=print, busy_ns=lambda call, _: next(times[call])
+    )
+    answer = tune_worker.among(cast("tune_worker.Bench", fake), ["first", "other"])
+    assert answer == {"cpu_ns": [100.0, 120.0], "best": 0, "wrong": {}}
+
+
+def test_the_next_one_is_chosen_where_the_fastest_is_wrong() -> None:
+    def check(call: str) -> None:
+        if call == "wrong":
+            raise CompileError("at [0] it has 5")
+
+    times = {"first": 100.0, "wrong": 10.0, "right": 50.0}
+    fake = SimpleNamespace(best="first", in_place=[], call=str, run_checked=check, busy_ns=lambda call, _: times[call])
+    answer = tune_worker.among(cast("tune_worker.Bench", fake), [*times])
+    assert (answer["best"], answer["wrong"]) == (2, {1: "at [0] it has 5"})
