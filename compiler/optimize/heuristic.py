@@ -130,7 +130,8 @@ def _lane_loop(facts: Facts, main: ReductionGroup | None) -> str | None:
             widest = max((a.size_bytes for a in main.loads), default=0)
             if is_output:  # its lanes are multiplied by scalars, each converted separately
                 score += _CONVERTING_COST * sum(a.size_bytes < widest and not a.depends_on(name) for a in main.loads)
-            score += min(2.0, once) * _cost(facts.stores, name) if is_output else 0.25 + once
+            alone = min(2.0, 2 * once) * _cost(facts.stores, name)  # a result is extracted and stored by itself
+            score += alone if is_output else 0.25 + once
         scores[name] = score
     return min(scores, key=lambda name: scores[name], default=None)
 

@@ -21,7 +21,7 @@ MANY_ACCUMULATORS: Final = max(vectors * rows for vectors, rows in BLOCKS)
 MOST_VECTORS: Final = max(vectors for vectors, _ in BLOCKS)
 MOST_ROWS: Final = max(rows for _, rows in BLOCKS)
 SMALL_ROWS: Final = SMALL_BLOCKS[0][1]
-SHARES = 4  # blocks of panels, one for each of so many threads
+SHARES = 4  # blocks of panels: one for each of four threads
 LEAST_READERS = 4  # tiles that read a copy, from which on making it pays
 
 
