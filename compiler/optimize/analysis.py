@@ -14,9 +14,11 @@ from kernmill.ir import DType, Ops, Target, UOp, cached_property, closed_ranges,
 
 from ..kernel.facts import iterations, loops_of, names_of, order_of
 
-__all__ = ["Access", "Facts", "Product", "ReductionGroup", "analyze", "divisors", "even_part", "exceeds_caches"]
+__all__ = [
+    "EXPENSIVE", "Access", "Facts", "Product", "ReductionGroup", "analyze", "divisors", "even_part", "exceeds_caches",
+]  # fmt: skip
 
-_EXPENSIVE = 8  # additions that an expensive op counts as
+EXPENSIVE = 8  # additions that an expensive op counts as
 
 
 @dataclass(slots=True)
@@ -173,7 +175,7 @@ def analyze(ast: UOp, target: Target) -> Facts:
         if node.op is Ops.REDUCE and filling.isdisjoint(closed_ranges(node)):
             _add_group(facts, node, loads)
         elif node.op.is_elementwise and not node.dtype.is_index:
-            facts.work += _EXPENSIVE if node.op.cost > _EXPENSIVE else 1
+            facts.work += EXPENSIVE if node.op.cost > EXPENSIVE else 1
     kinds = {a.dtype for a in (*facts.loads, *facts.stores) if a.steps} or {facts.stores[0].dtype}
     widest = max((max(4, d.size_bytes) for d in kinds if d.bits < 64 or d.is_float), default=8)
     is_scalar = not target.vector_bytes or not target.scalar_dtypes.isdisjoint(kinds)

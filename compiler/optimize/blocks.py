@@ -18,12 +18,11 @@ from ..lower.find_dots import is_multiplied
 from .analysis import Access, Facts, analyze, even_part
 from .schedule import Schedule
 from .staging import unpacked
-from .tiles import LEAST_READERS, MANY_ACCUMULATORS, MOST_ROWS, SMALL_ROWS
+from .tiles import LEAST_READERS, MANY_ACCUMULATORS, MOST_ROWS, SMALL_ROWS, accumulators
 
 __all__ = ["block_schedule", "is_nested"]
 
 _DOTS = 16  # of them in one body
-_PARTS = 4  # interleaved reductions in a body that is at most half as long
 _WIDE = 3  # most vectors of such a tile: registers contain its sums twice
 
 
@@ -94,7 +93,7 @@ def _tiled(schedule: Schedule, facts: Facts, matrices: list[UOp], columns: tuple
     has_room = not rows or facts.target.accumulators >= MANY_ACCUMULATORS  # values loaded early occupy a register
     remaining = [name for name in around if name not in copied]
     if remaining and not rows and unrolled * 2 <= _DOTS and facts.target.accumulators >= MANY_ACCUMULATORS:
-        schedule.cut("rfactor", remaining[-1], gcd(sizes[remaining[-1]], _PARTS))
+        schedule.cut("rfactor", remaining[-1], accumulators(sizes[remaining[-1]]))
     _accumulate_blocks(schedule, nested, words)
     if facts.target.has_hardware_prefetch and has_room and _are_sequential(words, remaining):
         schedule.add("inorder")  # it ignores small buffers, like prefetches

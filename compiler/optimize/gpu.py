@@ -30,10 +30,9 @@ _TILES: Final = ((16, 8), (16, 4), (8, 4), (8, 2))  # items along each side of a
 _STEPS: Final = ((4, 2, 2, 8), (2, 2, 2, 4), (2, 1, 2, 1))
 _GROUPS: Final = 128  # that keep a device busy; a smaller tile is taken rather than fewer
 _TERMS: Final = (16, 8, 32, 4)  # of a block that a group shares
-_TRANSPOSED: Final = (32, 8)  # a transposed block: its side, and the work-items along one side
 _MANY: Final = 1 << 15  # results from which on every work-item has its own
 _SHORT: Final = 32  # work-items that run in lockstep; a reduction that is not longer is one item's
-_ROWS: Final = 8  # rows of a work-item when a matrix is read once
+_ROWS: Final = 8  # rows of a work-item when a matrix is read once, and items across a block that is transposed
 
 
 def _lanes(facts: Facts, loop: str, accesses: list[Access]) -> int:
@@ -64,7 +63,7 @@ def _schedule_elementwise(schedule: Schedule, facts: Facts) -> None:
     nearest = next((n for n in reversed(facts.outputs) if facts.stores[0].step(n) == 1), None)
     if nearest is None:
         return
-    side, items = _TRANSPOSED
+    side, items = _SHORT, _ROWS
     across = next((n for n in facts.outputs if n != nearest and any(a.step(n) == 1 for a in facts.loads)), None)
     crossed = [a for a in facts.loads if across and a.step(across) == 1 and a.step(nearest) not in (0, 1, None)]
     large = across is not None and min(facts.sizes[nearest], facts.sizes[across]) >= side

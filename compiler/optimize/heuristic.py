@@ -15,7 +15,7 @@ from kernmill.ir import ALIAS_BYTES, Ops
 
 from ..kernel.facts import names_of
 from .actions import Action, fits
-from .analysis import Access, Facts, ReductionGroup, exceeds_caches
+from .analysis import EXPENSIVE, Access, Facts, ReductionGroup, exceeds_caches
 from .packing import SMALL_REDUCE, pack, prefetch_by_tiles
 from .rows import passes_along_rows, prefetch_next_row
 from .schedule import Schedule
@@ -29,7 +29,6 @@ _CHEAP = 24  # elementwise ops; above, an iteration has enough to do
 _MAX_BODY = 96  # values of a tile times its unrolled reduce iterations
 _MAX_STRIDE = 4  # elements: vectors with at most this stride are loaded whole and their lanes selected
 _FEW_ROWS = 128  # of a product; more compute several times as long as reading takes, in any order
-_EACH_BLOCK = 8  # elementwise ops; with accumulation in the output, the epilogue runs once per block
 _CONVERTING_COST = 0.25  # of a narrower operand of a product value by value, in fourths of a gather
 _WASTE = 1.5  # of a product's vector of which no lane is used, in units of a fourth of a gather
 _SHORT_BLOCK = 32  # rows; fewer rows return to their accumulators soon, so blocks of the reduction can be shorter
@@ -126,21 +125,21 @@ def _lane_loop(facts: Facts, main: ReductionGroup | None) -> str | None:
         score = 4.0 * (_packed_cost(facts, main, name) if main else waste * _cost(touched, name))
         score += (waste - 1) * (_WASTE if main and is_output and len(main.loads) > 1 else 2) - position * 0.01
         if main is not None:  # work per result is little compared to a long reduction
-            once = _fold_cost(facts) / facts.iterations(main.loops)
+            fold, alone = _scalar_costs(facts, facts.iterations(main.loops))
             widest = max((a.size_bytes for a in main.loads), default=0)
             if is_output:  # its lanes are multiplied by scalars, each converted separately
                 score += _CONVERTING_COST * sum(a.size_bytes < widest and not a.depends_on(name) for a in main.loads)
-            alone = min(2.0, 2 * once) * _cost(facts.stores, name)  # a result is extracted and stored by itself
-            score += alone if is_output else 0.25 + once
+            score += min(2.0, alone) * _cost(facts.stores, name) if is_output else 0.25 + fold
         scores[name] = score
     return min(scores, key=lambda name: scores[name], default=None)
 
 
-def _fold_cost(facts: Facts) -> float:
-    """The cost of a horizontal reduction of one vector, in units of a fourth of a gather: a dependent shuffle and
-    addition for each halving."""
+def _scalar_costs(facts: Facts, terms: int) -> tuple[float, float]:
+    """Return the cost per reduction element of folding a vector, and of storing its results one by one, in units of a
+    fourth of a gather. A fold has a dependent shuffle and addition for each halving; stores take as long as four."""
     machine, halvings = facts.target.machine, facts.lanes.bit_length() - 1
-    return 4 * halvings * (1 / machine.shuffle + machine.latency) / machine.lane_cycles
+    step = 4 * (1 / machine.shuffle + machine.latency) / machine.lane_cycles / terms
+    return halvings * step, 4 * step
 
 
 def _are_rows_transposed(facts: Facts, main: ReductionGroup, rows: str) -> bool:
@@ -400,7 +399,7 @@ def few_rows_schedule(facts: Facts) -> Schedule | None:
     if (
         count > _FEW_ROWS
         or count * facts.target.machine.page_bytes > facts.target.l2_bytes // 2
-        or facts.work > _EACH_BLOCK
+        or facts.work > EXPENSIVE
     ):
         return None
     is_one = count <= MOST_ROWS

@@ -19,7 +19,7 @@ from .actions import Action, fits
 from .analysis import Access, Facts, ReductionGroup
 from .schedule import Schedule
 from .staging import share_axis
-from .tiles import LEAST_READERS
+from .tiles import BLOCKS, LEAST_READERS
 
 __all__ = ["BLOCK_ROWS", "SHORT", "SMALL_REDUCE", "blocks", "in_blocks", "pack", "prefetch_by_tiles"]
 
@@ -32,7 +32,6 @@ _BEYOND_CACHES = (
 )
 # reduction elements that hide a prefetch; elements of a reduction that is long compared to its stores
 SHORT, _LONG = 64, 512
-_ENOUGH_ROWS = 6  # of a tile: two multiplications a cycle then want a third of a line from L2
 _ROWS_AHEAD = 16  # prefetch distance in rows of the matrix: their computation takes as long as an L3 access
 
 
@@ -132,7 +131,7 @@ class _Packing:
         facts, lanes, rows, left = self.facts, self.lanes, self.rows, self.left
         pitch = (self.panel.step(self.terms) or 0) * self.panel.size_bytes if self.is_contiguous else 0
         is_in_l2 = 2 * WORD_BYTES * facts.sizes[lanes] * facts.sizes[self.terms] <= facts.target.l2_bytes
-        if not pitch or pitch % LINE_BYTES or not is_in_l2 or self.schedule.unrolled_size(rows) < _ENOUGH_ROWS:
+        if not pitch or pitch % LINE_BYTES or not is_in_l2 or self.schedule.unrolled_size(rows) < BLOCKS[0][1]:
             return False
         if left is not None and self.is_for_all(left):
             return False

@@ -25,7 +25,6 @@ from .tiles import LEAST_READERS, MOST_VECTORS
 
 __all__ = ["find_unit", "unit_rows_schedule", "unit_schedule"]
 
-_FEW_ROWS = 48  # rows up to which a product is bound by memory
 _SIDE = 2  # adjacent blocks of results, in each direction
 _Loops: TypeAlias = tuple[str, ...]
 _Steps: TypeAlias = tuple[str, str, str, Mapping[str, str]]
@@ -44,8 +43,8 @@ def find_unit(facts: Facts) -> tuple[Product, Unit] | None:
         return None  # work-items pack by steps of loops
     size_bytes = facts.sizes[product.inner] * facts.sizes[product.columns] * right.size_bytes
     is_in_order = facts.target.is_streamed(size_bytes) and right.step(product.columns) == 1
-    if is_in_order and facts.sizes[product.rows] <= _FEW_ROWS:
-        return None  # it is read in memory order, not by panels
+    if is_in_order and facts.sizes[product.rows] <= _SIDE * unit.m:
+        return None  # one block of results: the matrix is read once, in memory order, not by panels
     return product, unit
 
 
