@@ -155,7 +155,8 @@ def kernels_for(machine: Machine, names: Sequence[str]) -> dict[str, str]:
 
 
 def _weight(text: str) -> int:
-    return len(re.findall(r"fma\.|fmul|mul |dot|vrmpy|vpdpbusd|dpbf16", text)) * 10 + text.count("\n")
+    dots = len(re.findall(r"dot|vrmpy|vpdpbusd|dpbf16|dp4a", text))
+    return len(re.findall(r"fma\.|fmul|mul ", text)) * 10 + dots * 100 + text.count("\n")
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------

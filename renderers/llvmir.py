@@ -254,9 +254,20 @@ class LLVMFunction(Writer):
     def _masked_load(self, index: UOp, dtype: DType) -> str:
         wide = self._with_mask(index, dtype)
         name, where = self._masked(("load", "gather"), index, dtype)
+        if self.machine.reads_behind_masks and index.src[1].dtype.lanes == 1:
+            (of, address), *others = where
+            where = (of, self._address_of_some(wide.lanes, others[-1][1], address, index)), *others
         kind = llvm_type(wide, True)
         return self._lengthened(self.define(self.call(kind, name, *where, (kind, "zeroinitializer"))), wide,
                                 dtype.lanes, in_memory=True)  # fmt: skip
+
+    def _address_of_some(self, lanes: int, mask: object, address: object, index: UOp) -> str:
+        """The address, or the start of the buffer if the mask has no lane."""
+        ones = f"<{lanes} x i32>"
+        chosen = self.define(f"select <{lanes} x i1> {mask}, {ones} splat (i32 1), {ones} zeroinitializer")
+        some = self.define(self.call("i32", f"llvm.vector.reduce.or.v{lanes}i32", (ones, chosen)))
+        some = self.define(f"icmp ne i32 {some}, 0")
+        return self.define(f"select i1 {some}, ptr {address}, ptr {self.values[index.src[0]]}")
 
     def _masked_store(self, index: UOp, dtype: DType, value: str) -> None:
         wide = self._with_mask(index, dtype)

@@ -68,6 +68,7 @@ if TYPE_CHECKING:  # loaded by name when first used; announced here for type che
     from .htp import linker as linker
     from .htp import resident as resident
     from .htp import session as session
+    from .htp import session_memory as session_memory
     from .kernel_report import *
     from .opencl import cl_driver as cl_driver
     from .opencl import cl_memory as cl_memory
@@ -89,6 +90,7 @@ __getattr__, __dir__ = lazy_exports(
         "opencl.cl_driver", "opencl.cl_memory", "opencl.cl_program", "opencl.cl_trial",
         "programs.kernel_text", "cpu.arm", "cpu.cpu_target", "cpu.elf_machines", "cpu.llvm_process", "cpu.probe",
         "cuda.cuda_driver", "cuda.cuda_target",
-        "htp.functions", "htp.hexagon", "htp.linker", "htp.resident", "htp.session", "programs.tune_worker",
+        "htp.functions", "htp.hexagon", "htp.linker", "htp.resident", "htp.session", "htp.session_memory",
+        "programs.tune_worker",
     ),
 )  # fmt: skip

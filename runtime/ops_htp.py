@@ -21,13 +21,13 @@ from .cpu.llvm_process import CompilerProcess
 from .device import Call, Device, Program, Properties, lose
 from .htp.hexagon import hexagon_host, hexagon_target
 from .htp.session import EMULATED_VERSION, EmulatorTransport, Session, SessionLost, emulator
+from .htp.session_memory import LARGEST_BLOCK
 from .memory.buffer import Buffer
 
 __all__ = ["HtpDevice"]
 
 _SESSIONS: Final = 4
 _SESSION_BYTES: Final = 3_500_000_000  # that one session of a phone maps
-_BUFFER_BYTES: Final = 1 << 30
 _LIMIT_S: Final = 60.0  # for one batch of kernels
 _COMPILE_S: Final = 120.0
 _TABLE_BYTES: Final = 4 << 20
@@ -96,7 +96,7 @@ class HtpDevice(Device):
     def props(self) -> Properties:
         """The session's limit, and the largest buffer."""
         free = self.limit_bytes - self.session.used_bytes
-        return Properties(self.limit_bytes, free, min(_BUFFER_BYTES, self.limit_bytes), self.limit_bytes, alignment=128,
+        return Properties(self.limit_bytes, free, min(LARGEST_BLOCK, self.limit_bytes), self.limit_bytes, alignment=128,
                           slice_alignment=128, is_host_visible=False, wraps_host_memory=False)  # fmt: skip
 
     def cache_tag(self) -> str:
@@ -115,12 +115,12 @@ class HtpDevice(Device):
             self.session.free(block.address, block.capacity_bytes)
 
     def copy_in(self, target: Buffer, source: memoryview) -> None:
-        """Through the transport."""
+        """Through memory that both have."""
         with self._one_command():
             self.session.copy_in(target.address, source)
 
     def copy_out(self, target: memoryview, source: Buffer) -> None:
-        """Through the transport."""
+        """Through memory that both have."""
         with self._one_command():
             self.session.copy_out(target, source.address)
 

@@ -6,11 +6,11 @@ Nothing here depends on the meaning of a kernel beyond one reduction. Tests: tes
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from kernmill.ir import DType, Ops, Target, UOp, cached_property, closed_ranges, linear, memory_of
+from kernmill.ir import DType, Ops, Target, UOp, cached_property, closed_ranges, dtypes, linear, memory_of
 
 from ..kernel.facts import iterations, loops_of, names_of, order_of
 
@@ -178,9 +178,17 @@ def analyze(ast: UOp, target: Target) -> Facts:
             facts.work += EXPENSIVE if node.op.cost > EXPENSIVE else 1
     kinds = {a.dtype for a in (*facts.loads, *facts.stores) if a.steps} or {facts.stores[0].dtype}
     widest = max((max(4, d.size_bytes) for d in kinds if d.bits < 64 or d.is_float), default=8)
-    is_scalar = not target.vector_bytes or not target.scalar_dtypes.isdisjoint(kinds)
+    is_gathered = target.lanes(dtypes.int64) == 1 and _has_gathers([*facts.loads, *stores], target.vector_bytes)
+    is_scalar = not target.vector_bytes or not target.scalar_dtypes.isdisjoint(kinds) or is_gathered
     facts.lanes = 1 if is_scalar else target.vector_bytes // widest
     return facts
+
+
+def _has_gathers(accesses: Sequence[Access], vector_bytes: int) -> bool:
+    """True if lanes of a vector would have addresses of their own, which are ints of 64 bits."""
+    steps = [(name, step, a.dtype.size_bytes) for a in accesses for name, step in a.steps.items()]
+    near = {name for name, step, size in steps if step and abs(step) * size <= vector_bytes}
+    return any(step is None and name in near for name, step, _ in steps)
 
 
 def _access(index: UOp, node: UOp, sizes: dict[str, int]) -> Access:

@@ -8,12 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from kernmill.ir import dtypes
+from kernmill.runtime import get_device
+
 from ..variable import Variable
 
-__all__ = ["SIDE", "lay_in_pieces"]
+__all__ = ["SIDE", "lay_in_pieces", "side_of"]
 
-SIDE = 16  # rows whose words are interleaved: a register of 32-bit sums
+SIDE = 16  # rows whose words are interleaved: a register of 32-bit sums, or several
 _PIECE = 1 << 22  # values that are repacked at a time: intermediates fit the caches
+
+
+def side_of(device: str) -> int:
+    """How many rows have their words interleaved on the device: more than 16 where a register has more 32-bit sums."""
+    return max(SIDE, get_device(device).target.lanes(dtypes.int32))
 
 
 def lay_in_pieces(rows: int, n: int, together: int, lay: Callable[[int, Any], None]) -> None:

@@ -42,6 +42,12 @@ def adds_bytes(device: str) -> bool:
     return not _BYTE_PAIRS.isdisjoint(get_device(device).target.dots)
 
 
+def has_float_vectors(device: str) -> bool:
+    """True if the device has vectors of float32, or no vectors at all."""
+    target = get_device(device).target
+    return target.lanes(dtypes.float32) >= target.lanes(dtypes.int32)
+
+
 def _as_signed(codes: Tensor) -> bool:
     """True if the device multiplies signed bytes by signed ones, and the quants are such: no offset is needed then."""
     is_direct = (dtypes.int8, dtypes.int8) in get_device(codes.device).target.dots
@@ -96,6 +102,9 @@ def product(x: Tensor, codes: Codes, kind: BlockType) -> Tensor:
     last = tuple(range(-len(inner), 0))
     terms = quants.unflatten(-1, (*outer, *inner)).unsqueeze(axis).cast(dtypes.int32)
     total = (terms * of_x(rows.codes, *inner).cast(dtypes.int32)).sum(last, dtype=dtypes.int32)
+    if not has_float_vectors(quants.device):  # then sums of bytes are vectors only in a kernel without floats
+        rows_axis = axis + around  # the innermost axis in memory: interleaved rows are lanes
+        total = total.movedim(rows_axis, -1).contiguous().movedim(-1, rows_axis)
     if zero:
         total = total + of_x((sums * -zero).contiguous())
     scale = of_x(per_run(rows.scale))

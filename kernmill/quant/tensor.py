@@ -19,7 +19,7 @@ from ..size import SymbolicSize
 from ..tensor import Tensor
 from ..tensor_bytes import in_new_memory
 from .block import BlockType, Codes
-from .interleave import SIDE, lay_in_pieces
+from .interleave import SIDE, lay_in_pieces, side_of
 from .matrix_unit import unit_for, unit_product
 from .product import ACTIVATIONS, adds_bytes, product
 from .registry import BLOCKS, block_type
@@ -47,6 +47,7 @@ class QuantizedTensor:
     type: BlockType
     shape: tuple[int, ...]
     interleave: int
+    side: int
     form: BlockType  # the type with the layout of the blocks in memory
 
     def __init__(
@@ -57,6 +58,7 @@ class QuantizedTensor:
         *,
         interleave: int = 1,
         form: BlockType | None = None,
+        side: int = SIDE,
     ) -> None:
         """Take bytes of any shape as the blocks of a tensor; with `interleave` rows interleaved, in the layout that the
         settings select unless one is given.
@@ -68,7 +70,7 @@ class QuantizedTensor:
             DTypeError: the data is not uint8.
         """
         self.type = block_type(type) if isinstance(type, str) else type
-        self.shape, self.interleave = tuple(shape), interleave
+        self.shape, self.interleave, self.side = tuple(shape), interleave, side
         if data.dtype is not dtypes.uint8:
             raise DTypeError(f"QuantizedTensor: {self.type.name} blocks of {data.dtype.name}. Give bytes, as uint8.")
         if interleave > 1 and self.ndim != 2 and (self.ndim != 3 or self.shape[1] % interleave):
@@ -76,8 +78,8 @@ class QuantizedTensor:
                 f"QuantizedTensor: {self.type.name} of shape {show_shape(self.shape)} with {interleave} rows "
                 f"interleaved: must have two axes, or three and a multiple of {interleave} rows. Give interleave=1."
             )
-        if interleave > 1 and interleave % SIDE:
-            raise ShapeError(f"QuantizedTensor: {interleave} rows interleaved. Give 1, or a multiple of {SIDE}.")
+        if interleave > 1 and interleave % side:
+            raise ShapeError(f"QuantizedTensor: {interleave} rows interleaved. Give 1, or a multiple of {side}.")
         self.form = form or (_interleaved_layout(self.type, data.device)[0] if interleave > 1 else self.type)
         wanted = (*self.shape[:-1], self._row_blocks("QuantizedTensor"), self.form.size_bytes)
         if interleave > 1:
@@ -126,7 +128,7 @@ class QuantizedTensor:
         padded. A stack of matrices is one matrix of all rows. Returns itself if it is already interleaved or empty.
         So does a tensor of other axes, and a stack whose matrices do not consist of groups of rows. `kept`: the
         `data` of an earlier result in the same layout, which is used instead of a new copy."""
-        together = rows_together(self.type, self.device)
+        side, together = side_of(self.device), rows_together(self.type, self.device)
         is_stack = self.ndim == 3 and self.shape[1] % together == 0
         if self.interleave > 1 or not (self.ndim == 2 or is_stack) or not prod(self.shape):
             return self
@@ -134,15 +136,15 @@ class QuantizedTensor:
         data = self.data.flatten(0, -3)
         rows, blocks = data.shape[:2]
         groups = -(-rows // together)
-        shape = (groups, blocks, together // SIDE, SIDE * form.size_bytes // _WORD, _WORD)
+        shape = (groups, blocks, together // side, side * form.size_bytes // _WORD, _WORD)
         for looked_up in {self.type, form}:
             _make_tables(looked_up, self.device)
         if kept is not None and kept.shape == (groups, blocks, prod(shape[2:])):
-            return type(self)(kept, self.type, self.shape, interleave=together, form=form)
+            return type(self)(kept, self.type, self.shape, interleave=together, form=form, side=side)
         laid = in_new_memory(dtypes.uint8, shape, self.device, arena)
         lay = partial(_interleaver, self.type, form, arranged, shape)
         lay_in_pieces(rows, self.shape[-1], together, lambda groups, first: lay(groups)(data, laid, first))
-        return type(self)(laid.flatten(2), self.type, self.shape, interleave=together, form=form)
+        return type(self)(laid.flatten(2), self.type, self.shape, interleave=together, form=form, side=side)
 
     def _codes(self, index: Tensor | None = None, matrices: Tensor | None = None, *, are_copied: bool = False) -> Codes:
         """Unpack all blocks, those of some rows, or those of some matrices of a stack, which may be copied first; the
@@ -155,11 +157,12 @@ class QuantizedTensor:
         if matrices is not None:
             blocks = blocks.unflatten(0, (self.shape[0], -1))[matrices]
             blocks = blocks.contiguous() if are_copied else blocks
-        if self.interleave > SIDE:
-            blocks = blocks.unflatten(-1, (self.interleave // SIDE, -1)).transpose(-3, -2)
-        parts = blocks.split([size * SIDE for size in sizes.values()], axis=-1)
+        side = self.side
+        if self.interleave > side:
+            blocks = blocks.unflatten(-1, (self.interleave // side, -1)).transpose(-3, -2)
+        parts = blocks.split([size * side for size in sizes.values()], axis=-1)
         rows = [
-            part.unflatten(-1, (size // word, SIDE, word)).movedim(-2, -4).flatten(-2)
+            part.unflatten(-1, (size // word, side, word)).movedim(-2, -4).flatten(-2)
             for part, size, word in zip(parts, sizes.values(), kind.words().values(), strict=True)
         ]
         if index is not None:
@@ -200,7 +203,9 @@ class QuantizedTensor:
             result = self._float_product(x, codes)
         rows = prod(codes.scale.shape[:-2])
         result = result.reshape(*x.shape[:-1], rows)
-        if rows > self.shape[0] or self.interleave > SIDE:  # whole groups of rows, and nothing between their blocks
+        if (
+            rows > self.shape[0] or self.interleave > self.side
+        ):  # whole groups of rows, and nothing between their blocks
             result = result.contiguous()[..., : self.shape[0]]
         return result if bias is None else result + bias
 
@@ -267,12 +272,12 @@ class QuantizedTensor:
 
     def over(self, data: Tensor, shape: Sequence[int]) -> Self:
         """Return a tensor of the same layout over other memory."""
-        return type(self)(data, self.type, shape, interleave=self.interleave, form=self.form)
+        return type(self)(data, self.type, shape, interleave=self.interleave, form=self.form, side=self.side)
 
     @property
     def row_layout(self) -> Hashable:
         """The properties that matrices must share to be merged by rows."""
-        return self.type, self.form, self.interleave, self.shape[1:]
+        return self.type, self.form, self.interleave, self.side, self.shape[1:]
 
     def to(self, device: str) -> Self:
         """The same blocks on another device."""
@@ -291,7 +296,9 @@ class QuantizedTensor:
 def rows_together(kind: BlockType, device: str | None = None) -> int:
     """How many rows a group of `interleaved` has. Why: docs/topics/quantized-layouts.md."""
     target = get_device(device_name(device)).target
-    return SIDE * (_TURNS if target.has_hardware_prefetch and not target.units and kind.values > ACTIVATIONS else 1)
+    return side_of(device_name(device)) * (
+        _TURNS if target.has_hardware_prefetch and not target.units and kind.values > ACTIVATIONS else 1
+    )
 
 
 def interleaved_layout(type: TensorType, device: str | None = None) -> str:
@@ -300,7 +307,9 @@ def interleaved_layout(type: TensorType, device: str | None = None) -> str:
     if kind is None:
         return type.name
     form, _ = _interleaved_layout(kind, device_name(device))
-    return f"{kind.name} as {form.name}, {rows_together(kind, device)} rows"
+    side = side_of(device_name(device))
+    words = f", words of {side}" if side > SIDE else ""
+    return f"{kind.name} as {form.name}, {rows_together(kind, device)} rows{words}"
 
 
 def interleaved_bytes(type: TensorType, shape: Sequence[int], device: str | None = None) -> int:
@@ -349,11 +358,12 @@ def _lay(
 ) -> None:
     """Interleave `groups` groups of rows from the first on: each part of the blocks separately, four bytes at a
     time."""
-    together = laid.shape[2] * SIDE
+    side = laid.shape[3] * _WORD // form.size_bytes
+    together = laid.shape[2] * side
     start = first * together
     rows = data[start : start + groups * together]
     rows = rows.pad([(0, groups * together - rows.shape[0]), (0, 0), (0, 0)])
-    parts = arranged(**kind.parts(rows.unflatten(0, (groups, together // SIDE, SIDE))))
+    parts = arranged(**kind.parts(rows.unflatten(0, (groups, together // side, side))))
     at = 0
     for name, word in form.words().items():
         words = parts[name].unflatten(-1, (-1, word)).permute(0, 3, 1, 4, 2, 5).flatten(3)

@@ -21,6 +21,7 @@ class Hexagon(Intrinsics):
     """Instructions of HVX, from v66 on."""
 
     aligned_bytes = 128
+    reads_behind_masks = True
     masked_bytes = 64  # LLVM drops the mask of a shorter vector
     loads_words = True
 

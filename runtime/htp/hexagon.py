@@ -47,6 +47,7 @@ def hexagon_target(version: int) -> Target:
     return Target(
         name=f"hexagon-v{version}",
         vector_bytes=128,
+        most_lanes=128,
         vector_registers=32,
         instructions="hexagon",
         # LLVM splits a vector FMA into scalars in memory: multiply and add instead

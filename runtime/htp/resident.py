@@ -1,6 +1,6 @@
 """The program that runs in a session, as LLVM IR: it reads commands, and answers each with 8 bytes.
 
-A command is 16 ints of 32 bits: an operation, an address, a count, and up to two more. There is no C library here: a
+A command is 16 ints of 32 bits: an operation, an address, and a count. There is no C library here: a
 system call is three words of code. The process ends when its input does.
 """
 
@@ -24,11 +24,10 @@ class Command(IntEnum):
     END = 0
     COPY_IN = 1  # count bytes follow, to the address; no answer: the pipe keeps the order
     COPY_OUT = 2  # count bytes from the address are the answer
-    MAP = 3  # count bytes; the answer is the address, or minus an error number
-    UNMAP = 4
-    RUN = 5  # count entries of 16 bytes at the address: function, arguments, begin, end; the answer is nanoseconds
-    PING = 6
-    REFUSED = 7  # the answer is the bytes that a kernel could not get since the last question
+    MAP = 3  # count bytes of a file, by its number; the answer is the address, or minus an error number
+    RUN = 4  # count entries of 16 bytes at the address: function, arguments, begin, end; the answer is nanoseconds
+    PING = 5
+    REFUSED = 6  # the answer is the bytes that a kernel could not get since the last question
 
 
 def _system_call(number: int) -> str:
@@ -108,7 +107,7 @@ loop:
   %ap = inttoptr i32 %a to ptr
   switch i32 %op, label %bad [
     i32 {Command.END:d}, label %quit i32 {Command.COPY_IN:d}, label %copyin i32 {Command.COPY_OUT:d}, label %copyout
-    i32 {Command.MAP:d}, label %map i32 {Command.UNMAP:d}, label %unmap i32 {Command.RUN:d}, label %run
+    i32 {Command.MAP:d}, label %map i32 {Command.RUN:d}, label %run
     i32 {Command.PING:d}, label %ping i32 {Command.REFUSED:d}, label %refusals ]
 quit:
   %q0 = call i32 @sys.exit(i32 0)
@@ -123,12 +122,8 @@ copyout:
   call void @transfer(i32 1, ptr %ap, i32 %n)
   br label %loop
 map:
-  %m = call i32 @sys.mmap(i32 0, i32 %n, i32 3, i32 34, i32 -1, i32 0)
+  %m = call i32 @sys.mmap(i32 0, i32 %n, i32 3, i32 1, i32 %a, i32 0)
   %m64 = zext i32 %m to i64
-  br label %reply
-unmap:
-  %u = call i32 @sys.munmap(i32 %a, i32 %n)
-  %u64 = sext i32 %u to i64
   br label %reply
 ping:
   br label %reply
@@ -162,7 +157,7 @@ done:
   %took = sub i64 %t1, %t0
   br label %reply
 reply:
-  %v = phi i64 [ %m64, %map ], [ %u64, %unmap ], [ 0, %ping ], [ %refused, %refusals ], [ %took, %done ]
+  %v = phi i64 [ %m64, %map ], [ 0, %ping ], [ %refused, %refusals ], [ %took, %done ]
   store i64 %v, ptr @answer, align 8
   call void @transfer(i32 1, ptr @answer, i32 8)
   br label %loop

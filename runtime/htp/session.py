@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import mmap
 import os
 import select
 import shutil
@@ -26,13 +27,14 @@ from ..cpu.llvm_codegen import compile_ir
 from .hexagon import hexagon_host
 from .linker import link, static_program
 from .resident import CODE_BYTES, COMMAND_BYTES, Command, resident_ir
+from .session_memory import SESSION_PAGE, SESSION_PIECES, SharedMemory
 
 __all__ = ["EMULATED_VERSION", "EmulatorTransport", "Session", "SessionLost", "Transport", "emulator"]
 
 _BASE: Final = 0x21000  # address of the resident program: with the same offset in a page as in its file
 _PIPE_BYTES: Final = 1 << 20
 _LINE: Final = 128
-_PAGE: Final = 4096
+_LAST_ADDRESS: Final = 0xFFFFF000  # above it are error numbers
 EMULATED_VERSION: Final = 67
 
 
@@ -50,6 +52,10 @@ class Transport(ABC):
     @abstractmethod
     def read(self, target: memoryview) -> None:
         """Receive bytes until the target is full. Raises SessionLost if the session ended, or takes too long."""
+
+    @abstractmethod
+    def share(self, number: int, size_bytes: int) -> tuple[int, memoryview]:
+        """Return a piece of memory: the number by which MAP of the resident program finds it, and the host's view."""
 
     @abstractmethod
     def close(self) -> None:
@@ -82,6 +88,8 @@ class EmulatorTransport(Transport):
 
     def __init__(self, name: str, limit_s: float) -> None:
         self.name, self.limit_s = name, limit_s
+        # memory of pages that exist once they are written
+        self.files = [os.memfd_create(f"kernmill-{name}") for _ in range(SESSION_PIECES)]
         self.folder = tempfile.TemporaryDirectory(prefix="kernmill-htp-")
         path = os.path.join(self.folder.name, "resident")
         with open(path, "wb") as file:
@@ -89,7 +97,8 @@ class EmulatorTransport(Transport):
         os.chmod(path, 0o700)
         try:
             self.process = subprocess.Popen([emulator(), path], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                            stderr=subprocess.DEVNULL, bufsize=0, start_new_session=True)  # fmt: skip
+                                            stderr=subprocess.DEVNULL, bufsize=0, start_new_session=True,
+                                            pass_fds=self.files)  # fmt: skip
         except OSError as error:
             raise DeviceError(f"{name}: the emulator cannot start ({error}). Set QEMU_HEXAGON to its path.") from error
         assert self.process.stdin is not None
@@ -119,6 +128,12 @@ class EmulatorTransport(Transport):
                 self._ended()
             at += count
 
+    def share(self, number: int, size_bytes: int) -> tuple[int, memoryview]:
+        """A file in memory, which the process has inherited."""
+        file = self.files[number]
+        os.ftruncate(file, size_bytes)
+        return file, memoryview(mmap.mmap(file, size_bytes))
+
     def _wait(self, pipe: int, *, is_write: bool) -> None:
         poll = select.poll()
         poll.register(pipe, select.POLLOUT if is_write else select.POLLIN)
@@ -135,6 +150,8 @@ class EmulatorTransport(Transport):
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+        while self.files:
+            os.close(self.files.pop())
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()
@@ -150,6 +167,12 @@ class Session:
         self.symbols = _program()[1]
         self.code = self.symbols["code"]
         self.answer(Command.PING)
+        self.memory = SharedMemory(limit_bytes, self._mapped)
+
+    def _mapped(self, number: int, size: int) -> tuple[int, memoryview] | None:
+        file, view = self.transport.share(number, size)
+        address = self.answer(Command.MAP, file, size)
+        return None if address > _LAST_ADDRESS else (address, view)
 
     def send(self, command: Command, address: int = 0, count: int = 0) -> None:
         """Send a command."""
@@ -163,40 +186,38 @@ class Session:
         return int.from_bytes(data, "little", signed=True)
 
     def allocate(self, size_bytes: int) -> tuple[int, int]:
-        """Map memory: its address, and its size in whole pages.
+        """Take memory: its address, and its size in whole pages.
 
         Raises:
             OutOfMemoryError: the session's limit would be passed.
         """
-        size = max(_PAGE, -(-size_bytes // _PAGE) * _PAGE)
+        size = max(SESSION_PAGE, -(-size_bytes // SESSION_PAGE) * SESSION_PAGE)
         if self.used_bytes + size > self.limit_bytes:
             raise OutOfMemoryError(
                 f"{self.name}: {size:,} bytes more than {self.used_bytes:,} exceed the session's limit of "
                 f"{self.limit_bytes:,}. Use more sessions, or free some tensors."
             )
-        address = self.answer(Command.MAP, 0, size)
-        if address > 0xFFFFF000:
-            raise OutOfMemoryError(f"{self.name}: the session cannot map {size:,} bytes. Free some tensors.")
+        address = self.memory.take(size)
+        if not address:
+            raise OutOfMemoryError(f"{self.name}: no {size:,} bytes next to each other are free. Free some tensors.")
         self.used_bytes += size
         return address, size
 
     def free(self, address: int, size_bytes: int) -> None:
-        """Unmap."""
-        self.answer(Command.UNMAP, address, size_bytes)
+        """Give memory back."""
+        self.memory.give(address, size_bytes)
         self.used_bytes -= size_bytes
 
     def copy_in(self, address: int, data: bytes | memoryview) -> None:
-        """Bytes to the session."""
+        """Bytes to the session's memory."""
         view = memoryview(data).cast("B")
         if len(view):
-            self.send(Command.COPY_IN, address, len(view))
-            self.transport.write(view)
+            self.memory.view(address, len(view))[:] = view
 
     def copy_out(self, target: memoryview, address: int) -> None:
-        """Bytes from the session."""
+        """Bytes of the session's memory."""
         if len(target):
-            self.send(Command.COPY_OUT, address, len(target))
-            self.transport.read(target)
+            target[:] = self.memory.view(address, len(target))
 
     def load(self, data: bytes, name: str) -> int:
         """Link a kernel to the next free address of the code, and return that of its function. Code is never written
@@ -205,7 +226,8 @@ class Session:
         end = -(-(self.code + image.size_bytes) // _LINE) * _LINE
         if end > self.symbols["code"] + CODE_BYTES:
             raise DeviceError(f"{self.name}: kernels exceed the {CODE_BYTES:,} bytes of code of a session. Close it.")
-        self.copy_in(self.code, image.data)
+        self.send(Command.COPY_IN, self.code, len(image.data))  # an emulator notices what it writes itself
+        self.transport.write(image.data)
         self.code = end
         return image.symbols[name]
 

@@ -12,6 +12,7 @@ import pytest
 
 from kernmill import Tensor
 from kernmill.ir import Context, DeviceError, OutOfMemoryError, SettingError
+from kernmill.quant import QuantizedTensor
 from kernmill.runtime import close_device, get_device, ops_htp
 
 Array = np.ndarray[Any, Any]
@@ -135,7 +136,7 @@ def test_a_session_that_gives_no_answer() -> None:
     device: Any = ops_htp.HtpDevice("HTP", 0, {"seconds": "0.2"})
     device.session.transport.process.send_signal(signal.SIGSTOP)
     with pytest.raises(DeviceError, match=r"gave no answer within 0\.2 s, and was ended"):
-        device.allocate(100)
+        device.allocate(1 << 30)  # which the session must map
 
 
 @needs_emulator
@@ -150,3 +151,17 @@ def test_without_an_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(DeviceError, match=r"there is no qemu-hexagon\. Install the package qemu-user"):
         ops_htp.HtpDevice.devices()
+
+
+@needs_emulator
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "MXFP4", "Q4_K"])
+def test_repacked_weights_give_the_products_of_the_host(name: str) -> None:
+    """Named regression: Q4_K's kernel, with a gather in vectors, ended the session."""
+    rng = np.random.default_rng(4)
+    blocks = QuantizedTensor.quantize(Tensor(rng.standard_normal((40, 256)).astype(np.float32)), name)
+    x = rng.standard_normal((2, 256)).astype(np.float32)
+    weights = QuantizedTensor(on(blocks.data.numpy()), name, (40, 256)).interleaved()
+    assert weights.side == 32
+    want = blocks.linear(Tensor(x)).numpy()
+    np.testing.assert_allclose(weights.linear(on(x)).numpy(), want, rtol=1e-5, atol=1e-4)

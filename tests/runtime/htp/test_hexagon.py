@@ -13,7 +13,7 @@ def test_versions(version: int) -> None:
     machine, target = hexagon.hexagon_host(version), hexagon.hexagon_target(version)
     assert machine.cpu == f"hexagonv{version}"
     assert "-small-data" in machine.features
-    assert target.lanes(dtypes.int8) == 64  # the most of the language
+    assert target.lanes(dtypes.int8) == 128
     assert target.lanes(dtypes.float64) == 1
     assert target.lanes(dtypes.float32) == (1 if version == 67 else 32)
     assert (Ops.FMA in target.ops) == (version == 67)
