@@ -109,7 +109,7 @@ LATER_PAGES = {  # KB that later issues brought, above the 200 of the rebuilt do
     "use-torch-compile": 2,
     "profile": 5,
     "topics/placement": 4,
-    "topics/hexagon": 3,
+    "topics/hexagon, the example of four sessions": 5,
     "topics/arm": 1,
     "array-api": 5,
     "topics/schedules": 5,

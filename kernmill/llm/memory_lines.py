@@ -51,7 +51,8 @@ def load_lines(model: Model, file: gguf.GGUFFile) -> list[str]:
 
 def memory_table(model: Model) -> list[str]:
     """Return the memory of the model, device by device: `self` is model, context and compute; `unaccounted` is what
-    others have. Both with `free` are the total."""
+    others have. Both with `free` are the total. A line `-REPACK` has the part of the model that is laid out for the
+    device's products."""
     lines = [f"{'memory [MiB]':16}" + "".join(f"{name:>12}" for name in _COLUMNS)]
     for name, memory in model.memory_by_device().items():
         props, own = get_device(name).props(), sum(memory)
@@ -59,6 +60,10 @@ def memory_table(model: Model) -> list[str]:
         known = bool(props.total_bytes and props.free_bytes)
         shown = [_column(props.total_bytes), _column(props.free_bytes), *(f"{n / 2**20:12.2f}" for n in (own, *memory))]
         lines.append(f"{name:16}" + "".join([*shown, f"{others / 2**20:12.2f}" if known else f"{'-':>12}"]))
+        repacked = model.architecture.bytes_by_layout.get((name, "interleaved"), 0)
+        if repacked and model.split is not None and name != model.split.host:
+            columns = [f"{repacked / 2**20:12.2f}" if column == "model" else f"{'-':>12}" for column in _COLUMNS]
+            lines.append(f"{name + '-REPACK':16}" + "".join(columns))
     return lines
 
 

@@ -65,6 +65,6 @@ class SharedMemory:
 
 
 def piece_sizes(limit_bytes: int) -> list[int]:
-    """The sizes of the pieces that have room for so many bytes, each with its margins. Small blocks fill the first."""
+    """The sizes of pieces for that many bytes, each with its margins. Small blocks fill the first."""
     whole, rest = divmod(-(-limit_bytes // SESSION_PAGE) * SESSION_PAGE, LARGEST_BLOCK)
     return [size + 2 * SESSION_PAGE for size in (rest, *[LARGEST_BLOCK] * whole) if size]
