@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +20,7 @@ from kernmill.quant import QuantizedTensor
 from kernmill.runtime import close_device, get_device, ops_htp
 
 Array = np.ndarray[Any, Any]
+ROOT = Path(__file__).resolve().parent.parent.parent
 EMULATOR = os.environ.get("QEMU_HEXAGON") or shutil.which("qemu-hexagon")
 needs_emulator = pytest.mark.skipif(not EMULATOR, reason="there is no qemu-hexagon")
 
@@ -165,3 +170,15 @@ def test_repacked_weights_give_the_products_of_the_host(name: str) -> None:
     assert weights.side == 32
     want = blocks.linear(Tensor(x)).numpy()
     np.testing.assert_allclose(weights.linear(on(x)).numpy(), want, rtol=1e-5, atol=1e-4)
+
+
+@needs_emulator
+@pytest.mark.slow
+def test_four_sessions_make_the_tokens_of_the_cpu() -> None:
+    command = [sys.executable, "-m", "bench.sessions", "-n", "4"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    cpu, sessions = (line.split(":")[1].split() for line in done.stdout.splitlines()[-2:])
+    assert cpu == sessions
+    assert len(cpu) == 4
+    assert re.search(r"^HTP:3-REPACK .* 0\.\d+ ", done.stderr, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""A model of gpt-oss' shape over four sessions of a Hexagon NPU: `python examples/hexagon_sessions.py`.
+"""A model of gpt-oss' shape over four sessions of a Hexagon NPU: `python -m bench.sessions`.
 
 The weights are made up here: experts in MXFP4, other matrices in Q4_0 and Q8_0. A session has less
 memory than the model needs. The tokens are those of the CPU; what is where, times and memory are printed.
@@ -101,4 +101,4 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except KernmillError as error:
-        sys.exit(f"hexagon_sessions: {error}")
+        sys.exit(f"bench.sessions: {error}")
