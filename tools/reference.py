@@ -47,6 +47,7 @@ FAMILIES = {  # the module that defines a method, and the title of its page
     "matrices": "Matrices",
     "factors": "Linear systems and factorizations",
     "special": "Special functions",
+    "incomplete": "Incomplete gamma and beta functions",
     "statistics": "Distinct values, histograms, covariance",
     "images": "Images",
     "spectral": "Eigenvalues and singular values",

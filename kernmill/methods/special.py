@@ -22,7 +22,7 @@ from .spectral import Spectral
 if TYPE_CHECKING:
     from ..lazy import Operand
 
-__all__ = ["Special"]
+__all__ = ["FAR", "STIRLING", "Special"]
 
 # log(gamma(x)) / ((x - 1) (x - 2)) on [1, 2] in 2x - 3, highest power first: interpolated at Chebyshev's points with
 # 50 digits. (1 + 2x) exp(x^2) erfc(x) as a series of Chebyshev polynomials in (x - 3.75) / (x + 3.75): the same way;
@@ -44,10 +44,10 @@ _ERFCX = (
     -1.2507950530688648e-15, 7.418235256624044e-17, 5.068148904796111e-17, -2.2370566594359995e-18,
 )  # fmt: skip
 # asymptotic series: of log(gamma(x)) in 1 / x^2 over x, of digamma, and of the Hurwitz zeta function
-_STIRLING = (-3617 / 122400, 1 / 156, -691 / 360360, 1 / 1188, -1 / 1680, 1 / 1260, -1 / 360, 1 / 12)
+STIRLING = (-3617 / 122400, 1 / 156, -691 / 360360, 1 / 1188, -1 / 1680, 1 / 1260, -1 / 360, 1 / 12)
 _DIGAMMA = (-3617 / 8160, 1 / 12, -691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12)
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510, 43867 / 798, -174611 / 330)
-_FAR = 8  # from here on eight terms of these series are exact to float64
+FAR = 8  # from here on eight terms of these series are exact to float64
 _ZETA_TERMS = 10  # that are added before the rest is taken from its series
 
 # Inverse of the normal distribution: Wichura, Algorithm AS 241 (1988), PPND16; highest power first.
@@ -204,10 +204,10 @@ def _sinc_slope(x: Any) -> Any:
 
 def _lgamma(x: Any) -> Any:
     size = x.abs()
-    is_far = size.ge(_FAR)
+    is_far = size.ge(FAR)
     near = choose(is_far, x._filled(1.5), size)
     y, product = near, x._filled(1)
-    for _ in range(_FAR - 2):
+    for _ in range(FAR - 2):
         is_more = y.gt(2)
         y = choose(is_more, y.sub(1), y)
         product = choose(is_more, product.mul(y), product)
@@ -216,9 +216,9 @@ def _lgamma(x: Any) -> Any:
     terms = _LGAMMA if x.dtype is dtypes.float64 else _LGAMMA[-11:]
     core = y1.mul(y2).mul(y1.add(y2)._polynomial(terms))
     close = core.add(choose(is_small, near.reciprocal(), product).log())
-    far = choose(is_far, size, x._filled(_FAR))
+    far = choose(is_far, size, x._filled(FAR))
     inverse = far.reciprocal()
-    series = inverse.mul(inverse.mul(inverse)._polynomial(_STIRLING))
+    series = inverse.mul(inverse.mul(inverse)._polynomial(STIRLING))
     large = far.sub(0.5).mul(far.log().sub(1)).add(0.5 * math.log(2 * math.pi) - 0.5).add(series)
     value = choose(is_far, large, close)
     mirror = _sine(size).mul(size).abs()
@@ -229,14 +229,14 @@ def _lgamma(x: Any) -> Any:
 def _digamma(x: Any) -> Any:
     is_left = x.lt(0)
     y = choose(is_left, x.sub(1, reverse=True), x)
-    is_near = y.lt(_FAR)
-    far = choose(is_near, y.add(_FAR), y)
+    is_near = y.lt(FAR)
+    far = choose(is_near, y.add(FAR), y)
     near = choose(is_near, y, x._filled(1))
     inverse = far.reciprocal()
     square = inverse.mul(inverse)
     value = far.log().sub(inverse.mul(0.5)).sub(square.mul(square._polynomial(_DIGAMMA)))
     steps = near.reciprocal()
-    for k in range(1, _FAR):
+    for k in range(1, FAR):
         steps = steps.add(near.add(k).reciprocal())
     value = choose(is_near, value.sub(steps), value)
     apart = x.sub(x.round())

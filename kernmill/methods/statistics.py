@@ -8,13 +8,13 @@ from typing import Any, Self
 from kernmill.ir import SettingError, ShapeError, dtypes, show_shape
 
 from .elementwise import choose
+from .incomplete import Incomplete
 from .indexing import data_dependent, is_recording
-from .special import Special
 
 __all__ = ["Statistics"]
 
 
-class Statistics(Special):
+class Statistics(Incomplete):
     """Distinct values, histograms, covariance."""
 
     # --- distinct values
