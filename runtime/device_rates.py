@@ -166,9 +166,11 @@ def _measure_device(device: Device, most: float = math.inf) -> list[float]:
     if (again := _time(device, _elementwise(16, 1))) < launch / 2:  # other programs ran during the first ones
         return _measure_device(device, again)
     batch = (_time(device, _elementwise(16, 1), _BATCH) - launch) / (_BATCH - 1)
-    scaled = max(1.0, _time(device, _rescaled(side_of_many)) - launch)
+    scaled = _beyond(device, _rescaled(side_of_many), launch)
     computing = side_of_many**2 * (1 / additions + summing / many)
-    again = math.sqrt(max(0.0, scaled**2 - computing**2)) - 2 * size * side_of_many**2 / streams[many]
+    once = size * side_of_many**2 / streams[many]
+    again = math.sqrt(max(0.0, scaled**2 - computing**2)) - 2 * once
+    again = min(max(scaled / _NOISE, again), once)  # the second reading is not slower than the first one
     return [
         launch,
         additions,
@@ -181,7 +183,7 @@ def _measure_device(device: Device, most: float = math.inf) -> list[float]:
         2 * size * side_of_many**2 / crossed,
         size * side_of_many**2 / columns,
         min(launch, max(1.0, batch)),
-        size * side_of_many**2 / max(1.0, again),
+        size * side_of_many**2 / again,
     ]
 
 
