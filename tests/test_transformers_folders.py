@@ -34,6 +34,9 @@ LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0, 1.
             "long_factor": [1.0, 2.0, 4.0, 9.0], "original_max_position_embeddings": 32}  # fmt: skip
 T5 = {"d_model": 32, "d_kv": 12, "d_ff": 48, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 4,
       "decoder_start_token_id": 0}  # fmt: skip
+LATENT = {"kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 16, "n_routed_experts": 4,
+          "num_experts_per_tok": 2, "moe_intermediate_size": 16, "n_shared_experts": 1, "first_k_dense_replace": 1,
+          "routed_scaling_factor": 1.5, "num_key_value_heads": 4}  # fmt: skip
 HALF = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
 CASES = [
     Case("Llama", SHARED | {"rope_parameters": LLAMA3, "tie_word_embeddings": True}),
@@ -61,6 +64,14 @@ CASES = [
     Case("SmolLM3", SHARED | {"num_hidden_layers": 5}),
     Case("StableLm", SHARED),
     Case("Starcoder2", SHARED | {"hidden_act": "gelu_new", "use_bias": True}),
+    Case("Phi", {"num_key_value_heads": 4, "hidden_act": "gelu_new"}),
+    Case("Cohere", SHARED | {"logit_scale": 0.3, "tie_word_embeddings": True}),
+    Case("Cohere2", SHARED | {"logit_scale": 0.3, "tie_word_embeddings": True, "sliding_window": 8, "head_dim": 8,
+                              "num_hidden_layers": 5}),
+    Case("GptOss", SHARED | {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8,
+                             "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}),
+    Case("DeepseekV2", LATENT | {"topk_method": "greedy", "n_group": 1, "topk_group": 1, "q_lora_rank": None}),
+    Case("DeepseekV3", LATENT | {"q_lora_rank": 24, "n_group": 2, "topk_group": 1, "norm_topk_prob": True}),
 ]  # fmt: skip
 
 

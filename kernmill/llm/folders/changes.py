@@ -17,9 +17,13 @@ __all__ = [
     "TRANSPOSED",
     "Change",
     "by_pairs",
+    "every_second",
+    "keys_of_latent",
     "plus_one",
     "queries_first",
     "rows_from",
+    "swapped",
+    "values_of_latent",
 ]
 
 Array = np.ndarray[Any, Any]
@@ -49,6 +53,35 @@ def queries_first(heads: int) -> Change:
 def rows_from(first: int) -> Change:
     """The rows from one on."""
     return Change(lambda rows: rows[first:], lambda shape: (max(0, shape[0] - first), *shape[1:]))
+
+
+def every_second(first: int) -> Change:
+    """Every second entry of the last axis."""
+    return Change(lambda values: values[..., first::2], lambda shape: (*shape[:-1], (shape[-1] + 1 - first) // 2))
+
+
+def swapped(first: int | None = None) -> Change:
+    """A stack of matrices whose rows become columns; only every second one where `first` says."""
+    part = slice(first, None, 1 if first is None else 2)
+    return Change(
+        lambda stack: stack[..., part].swapaxes(-1, -2),
+        lambda shape: (*shape[:-2], len(range(shape[-1])[part]), shape[-2]),
+    )
+
+
+def keys_of_latent(heads: int, keys: int, values: int) -> Change:
+    """Of a matrix with keys and values of each head, the keys: (rank, keys) of each head."""
+    return Change(
+        lambda rows: rows.reshape(heads, keys + values, -1)[:, :keys].swapaxes(1, 2),
+        lambda shape: (heads, shape[-1], keys),
+    )
+
+
+def values_of_latent(heads: int, keys: int, values: int) -> Change:
+    """The values: (values, rank) of each head."""
+    return Change(
+        lambda rows: rows.reshape(heads, keys + values, -1)[:, keys:], lambda shape: (heads, values, shape[-1])
+    )
 
 
 def plus_one(values: Array) -> Array:

@@ -15,26 +15,26 @@ from typing import Any
 from .changes import AS_FLOATS, FLAT, TRANSPOSED, Change, by_pairs, queries_first
 from .config_json import ConfigJson
 
-__all__ = ["FAMILIES", "FolderFamily"]
+__all__ = ["ATTENTION", "ENDS", "EXPERTS", "FAMILIES", "GATED", "NORMS", "FolderFamily"]
 
 Keys = dict[str, Any]
-_ENDS = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
-_ATTENTION = {
+ENDS = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
+ATTENTION = {
     **{f"layers.{{n}}.self_attn.{letter}_proj": f"attn_{letter}" for letter in "qkv"},
     "layers.{n}.self_attn.o_proj": "attn_output",
     "layers.{n}.self_attn.q_norm": "attn_q_norm",
     "layers.{n}.self_attn.k_norm": "attn_k_norm",
 }
-_GATED = {f"layers.{{n}}.mlp.{name}_proj": f"ffn_{name}" for name in ("gate", "up", "down")}
-_NORMS = {"layers.{n}.input_layernorm": "attn_norm", "layers.{n}.post_attention_layernorm": "ffn_norm"}
+GATED = {f"layers.{{n}}.mlp.{name}_proj": f"ffn_{name}" for name in ("gate", "up", "down")}
+NORMS = {"layers.{n}.input_layernorm": "attn_norm", "layers.{n}.post_attention_layernorm": "ffn_norm"}
 _NORMS_AROUND = {
     "layers.{n}.input_layernorm": "attn_norm",
     "layers.{n}.post_attention_layernorm": "post_attention_norm",
     "layers.{n}.pre_feedforward_layernorm": "ffn_norm",
     "layers.{n}.post_feedforward_layernorm": "post_ffw_norm",
 }
-_LLAMA = {**_ENDS, **_ATTENTION, **_GATED, **_NORMS}
-_EXPERTS = {
+_LLAMA = {**ENDS, **ATTENTION, **GATED, **NORMS}
+EXPERTS = {
     "layers.{n}.mlp.gate": "ffn_gate_inp",
     "layers.{n}.mlp.shared_expert_gate": "ffn_gate_inp_shexp",
     **{f"layers.{{n}}.mlp.experts.{{e}}.{name}_proj": f"ffn_{name}_exps" for name in ("gate", "up", "down")},
@@ -133,7 +133,8 @@ class FolderFamily:
     """How a folder of one family becomes a file of an architecture.
 
     architecture    general.architecture.
-    names           of tensors in the folder, without .weight and .bias, to those in a layer or of the whole model.
+    names           of tensors in the folder, without .weight and .bias, to those in a layer or of the whole model;
+                    several where one tensor holds several.
     keys            more metadata, without the architecture's name.
     changes         of tensors by their GGUF names, with or without .weight.
     defaults        of config.json, for files that say nothing.
@@ -144,7 +145,7 @@ class FolderFamily:
     """
 
     architecture: str
-    names: Mapping[str, str]
+    names: Mapping[str, str | tuple[str, ...]]
     keys: Callable[[ConfigJson], Keys] = _no_keys
     changes: Callable[[ConfigJson], Mapping[str, Change]] = _no_changes
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -287,19 +288,19 @@ FAMILIES: dict[str, FolderFamily] = {  # `architectures` of config.json
         {"rms_norm_eps": 1e-5},
     ),
     "Olmo2ForCausalLM": FolderFamily(
-        "olmo2", {**_ENDS, **_ATTENTION, **_GATED, **_NORMS_AROUND}, defaults={"rms_norm_eps": 1e-5}
+        "olmo2", {**ENDS, **ATTENTION, **GATED, **_NORMS_AROUND}, defaults={"rms_norm_eps": 1e-5}
     ),
     "OlmoeForCausalLM": FolderFamily(
-        "olmoe", {**_LLAMA, **_EXPERTS}, _olmoe, lambda config: _ROUTERS, {"rms_norm_eps": 1e-5}
+        "olmoe", {**_LLAMA, **EXPERTS}, _olmoe, lambda config: _ROUTERS, {"rms_norm_eps": 1e-5}
     ),
     "Phi3ForCausalLM": FolderFamily("phi3", {**_LLAMA, **_PHI3}, defaults={"rms_norm_eps": 1e-5}, has_window=True),
     "Qwen2ForCausalLM": _QWEN2_ROW,
     "Qwen2Model": _QWEN2_ROW,
-    "Qwen2MoeForCausalLM": FolderFamily("qwen2moe", {**_LLAMA, **_EXPERTS}, _experts, lambda config: _ROUTERS, _RMS),
+    "Qwen2MoeForCausalLM": FolderFamily("qwen2moe", {**_LLAMA, **EXPERTS}, _experts, lambda config: _ROUTERS, _RMS),
     "Qwen3ForCausalLM": _QWEN3_ROW,
     "Qwen3Model": _QWEN3_ROW,
     "Qwen3MoeForCausalLM": FolderFamily(
-        "qwen3moe", {**_LLAMA, **_EXPERTS}, _experts, lambda config: _ROUTERS, {**_RMS, "head_dim": 128}
+        "qwen3moe", {**_LLAMA, **EXPERTS}, _experts, lambda config: _ROUTERS, {**_RMS, "head_dim": 128}
     ),
     "SmolLM3ForCausalLM": FolderFamily("smollm3", _LLAMA, changes=_paired, defaults=_RMS),
     "T5ForConditionalGeneration": FolderFamily(

@@ -27,8 +27,10 @@ from ...formats.gguf_types import TensorType, tensor_type
 from ...formats.quoting import escaped, quoted
 from .changes import AS_STORED, Change, plus_one
 from .config_json import ConfigJson
-from .families import FAMILIES, FolderFamily
+from .families import FAMILIES as ONE_BY_ONE
+from .families import FolderFamily
 from .metadata import described
+from .parted_families import PARTED_FAMILIES
 from .vocabulary import vocabulary
 
 __all__ = ["is_folder", "read", "read_any", "size_bytes"]
@@ -41,6 +43,8 @@ _UNUSED = re.compile(
     r"rotary_emb\.inv_freq$|(^|\.)(attn|attention)\.(masked_)?bias$|position_ids$|(encoder|decoder)\.embed_tokens\.weight$|"
     r"^(model\.)?(vision_tower|multi_modal_projector|visual)\.|pooler\.|^cls\."
 )
+FAMILIES = {**ONE_BY_ONE, **PARTED_FAMILIES}
+_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 _KEY = re.compile(r"\\\{[ne]\\\}")
 
 
@@ -194,16 +198,21 @@ class _Tensors:
         self._changes = family.changes(config)
         self.rows_of_embedding = 0
         groups: dict[str, list[tuple[int, _Source]]] = {}
+        ahead = config.layers if config.get("num_nextn_predict_layers") else None
         for source in sources:
-            name, expert = self._named(source.name)
-            groups.setdefault(name, []).append((expert, source))
+            layer = _LAYER.search(source.name)
+            if ahead is not None and layer is not None and int(layer[1]) >= ahead:
+                continue  # it predicts further tokens, and is not computed
+            names, expert = self._named(source.name)
+            for name in names:
+                groups.setdefault(name, []).append((expert, source))
         if config.flag("tie_word_embeddings", family.norms_by_one) and "token_embd.weight" in groups:
             groups.pop("output.weight", None)
         for name, group in groups.items():
             self._add_file(name, group)
 
-    def _named(self, name: str) -> tuple[str, int]:
-        """The name in a GGUF file, and the number of the expert, or -1."""
+    def _named(self, name: str) -> tuple[list[str], int]:
+        """The name in a GGUF file, or several, and the number of the expert, or -1."""
         begin = _BEGINNING.match(name)
         rest = name[begin.end() :] if begin else name
         stem, _, end = rest.rpartition(".")
@@ -213,9 +222,11 @@ class _Tensors:
         for pattern, ours in self._patterns:
             if (match := pattern.fullmatch(stem)) is not None:
                 numbers = [int(number) for number in match.groups()]
-                inner = ours if "{n}" in ours or not numbers else f"blk.{{n}}.{ours}"
-                whole = inner.format(n=numbers[0]) if numbers else inner
-                return f"{whole}.{end}", numbers[1] if len(numbers) > 1 else -1
+                found = [
+                    _whole(one if one.endswith(".bias") else f"{one}.{end}", numbers)
+                    for one in ((ours,) if isinstance(ours, str) else ours)
+                ]
+                return found, numbers[1] if len(numbers) > 1 else -1
         raise FormatError(
             f"{self.config.folder}: tensor {escaped(name)} is not part of {self.family.architecture}; the output would "
             "be wrong without it. Take the folder of a standard model, or a GGUF file."
@@ -248,6 +259,12 @@ class _Tensors:
         sources = tuple(source for _, source in group)
         making = _Making(name, sources, change, kind, whole, is_stack, is_one, self.config.folder)
         self.made[name] = MadeTensor(kind, whole, making.bytes, making.sample, making.release)
+
+
+def _whole(name: str, numbers: Sequence[int]) -> str:
+    """A name with its layer."""
+    inner = name if "{n}" in name or not numbers else f"blk.{{n}}.{name}"
+    return inner.format(n=numbers[0]) if numbers else inner
 
 
 def _pattern_of(name: str) -> re.Pattern[str]:
