@@ -21,6 +21,7 @@ __all__ = [
     "keys_of_latent",
     "plus_one",
     "queries_first",
+    "rows_by_turns",
     "rows_from",
     "swapped",
     "values_of_latent",
@@ -58,6 +59,11 @@ def rows_from(first: int) -> Change:
 def every_second(first: int) -> Change:
     """Every second entry of the last axis."""
     return Change(lambda values: values[..., first::2], lambda shape: (*shape[:-1], (shape[-1] + 1 - first) // 2))
+
+
+def rows_by_turns(first: int) -> Change:
+    """Every second row of each matrix of a stack."""
+    return Change(lambda stack: stack[:, first::2], lambda shape: (shape[0], (shape[1] + 1 - first) // 2, *shape[2:]))
 
 
 def swapped(first: int | None = None) -> Change:

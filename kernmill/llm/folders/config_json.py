@@ -13,7 +13,7 @@ from kernmill import FormatError
 from ...formats.disk import opened
 from ...formats.quoting import quoted
 
-__all__ = ["ConfigJson", "read_json"]
+__all__ = ["ConfigJson", "quantized_by", "read_json"]
 
 _MOST_BYTES = 256 << 20  # of a JSON file; the largest known tokenizer.json has 33 MB
 LARGEST = 1 << 31
@@ -138,3 +138,9 @@ class ConfigJson:
     def context(self) -> int:
         """The tokens of a text in training."""
         return self.whole("max_position_embeddings", "n_positions", "n_ctx", default=2048)
+
+
+def quantized_by(config: ConfigJson) -> Any:
+    """The method that the weights are quantized by, None for floats."""
+    how: Any = config.get("quantization_config", "compression_config")
+    return how.get("quant_method") if isinstance(how, dict) else how

@@ -142,6 +142,7 @@ class FolderFamily:
     norms_by_one    the folder stores w, and x is normed by 1 + w.
     has_window      the architecture has windows; the context of others ends with the window.
     has_rope        positions are rotated.
+    packed          methods of quantization whose weights are read as they are.
     """
 
     architecture: str
@@ -153,6 +154,7 @@ class FolderFamily:
     norms_by_one: bool = False
     has_window: bool = False
     has_rope: bool = True
+    packed: tuple[str, ...] = ()
 
 
 def _paired(config: ConfigJson) -> dict[str, Change]:

@@ -7,8 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from .changes import AS_FLOATS, Change, every_second, keys_of_latent, swapped, values_of_latent
-from .config_json import ConfigJson
+from .changes import (
+    AS_FLOATS,
+    AS_STORED,
+    Change,
+    every_second,
+    keys_of_latent,
+    rows_by_turns,
+    swapped,
+    values_of_latent,
+)
+from .config_json import ConfigJson, quantized_by
 from .families import ATTENTION, ENDS, EXPERTS, GATED, NORMS, FolderFamily
 
 __all__ = ["PARTED_FAMILIES"]
@@ -68,10 +77,12 @@ def _gpt_oss(config: ConfigJson) -> Keys:
 
 
 def _halves_of_experts(config: ConfigJson) -> dict[str, Change]:
-    """Columns of gates and of what they multiply take turns."""
-    found = {"ffn_gate_inp": AS_FLOATS, "ffn_down_exps.weight": swapped()}
+    """Columns of gates and of what they multiply take turns; where they are packed, rows do."""
+    is_packed = quantized_by(config) is not None
+    found = {"ffn_gate_inp": AS_FLOATS, "ffn_down_exps.weight": AS_STORED if is_packed else swapped()}
     for first, name in enumerate(("ffn_gate_exps", "ffn_up_exps")):
-        found |= {f"{name}.weight": swapped(first), f"{name}.bias": every_second(first)}
+        weight = rows_by_turns(first) if is_packed else swapped(first)
+        found |= {f"{name}.weight": weight, f"{name}.bias": every_second(first)}
     return found
 
 
@@ -127,7 +138,8 @@ PARTED_FAMILIES: dict[str, FolderFamily] = {
         {"rms_norm_eps": 1e-6, "scoring_func": "sigmoid", "norm_topk_prob": True, "n_group": 8, "topk_group": 4},
     ),
     "GptOssForCausalLM": FolderFamily(
-        "gpt-oss", _GPT_OSS, _gpt_oss, _halves_of_experts, {"rms_norm_eps": 1e-5, "head_dim": 64}, has_window=True
+        "gpt-oss", _GPT_OSS, _gpt_oss, _halves_of_experts, {"rms_norm_eps": 1e-5, "head_dim": 64}, has_window=True,
+        packed=("mxfp4",),
     ),
     "PhiForCausalLM": FolderFamily(
         "phi2", _PHI, defaults={"layer_norm_eps": 1e-5, "partial_rotary_factor": 0.5, "hidden_act": "gelu_new"},

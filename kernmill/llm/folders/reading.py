@@ -21,23 +21,22 @@ import numpy as np
 from kernmill import FormatError, dtypes
 
 from ...formats import gguf, gguf_write, safetensors, shards
-from ...formats.disk import release
 from ...formats.gguf_made import MadeTensor, made_file
 from ...formats.gguf_types import TensorType, tensor_type
 from ...formats.quoting import escaped, quoted
 from .changes import AS_STORED, Change, plus_one
-from .config_json import ConfigJson
+from .config_json import ConfigJson, quantized_by
 from .families import FAMILIES as ONE_BY_ONE
 from .families import FolderFamily
 from .metadata import described
 from .parted_families import PARTED_FAMILIES
+from .stored import STORED, Packed, Source
 from .vocabulary import vocabulary
 
 __all__ = ["is_folder", "read", "read_any", "size_bytes"]
 
 Array = np.ndarray[Any, Any]
 _TYPES = {dtypes.float32: "F32", dtypes.float16: "F16", dtypes.bfloat16: "BF16"}
-_STORED: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
 _BEGINNING = re.compile(r"(?:language_model\.)?(?:model\.|transformer\.|gpt_neox\.|bert\.)?(?:language_model\.)?")
 _UNUSED = re.compile(
     r"rotary_emb\.inv_freq$|(^|\.)(attn|attention)\.(masked_)?bias$|position_ids$|(encoder|decoder)\.embed_tokens\.weight$|"
@@ -63,39 +62,6 @@ def size_bytes(path: str | os.PathLike[str]) -> int:
 def read_any(path: str | os.PathLike[str]) -> gguf.GGUFFile:
     """Read a GGUF file, or a folder. Raises FormatError as `read` and `gguf.read`."""
     return read(path) if is_folder(path) else gguf.read(path)
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """A tensor in a folder: its bytes are part of a mapped file."""
-
-    name: str
-    type: TensorType
-    shape: tuple[int, ...]
-    part: int
-    start: int
-    stop: int
-    data: memoryview
-
-    def raw(self) -> memoryview:
-        """Its bytes."""
-        return self.data[self.start : self.stop]
-
-    def stored(self) -> Array:
-        """Its values in the stored dtype; bfloat16 as uint16. Shapes: `shape`."""
-        found: Array = np.frombuffer(self.raw(), np.uint8).view(_STORED[self.type.name]).reshape(self.shape)
-        return found
-
-    def floats(self) -> Array:
-        """Its values in float32. Shapes: `shape`."""
-        stored = self.stored()
-        if self.type.name == "BF16":
-            return (stored.astype(np.uint32) << 16).view(np.float32)
-        return stored.astype(np.float32)
-
-    def release(self) -> None:
-        """Its pages need no memory."""
-        release(self.data, self.start, self.stop)
 
 
 def read(path: str | os.PathLike[str]) -> gguf.GGUFFile:
@@ -128,8 +94,7 @@ def _family(config: ConfigJson) -> FolderFamily:
     names: Any = config.get("architectures")
     name = names[0] if isinstance(names, list) and names else None
     if isinstance(name, str) and name in FAMILIES:
-        if (how := config.get("quantization_config", "compression_config")) is not None:
-            kind = how.get("quant_method") if isinstance(how, dict) else how
+        if (kind := quantized_by(config)) is not None and kind not in FAMILIES[name].packed:
             raise FormatError(
                 f"{config.path}: the weights are quantized by {quoted(kind)}, which kernmill does not read. Take the "
                 "folder of the model in bfloat16 or float16, or a GGUF file."
@@ -145,7 +110,7 @@ def _family(config: ConfigJson) -> FolderFamily:
     )
 
 
-def _sources(where: str) -> tuple[list[str], list[_Source]]:
+def _sources(where: str) -> tuple[list[str], list[Source]]:
     """The paths of the weights, and their tensors."""
     index, whole = (os.path.join(where, name) for name in ("model.safetensors.index.json", "model.safetensors"))
     wanted: Mapping[str, set[str] | None]
@@ -160,7 +125,8 @@ def _sources(where: str) -> tuple[list[str], list[_Source]]:
             f"{where}: it has no model.safetensors and no model.safetensors.index.json.{has} Save the model again with "
             "save_pretrained, which writes them."
         )
-    sources, seen = list[_Source](), set[str]()
+    sources, seen = list[Source](), set[str]()
+    bytes_of = dict[str, Source]()
     for part, (path, names) in enumerate(wanted.items()):
         file = safetensors.read(path, mmap=True)
         if names is not None and (lost := names - file.entries.keys()):
@@ -175,20 +141,41 @@ def _sources(where: str) -> tuple[list[str], list[_Source]]:
             seen.add(entry.name)
             if _UNUSED.search(entry.name):
                 continue
+            if entry.dtype is dtypes.uint8 and entry.name.endswith(("_blocks", "_scales")):
+                kind = tensor_type("I8")
+                bytes_of[entry.name] = Source(entry.name, kind, entry.shape, part, entry.start, entry.stop, file.data)
+                continue
             if entry.dtype not in _TYPES:
                 raise FormatError(
                     f"{path}: tensor {quoted(entry.name)} is {entry.dtype.name}: weights must be float32, float16 or "
                     "bfloat16. Save the model in one of them."
                 )
             kind = tensor_type(_TYPES[entry.dtype])
-            sources.append(_Source(entry.name, kind, entry.shape, part, entry.start, entry.stop, file.data))
-    return list(wanted), sources
+            sources.append(Source(entry.name, kind, entry.shape, part, entry.start, entry.stop, file.data))
+    return list(wanted), sources + _packed(where, bytes_of)
+
+
+def _packed(where: str, bytes_of: Mapping[str, Source]) -> list[Source]:
+    """Blocks with their scales, as tensors. Raises FormatError where a part is missing or does not fit."""
+    found = list[Source]()
+    for stem in sorted({name[: -len("_blocks")] for name in bytes_of}):
+        blocks, scales = (bytes_of.get(f"{stem}_{part}") for part in ("blocks", "scales"))
+        if blocks is None or scales is None or blocks.shape != (*scales.shape, 16) or len(scales.shape) < 2:
+            shapes = [None if one is None else one.shape for one in (blocks, scales)]
+            raise FormatError(
+                f"{where}: tensor {escaped(stem)}: blocks and scales of shapes {shapes[0]} and {shapes[1]} do not fit "
+                "each other. Fetch the files again."
+            )
+        shape = (*scales.shape[:-1], 32 * scales.shape[-1])
+        own = (blocks.part, blocks.start, blocks.stop, blocks.data)
+        found.append(Packed(stem, tensor_type("MXFP4"), shape, *own, scales))
+    return found
 
 
 class _Tensors:
     """The tensors of a folder under their names in a GGUF file: those that are in the files, and those to make."""
 
-    def __init__(self, config: ConfigJson, family: FolderFamily, sources: Sequence[_Source]) -> None:
+    def __init__(self, config: ConfigJson, family: FolderFamily, sources: Sequence[Source]) -> None:
         self.config, self.family = config, family
         self.entries: dict[str, gguf.GGUFEntry] = {}
         self.made: dict[str, MadeTensor] = {}
@@ -197,7 +184,7 @@ class _Tensors:
         self._patterns = [(_pattern_of(name), ours) for name, ours in family.names.items()]
         self._changes = family.changes(config)
         self.rows_of_embedding = 0
-        groups: dict[str, list[tuple[int, _Source]]] = {}
+        groups: dict[str, list[tuple[int, Source]]] = {}
         ahead = config.layers if config.get("num_nextn_predict_layers") else None
         for source in sources:
             layer = _LAYER.search(source.name)
@@ -232,7 +219,7 @@ class _Tensors:
             "be wrong without it. Take the folder of a standard model, or a GGUF file."
         )
 
-    def _add_file(self, name: str, group: list[tuple[int, _Source]]) -> None:
+    def _add_file(self, name: str, group: list[tuple[int, Source]]) -> None:
         group = sorted(group, key=lambda pair: pair[0])
         first, stem = group[0][1], name.rpartition(".")[0]
         inner = stem.rpartition(".")[2] if "blk." in stem else stem
@@ -276,7 +263,7 @@ class _Making:
     """How a tensor is computed from one in the folder, or from those of all experts, which are stacked."""
 
     name: str
-    sources: tuple[_Source, ...]
+    sources: tuple[Source, ...]
     change: Change | None
     type: TensorType
     shape: tuple[int, ...]
@@ -291,7 +278,11 @@ class _Making:
             FormatError: sizes of config.json do not fit it.
         """
         change = self.change or AS_STORED
-        found = np.empty(self.shape, _STORED[self.type.name])
+        is_packed = self.type.name == "MXFP4"
+        row = self.type.nbytes(self.shape[-1:])
+        found = (
+            np.empty((*self.shape[:-1], row), np.uint8) if is_packed else np.empty(self.shape, STORED[self.type.name])
+        )
         try:
             for n, source in enumerate(self.sources):
                 is_float = change.is_float or self.type is not source.type

@@ -94,6 +94,45 @@ def test_a_folder_computes_what_its_gguf_file_does(tmp_path: Path, name: str, pa
         np.testing.assert_array_equal(folder.logits(IDS).numpy(), file.logits(IDS).numpy())
 
 
+GPT_OSS: Any = {
+    "architectures": ["GptOssForCausalLM"], "quantization_config": {"quant_method": "mxfp4"}, "head_dim": 16,
+    "num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 32, "sliding_window": 8,
+}  # fmt: skip
+
+
+def packed(blocks: Array) -> dict[str, Array]:
+    """Blocks (experts, rows, blocks, 17) as the folder of gpt-oss has them: scales apart, neighbours in one byte."""
+    codes = np.stack([blocks[..., 1:] & 15, blocks[..., 1:] >> 4], -2).reshape(*blocks.shape[:-1], 32)
+    return {"blocks": codes[..., ::2] | codes[..., 1::2] << 4, "scales": blocks[..., 0]}
+
+
+@pytest.mark.parametrize("lost", ["", "down_proj_scales"])
+def test_packed_experts_of_a_folder_are_those_of_a_gguf_file(tmp_path: Path, lost: str) -> None:
+    chance = np.random.default_rng(1)
+    gate, up, down = (chance.integers(0, 256, (6, rows, n, 17), np.uint8) for rows, n in ((32, 2), (32, 2), (64, 1)))
+    begin, joined = "model.layers.0.mlp.experts.", np.stack([gate, up], 2).reshape(6, 64, 2, 17)
+    bias = chance.standard_normal((6, 64)).astype(np.float32)
+    tensors = {"model.embed_tokens.weight": bias, f"{begin}gate_up_proj_bias": bias}
+    for name, blocks in (("gate_up_proj", joined), ("down_proj", down)):
+        tensors |= {f"{begin}{name}_{part}": array for part, array in packed(blocks).items()}
+    tensors = {name: array for name, array in tensors.items() if not lost or lost not in name}
+    kinds = {name: dtypes.uint8 if array.dtype == np.uint8 else dtypes.float32 for name, array in tensors.items()}
+    (tmp_path / "config.json").write_text(json.dumps(SIZES | GPT_OSS))
+    safetensors.write(
+        tmp_path / "model.safetensors",
+        {name: (kinds[name], array.shape, bits(array, kinds[name])) for name, array in tensors.items()},
+    )
+    if lost:
+        with pytest.raises(FormatError, match="down_proj: blocks and scales of shapes"):
+            folders.read(tmp_path)
+        return
+    file = folders.read(tmp_path)
+    for stem, expected in (("gate", gate), ("up", up), ("down", down)):
+        assert bytes(file.values(f"blk.0.ffn_{stem}_exps.weight")) == expected.tobytes()
+    assert file.entries["blk.0.ffn_down_exps.weight"].shape == (6, 64, 32)
+    assert bytes(file.values("blk.0.ffn_up_exps.bias")) == bias[:, 1::2].tobytes()
+
+
 def test_a_folder_in_bfloat16_is_quantized_while_it_loads_as_by_the_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -115,6 +115,15 @@ def test_mistakes(server: Hub, name: str, file: str | None, sentence: str) -> No
         hub.downloaded(name, file)
 
 
+def test_a_folder_is_downloaded_where_there_is_no_gguf_file(server: Hub) -> None:
+    server.files = {"config.json": b"{}", "model-00001-of-00002.safetensors": b"one", "README.md": b"no",
+                    "model-00002-of-00002.safetensors": b"two", "model.safetensors.index.json": b"{}"}  # fmt: skip
+    folder = Path(hub.downloaded("owner/small"))
+    assert {path.name for path in folder.iterdir()} == server.files.keys() - {"README.md"}
+    with pytest.raises(SettingError, match="Run: -hf owner/small --quantize Q8_0"):
+        hub.downloaded("owner/small:Q8_0")
+
+
 @pytest.mark.slow  # the hub's library tries again for some time
 def test_a_hub_that_cannot_be_reached(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
