@@ -30,7 +30,7 @@ from .families import FAMILIES as ONE_BY_ONE
 from .families import FolderFamily
 from .metadata import described
 from .parted_families import PARTED_FAMILIES
-from .stored import STORED, Packed, Source
+from .stored import STORED, FolderTensor, PackedTensor
 from .vocabulary import vocabulary
 
 __all__ = ["is_folder", "read", "read_any", "size_bytes"]
@@ -110,7 +110,7 @@ def _family(config: ConfigJson) -> FolderFamily:
     )
 
 
-def _sources(where: str) -> tuple[list[str], list[Source]]:
+def _sources(where: str) -> tuple[list[str], list[FolderTensor]]:
     """The paths of the weights, and their tensors."""
     index, whole = (os.path.join(where, name) for name in ("model.safetensors.index.json", "model.safetensors"))
     wanted: Mapping[str, set[str] | None]
@@ -125,8 +125,8 @@ def _sources(where: str) -> tuple[list[str], list[Source]]:
             f"{where}: it has no model.safetensors and no model.safetensors.index.json.{has} Save the model again with "
             "save_pretrained, which writes them."
         )
-    sources, seen = list[Source](), set[str]()
-    bytes_of = dict[str, Source]()
+    sources, seen = list[FolderTensor](), set[str]()
+    bytes_of = dict[str, FolderTensor]()
     for part, (path, names) in enumerate(wanted.items()):
         file = safetensors.read(path, mmap=True)
         if names is not None and (lost := names - file.entries.keys()):
@@ -143,7 +143,9 @@ def _sources(where: str) -> tuple[list[str], list[Source]]:
                 continue
             if entry.dtype is dtypes.uint8 and entry.name.endswith(("_blocks", "_scales")):
                 kind = tensor_type("I8")
-                bytes_of[entry.name] = Source(entry.name, kind, entry.shape, part, entry.start, entry.stop, file.data)
+                bytes_of[entry.name] = FolderTensor(
+                    entry.name, kind, entry.shape, part, entry.start, entry.stop, file.data
+                )
                 continue
             if entry.dtype not in _TYPES:
                 raise FormatError(
@@ -151,13 +153,13 @@ def _sources(where: str) -> tuple[list[str], list[Source]]:
                     "bfloat16. Save the model in one of them."
                 )
             kind = tensor_type(_TYPES[entry.dtype])
-            sources.append(Source(entry.name, kind, entry.shape, part, entry.start, entry.stop, file.data))
-    return list(wanted), sources + _packed(where, bytes_of)
+            sources.append(FolderTensor(entry.name, kind, entry.shape, part, entry.start, entry.stop, file.data))
+    return list(wanted), sources + _blocks_with_scales(where, bytes_of)
 
 
-def _packed(where: str, bytes_of: Mapping[str, Source]) -> list[Source]:
+def _blocks_with_scales(where: str, bytes_of: Mapping[str, FolderTensor]) -> list[FolderTensor]:
     """Blocks with their scales, as tensors. Raises FormatError where a part is missing or does not fit."""
-    found = list[Source]()
+    found = list[FolderTensor]()
     for stem in sorted({name[: -len("_blocks")] for name in bytes_of}):
         blocks, scales = (bytes_of.get(f"{stem}_{part}") for part in ("blocks", "scales"))
         if blocks is None or scales is None or blocks.shape != (*scales.shape, 16) or len(scales.shape) < 2:
@@ -168,14 +170,14 @@ def _packed(where: str, bytes_of: Mapping[str, Source]) -> list[Source]:
             )
         shape = (*scales.shape[:-1], 32 * scales.shape[-1])
         own = (blocks.part, blocks.start, blocks.stop, blocks.data)
-        found.append(Packed(stem, tensor_type("MXFP4"), shape, *own, scales))
+        found.append(PackedTensor(stem, tensor_type("MXFP4"), shape, *own, scales))
     return found
 
 
 class _Tensors:
     """The tensors of a folder under their names in a GGUF file: those that are in the files, and those to make."""
 
-    def __init__(self, config: ConfigJson, family: FolderFamily, sources: Sequence[Source]) -> None:
+    def __init__(self, config: ConfigJson, family: FolderFamily, sources: Sequence[FolderTensor]) -> None:
         self.config, self.family = config, family
         self.entries: dict[str, gguf.GGUFEntry] = {}
         self.made: dict[str, MadeTensor] = {}
@@ -184,7 +186,7 @@ class _Tensors:
         self._patterns = [(_pattern_of(name), ours) for name, ours in family.names.items()]
         self._changes = family.changes(config)
         self.rows_of_embedding = 0
-        groups: dict[str, list[tuple[int, Source]]] = {}
+        groups: dict[str, list[tuple[int, FolderTensor]]] = {}
         ahead = config.layers if config.get("num_nextn_predict_layers") else None
         for source in sources:
             layer = _LAYER.search(source.name)
@@ -210,7 +212,7 @@ class _Tensors:
             if (match := pattern.fullmatch(stem)) is not None:
                 numbers = [int(number) for number in match.groups()]
                 found = [
-                    _whole(one if one.endswith(".bias") else f"{one}.{end}", numbers)
+                    _name_in_layer(one if one.endswith(".bias") else f"{one}.{end}", numbers)
                     for one in ((ours,) if isinstance(ours, str) else ours)
                 ]
                 return found, numbers[1] if len(numbers) > 1 else -1
@@ -219,7 +221,7 @@ class _Tensors:
             "be wrong without it. Take the folder of a standard model, or a GGUF file."
         )
 
-    def _add_file(self, name: str, group: list[tuple[int, Source]]) -> None:
+    def _add_file(self, name: str, group: list[tuple[int, FolderTensor]]) -> None:
         group = sorted(group, key=lambda pair: pair[0])
         first, stem = group[0][1], name.rpartition(".")[0]
         inner = stem.rpartition(".")[2] if "blk." in stem else stem
@@ -248,7 +250,7 @@ class _Tensors:
         self.made[name] = MadeTensor(kind, whole, making.bytes, making.sample, making.release)
 
 
-def _whole(name: str, numbers: Sequence[int]) -> str:
+def _name_in_layer(name: str, numbers: Sequence[int]) -> str:
     """A name with its layer."""
     inner = name if "{n}" in name or not numbers else f"blk.{{n}}.{name}"
     return inner.format(n=numbers[0]) if numbers else inner
@@ -263,7 +265,7 @@ class _Making:
     """How a tensor is computed from one in the folder, or from those of all experts, which are stacked."""
 
     name: str
-    sources: tuple[Source, ...]
+    sources: tuple[FolderTensor, ...]
     change: Change | None
     type: TensorType
     shape: tuple[int, ...]

@@ -10,7 +10,7 @@ import numpy as np
 from ...formats.disk import release
 from ...formats.gguf_types import TensorType
 
-__all__ = ["STORED", "Packed", "Source"]
+__all__ = ["STORED", "FolderTensor", "PackedTensor"]
 
 Array = np.ndarray[Any, Any]
 STORED: dict[str, np.dtype[Any]] = {
@@ -22,7 +22,7 @@ STORED: dict[str, np.dtype[Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class FolderTensor:
     """A tensor in a folder: its bytes are part of a mapped file."""
 
     name: str
@@ -55,10 +55,10 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed(Source):
+class PackedTensor(FolderTensor):
     """Blocks of 32 values of 4 bits, whose scales are another tensor: they alternate in a GGUF file."""
 
-    scales: Source
+    scales: FolderTensor
 
     def stored(self) -> Array:
         """The bytes of rows of MXFP4. Entries 2i and 2i + 1 share a byte in the folder; i and i + 16 do in a GGUF file.
