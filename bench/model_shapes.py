@@ -1,7 +1,7 @@
 """The shapes of models with random weights: real ones, and a few layers of those that are too large.
 
-`SHAPES` has the metadata of each, and `ARCHITECTURES` the rows of `python -m bench.llama --architectures`: files of
-about 1 GB, and what such a file has besides the tensors that its architecture must have.
+`SHAPES` has the metadata of each. `ARCHITECTURES` has the rows of `python -m bench.llama --architectures`: files of
+about 1 GB, and the tensors that such a file has but not every file of its architecture.
 """
 
 from __future__ import annotations

@@ -26,8 +26,9 @@ _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
 
 def downloaded(name: str, file: str | None = None, token: str | None = None) -> str:
-    """Return the path of a GGUF file of the hub, or of its first part, or of a folder where there is no GGUF file; what
-    is not in the hub's cache is downloaded.
+    """Return the path of a GGUF file of the hub, or of its first part; of a folder where there is no GGUF file.
+
+    What is not in the hub's cache is downloaded.
 
     `name`: owner/name, with :quant for one of several files, such as :Q8_0. `file`: the file's own name instead. The
     variables of huggingface_hub choose the server, the folder and the token: HF_ENDPOINT, HF_HOME, HF_TOKEN.

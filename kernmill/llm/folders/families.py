@@ -142,7 +142,7 @@ class FolderFamily:
     norms_by_one    the folder stores w, and x is normed by 1 + w.
     has_window      the architecture has windows; the context of others ends with the window.
     has_rope        positions are rotated.
-    packed          methods of quantization whose weights are read as they are.
+    packed          methods of quantization whose blocks are read.
     """
 
     architecture: str
