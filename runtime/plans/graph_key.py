@@ -132,7 +132,8 @@ class GraphWalk:
                     entry = (op, node.dtype, arg, *[order[s] for s in src])
                 if node.is_known:
                     known.append(node)
-                node.is_known = True
+                else:
+                    node.is_known = 1
             order[node] = len(entries)
             entries.append(entry)
             stack.pop()
