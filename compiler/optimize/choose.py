@@ -18,7 +18,7 @@ from .dots import dot_schedule
 from .gpu import gpu_schedule
 from .heuristic import few_rows_schedule, loops_schedule, running_schedule, scatter_schedule
 from .panels import panels_schedule
-from .rows import rows_schedule
+from .rows import rows_schedule, short_rows_schedule
 from .schedule import Schedule
 from .units import unit_rows_schedule, unit_schedule
 from .windows import window_schedule
@@ -59,6 +59,8 @@ STRATEGIES: tuple[Strategy, ...] = (
         "attention: matrix-unit products between passes over row buffers", by_rows=True),
     Strategy(rows_schedule, _has_row_buffers,
         "attention without a matrix unit: rows are lanes, so no horizontal reduction", by_rows=True),
+    Strategy(short_rows_schedule, _has_lanes,
+        "several passes over rows that fit the registers: rows are lanes, so no horizontal reduction"),
     Strategy(dot_schedule, _has_lanes, "a product of bytes, four terms per instruction"),
     Strategy(block_schedule, _has_lanes, "such products over weight blocks with scales: quantized weights"),
     Strategy(panels_schedule, _has_lanes, "a product with a matrix whose rows are already interleaved"),

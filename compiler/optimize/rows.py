@@ -2,8 +2,9 @@
 
 Such a kernel processes one row after another, in several passes. There are two shapes:
 - along the row: each pass takes its lanes from its own loop, as if it were alone (`passes_along_rows`);
-- across rows: if passes are products that use each loaded value for many rows, the lanes are rows. Every pass is then
-  elementwise over the lanes, without horizontal reductions, and data shared by rows are scalars (`rows_schedule`).
+- across rows: if passes are products that use each loaded value for many rows, or if rows fit the registers, the lanes
+  are rows. Every pass is then elementwise over the lanes, without horizontal reductions, and data shared by rows are
+  scalars (`rows_schedule`, `short_rows_schedule`).
 
 Nothing here depends on what a kernel computes. Tests: tests/compiler/optimize/test_rows.py.
 """
@@ -11,6 +12,7 @@ Nothing here depends on what a kernel computes. Tests: tests/compiler/optimize/t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 
 from kernmill.ir import Ops, UOp, closed_ranges
 
@@ -19,7 +21,7 @@ from .analysis import Access, Facts
 from .schedule import Schedule
 from .tiles import BLOCKS
 
-__all__ = ["passes_along_rows", "prefetch_next_row", "products_across", "rows_schedule"]
+__all__ = ["passes_along_rows", "prefetch_next_row", "products_across", "rows_schedule", "short_rows_schedule"]
 
 _VECTORS, _TILE = BLOCKS[2]  # vectors of rows worked on together, and results of a product for each of them
 _TERMS = 4  # unrolled reduction elements of a product
@@ -121,6 +123,26 @@ def rows_schedule(facts: Facts) -> Schedule | None:
         )
     for stage in stages:
         schedule.add("stage", *stage)
+    return schedule
+
+
+def short_rows_schedule(facts: Facts) -> Schedule | None:
+    """The schedule of several passes over rows that fit the registers: rows are lanes, and all other loops are
+    unrolled. None where rows are longer, or too few."""
+    passes = _passes(facts)
+    fixed = [name for name in facts.outputs if all(name in one.around for one in passes)]
+    inside = [name for name in facts.outputs if name not in fixed]
+    within = [*((*one.loops, *(one.around - {*fixed})) for one in passes), inside]
+    names = list(dict.fromkeys(chain(*within)))
+    wide = [name for name in fixed if facts.sizes[name] >= facts.lanes and name not in facts.symbolic]
+    most = max((facts.iterations(loops) for loops in within), default=0)
+    is_short = most <= facts.target.vector_registers and not facts.symbolic.intersection(names)
+    if not wide or not inside or not is_short or not passes:
+        return None
+    schedule = Schedule(facts.ast)
+    schedule.cut("vectorize", wide[-1], facts.lanes)
+    for name in names:
+        schedule.cut("unroll", name, facts.sizes[name])
     return schedule
 
 

@@ -249,14 +249,11 @@ def _in_blocks(schedule: Schedule, window: _Window) -> tuple[list[str], list[str
     term = facts.lanes * window.panel.size_bytes
     if facts.iterations(window.terms) * term * min(vectors, MOST_VECTORS) <= facts.target.l2_bytes // 2:
         return [], []
-    cuts: dict[str, int] = {}
     room = facts.target.l2_bytes // 4 // (term * together)
-    for name in reversed(window.terms):
-        size = facts.sizes[name]
-        each = max(divisors(size, max(1, room)))
-        room = room // each if each == size else 0
-        if each < size:
-            cuts = {name: each, **cuts}
+    cuts = _cuts(facts, window.terms, room)
+    if window.is_copied and cuts.get(window.taps) == 1:  # a window needs its taps: they stay whole
+        taps = [tap for _, tap in window.lines]
+        cuts = _cuts(facts, [*(name for name in window.terms if name not in taps), *reversed(taps)], room)
     if not schedule.try_add("accumulate", *chain(*cuts.items())):
         return [], []
     outputs = [name for name in facts.outputs if name != window.lanes]
@@ -268,6 +265,19 @@ def _in_blocks(schedule: Schedule, window: _Window) -> tuple[list[str], list[str
             schedule.cut("split", widest, facts.sizes[widest] // parts)
             return list(cuts), [widest]
     return list(cuts), []
+
+
+def _cuts(facts: Facts, terms: Sequence[str], room: int) -> dict[str, int]:
+    """The reduce loops that are cut, outermost first, and the iterations of a block of each: `room` terms in all, the
+    last loops whole."""
+    cuts: dict[str, int] = {}
+    for name in reversed(terms):
+        size = facts.sizes[name]
+        each = max(divisors(size, max(1, room)))
+        room = room // each if each == size else 0
+        if each < size:
+            cuts = {name: each, **cuts}
+    return cuts
 
 
 def _find(facts: Facts, wanted: str | None = None) -> _Window | None:

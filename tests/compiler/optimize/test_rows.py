@@ -63,6 +63,16 @@ def test_passes_of_a_softmax_go_along_the_row() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("length", [2, 3, 10, 16, 31, 32, 33])
+def test_rows_that_fit_the_registers_are_lanes(length: int) -> None:
+    """Once wrong: along ten classes most lanes were idle, and a softmax took five times as long."""
+    root = softmax(data(0, 37, length))
+    assert ("vectorize i0" in verbs(root)) == (length <= VECTORS.vector_registers)
+    ast = merge_loops(only(root))
+    arrays = inputs(ast)
+    close(run_on("LLVM", ast, arrays), run_ast(ast, arrays))
+
+
 def test_rows_of_attention_are_lanes() -> None:
     """Both products get tiles over what their rows share, and the queries are turned once."""
     found = verbs(attention(data(0, 128, 16), data(1, 256, 16), data(2, 256, 16)))

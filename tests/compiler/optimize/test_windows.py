@@ -169,6 +169,18 @@ def test_a_weight_too_large_for_a_cache_is_packed_in_blocks() -> None:
     np.testing.assert_allclose(y, wanted, rtol=1e-3, atol=1e-3)
 
 
+def test_the_taps_of_a_window_stay_whole_where_its_sum_is_cut() -> None:
+    """Once wrong: with 512 channels the gradient of the image was no window any more, and gathered its weights."""
+    x, w = (Tensor(np.ones(shape, np.float32), device="LLVM") for shape in ((2, 512, 2, 2), (512, 512, 3, 3)))
+    (gradient,) = x.requires_grad_().conv2d(w, padding=1).square().sum().gradient(x)
+    with collecting_kernels() as seen:
+        gradient.realize()
+    found = [kernel for kernel, _ in seen.values() if kernel.name.endswith("k3x3x512")]
+    actions = [str(action) for action in choose(merge_loops(found[0].ast), VECTORS).actions]
+    assert actions[0].startswith("accumulate k2 ")
+    assert "vectorize i3' 16" in actions
+
+
 BESIDE = [
     (16, 3, {"padding": 1}),
     (20, 3, {"padding": 1, "stride": 2}),
