@@ -218,8 +218,8 @@ class CapturedCall:
 
     def _find_lasting(self) -> set[int] | None:
         """Return fresh buffers of gradients that a replay may write where the last one put them, while no other
-        reference exists (`is_alone`). None if replays write to arguments or have further effects, if a result shows
-        the gradients before or after, or if Python runs without its lock: a thread may then have read a location
+        reference exists (`is_alone`). None if replays write to arguments or have further effects, or if a result shows
+        the gradients before or after. Also None if Python runs without its lock: a thread may then have read a location
         without having counted its reference."""
         effects, gradients = self.effects, self.owners
         put = [(self.made[number], index) for index, number in effects.known]
