@@ -156,6 +156,9 @@ def _levels(nodes: Sequence[Node], eager: dict[str, str]) -> list[tuple[list[Nod
         if is_ours[node]:
             users = [level[u] - (not is_ours[u]) for u in node.users if u in level]
             level[node] = min(users, default=last)
+    for node in nodes:
+        if node.target is operator.getitem and node.args[0] in level:
+            level[node] = level[node.args[0]]  # a step gives tensors to the next one, not lists of them
     groups = dict[int, list[Node]]()
     for node in nodes:
         groups.setdefault(level[node], []).append(node)

@@ -148,6 +148,10 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] =
                              torch.nn.functional.binary_cross_entropy_with_logits(x, x.sigmoid())),
                lambda: (torch.randn(4, 5), torch.tensor([0, 4, 2, 2]))),
     "another operator": (lambda x: torch.linalg.svdvals(x + 1) * 2, lambda: (torch.randn(4, 3),)),
+    # regression: of several results of one operator, some are read by a later step
+    "maxima on both sides of another operator": (
+        lambda x: (lambda m: torch.linalg.svdvals(m.values).sum() + m.indices)(x.max(0)),
+        lambda: (torch.randn(3, 4, 4),)),
     "sizes as numbers": (lambda x: x * x.shape[0] + x.numel(), lambda: (torch.randn(4, 3),)),
 }  # fmt: skip
 
