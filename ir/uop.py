@@ -116,7 +116,7 @@ class UOp:
     arg: Any
     origin: str | None
     storage: Any
-    is_known: int  # 1: an earlier realize has seen this node; 2: and a tensor held it then, or it was seen twice
+    is_known: bool  # an earlier realize has seen this node
     own: int  # 0: interned; else one tensor's, and no equal expression is this node; 2: also a constant to gradients
     _shape: Any  # these are MISSING until the first access
     _bounds: Any
@@ -146,7 +146,7 @@ class UOp:
         self.origin, self.storage, self.own = current_origin.line, None, 0
         self._shape = self._bounds = self._ranges = self._key = self._simple = MISSING
         self._linear = self._order = MISSING
-        self.is_known = 0
+        self.is_known = False
         new = _Ref(self, note_dead)
         new.key = key
         if _table.setdefault(key, new) is not new:  # another thread was quicker, or the earlier node no longer exists
@@ -298,7 +298,7 @@ def apart(node: UOp, is_constant: bool) -> UOp:
     new.op, new.dtype, new.src, new.arg = Ops.RESHAPE, node.dtype, (node,), node.shape
     new.origin, new.storage, new._shape = current_origin.line, None, node.shape
     new._bounds = new._ranges = new._key = new._simple = new._linear = new._order = MISSING
-    new.own, new.is_known = 2 if is_constant else 1, 0
+    new.own, new.is_known = 2 if is_constant else 1, False
     return new
 
 

@@ -113,7 +113,7 @@ class DeferredCall:
             current_origin.line = line
         if self.is_known:
             for node in (*nodes[count:], made):
-                node.is_known = 1
+                node.is_known = True
         if storage is not None:
             made.storage = storage
             storage.makers.append(weakref.ref(made))

@@ -176,7 +176,7 @@ class Run:
             roots = list(dict.fromkeys([*roots, *_visible(assigns, others)]))
         if walk.known and not is_recorded:
             roots = [*roots, *held_again(walk, roots, others())]
-        walk.roots, self.others = roots, others
+        walk.roots = roots
         self.plain: GraphWalk | None = None if is_recorded or walk.is_exact else walk
         self.parts: dict[UOp, Buffer] = {}
         if Ops.SHRINK in walk.ops and not is_recorded:
@@ -222,10 +222,6 @@ class Run:
     def go(self) -> None:
         """Find the plan and memory, launch, and give results their memory."""
         self.plan = plan = self.find_plan()
-        if plan.held:
-            order = [*self.walk.order]
-            for position in plan.held:
-                order[position].is_known = 2
         values = {**self.variables, **plan.values} if plan.values else self.variables
         if plan.bounds:
             check_values(plan.bounds, values)
@@ -281,15 +277,8 @@ class Run:
         plan = find_plan(walk, many, self.in_place)
         if plan.numbers is None:
             self.walk, self.parts = walk, parts
-        if not self.is_recorded:
-            plan = plan._replace(held=self.held())
         plans.put(self.key(), plan)
         return plan
-
-    def held(self) -> list[int]:
-        """Positions of the nodes that tensors hold and that this run computes without keeping their values."""
-        bases = {_base(node) for node in self.others()}.difference(self.roots)
-        return [number for node, number in self.walk.order.items() if node.storage is None and node in bases]
 
     def outgrows(self, plan: Plan) -> bool:
         """True if a plan for many graphs is not the one for this graph.
@@ -396,23 +385,16 @@ class Run:
 
 
 def held_again(walk: GraphWalk, roots: Sequence[UOp], held: Iterable[UOp]) -> list[UOp]:
-    """The expressions that this walk computes again and that are worth keeping: those that a tensor holds, and those
-    that newer ones read, as the last round of a loop. With gradients these are only what a tensor held at the first
-    time. A backward pass computes again on purpose."""
+    """The expressions that a tensor holds and that this walk computes again: their values are worth keeping."""
     known = set(walk.known).difference(roots)
     if not known:
         return []
-    bases, with_data = {_base(node) for node in held}, _with_data(walk)
-    newer = (node for node in walk.order if node.storage is None and node.is_known < 2)
-    left = {base for node in newer for base in map(_base, node.src) if base.is_known > 1}.difference(bases)
-    if not any(node.op is Ops.DETACH and node.arg for node in walk.order):
-        for node in known.intersection(with_data):
-            node.is_known = 2
-    return [
-        node
-        for node in walk.known
-        if node in known and (node in left or (node in bases and node in with_data)) and not _is_view(node)
-    ]
+    bases = {_base(node) for node in held}
+    wanted = [node for node in walk.known if node in known and node in bases]
+    if not wanted:
+        return []
+    with_data = _with_data(walk)
+    return [node for node in wanted if node in with_data and not _is_view(node)]
 
 
 def _with_data(walk: GraphWalk) -> set[UOp]:

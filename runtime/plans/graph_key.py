@@ -132,8 +132,7 @@ class GraphWalk:
                     entry = (op, node.dtype, arg, *[order[s] for s in src])
                 if node.is_known:
                     known.append(node)
-                else:
-                    node.is_known = 1
+                node.is_known = True
             order[node] = len(entries)
             entries.append(entry)
             stack.pop()
