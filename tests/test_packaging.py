@@ -45,7 +45,7 @@ TESTED_ELSEWHERE: dict[str, str] = {
 }
 
 TESTED_ELSEWHERE |= dict.fromkeys(
-    (f"kernmill/serve/{name}.py" for name in ("errors", "limits", "metrics", "requests", "shapes")),
+    (f"kernmill/serve/{name}.py" for name in ("errors", "metrics", "requests", "shapes")),
     "tests/kernmill/serve/test_app.py asks for every path",
 )
 TESTED_ELSEWHERE |= {
