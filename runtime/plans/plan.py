@@ -76,7 +76,6 @@ class Plan(NamedTuple):
     counts: Sequence[int] = ()  # elements of each buffer, if sizes are symbolic
     uses: list[int] = []  # one number: runs with symbolic sizes so far  # noqa: RUF012
     in_flight: InFlight | None = None  # of a plan over several devices
-    held: Sequence[int] = ()  # positions in GraphWalk.order of what tensors held when it was made, without results
 
 
 class Plans:
