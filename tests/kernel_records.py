@@ -36,7 +36,7 @@ ALIKE = 2  # kernels of the same ops
 _texts = importlib.import_module("kernmill.runtime.programs.kernel_text")
 SHAPES = ("cpu", "gpu", "small")
 # Constants of compiler/optimize/gpu.py for groups that suit tensors of some hundred elements.
-SMALL_GROUPS = {"_SHORT": 3, "_TILES": ((4, 2), (2, 2)), "_TRANSPOSED": (4, 2), "_SIDE": 4, "_GROUPS": 4}
+SMALL_GROUPS = {"_SHORT": 4, "_TILES": ((4, 2), (2, 2)), "_ROWS": 2, "_GROUPS": 4}
 
 
 @dataclass(slots=True)

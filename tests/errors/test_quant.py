@@ -16,7 +16,7 @@ from tests.errors.mistakes import Case, each_message
 MIXES = (
     "F32, F16, BF16, Q4_0, Q4_1, Q8_0, Q5_0, Q5_1, Q2_K, Q2_K_S, Q3_K_S, Q3_K_M, Q3_K_L, Q4_K_S, Q4_K_M, Q5_K_S, "
     "Q5_K_M, Q6_K, IQ4_NL, IQ4_XS, IQ3_M, IQ3_S, IQ3_XS, IQ3_XXS, IQ2_M, IQ2_S, IQ2_XS, IQ2_XXS, IQ1_M, IQ1_S, MXFP4, "
-    "TQ1_0, TQ2_0, COPY"
+    "MXFP4_MOE, TQ1_0, TQ2_0, COPY"
 )
 ARRAY: Any = np.zeros(32, np.float32)
 THREE: Any = 3
