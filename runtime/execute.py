@@ -53,6 +53,7 @@ __all__ = [
 ]  # fmt: skip
 
 realizing = process_lock()
+_kept: list[weakref.ref[UOp]] = []  # what loops keep for their next round
 _launched = [0]  # ns in kernels, outside of replays
 
 
@@ -150,6 +151,8 @@ def realize(
             if (record := current_recording()) is not None and record.on_realize is not None:
                 record.on_realize(run.walk.storages)
             run.go()
+            if run.again:
+                release_passed(run.again, others())
         except OutOfMemoryError as error:
             if line := pending[0].origin:
                 error.args = (f"{error} The memory was for what {line} computes.",)
@@ -174,8 +177,8 @@ class Run:
         if Ops.ASSIGN in walk.ops:
             assigns = [n for n in walk.order if n.op is Ops.ASSIGN and n.storage is None]
             roots = list(dict.fromkeys([*roots, *_visible(assigns, others)]))
-        if walk.known and not is_recorded:
-            roots = [*roots, *held_again(walk, roots, others())]
+        self.again = held_again(walk, roots, others()) if walk.known and not is_recorded else []
+        roots = [*roots, *self.again] if self.again else roots
         walk.roots = roots
         self.plain: GraphWalk | None = None if is_recorded or walk.is_exact else walk
         self.parts: dict[UOp, Buffer] = {}
@@ -385,16 +388,42 @@ class Run:
 
 
 def held_again(walk: GraphWalk, roots: Sequence[UOp], held: Iterable[UOp]) -> list[UOp]:
-    """The expressions that a tensor holds and that this walk computes again: their values are worth keeping."""
-    known = set(walk.known).difference(roots)
+    """The expressions that this walk computes again and that are worth keeping: those that a tensor holds, and what the
+    new round of a loop reads of the last one. A backward pass computes again on purpose."""
+    met = set(walk.known)
+    known = met.difference(roots)
     if not known:
         return []
     bases = {_base(node) for node in held}
-    wanted = [node for node in walk.known if node in known and node in bases]
+    read = {_base(s) for node in walk.order if node.storage is None and node not in met for s in node.src}
+    read &= known
+    if read and Ops.DETACH in walk.ops:
+        read -= _with_history(walk)
+    wanted = [node for node in walk.known if node in known and (node in bases or node in read)]
     if not wanted:
         return []
     with_data = _with_data(walk)
     return [node for node in wanted if node in with_data and not _is_view(node)]
+
+
+def _with_history(walk: GraphWalk) -> set[UOp]:
+    """The nodes through which a gradient may reach a leaf."""
+    found: set[UOp] = set()
+    for node in walk.order:
+        if node.arg is not None if node.op is Ops.DETACH else not found.isdisjoint(node.src):
+            found.add(node)
+    return found
+
+
+def release_passed(kept: Iterable[UOp], expressions: Iterable[UOp]) -> None:
+    """Free values that earlier rounds of a loop kept and that no expression reads any more. They can be computed
+    again. `kept`: of this round; `expressions`: of all tensors."""
+    _kept.extend(map(weakref.ref, kept))
+    roots = (*expressions,)
+    below = set(UOp(Ops.SINK, dtypes.void, roots).toposort(stop=lambda node: node.storage is not None))
+    for node in [node for ref in _kept if (node := ref()) is not None and node not in below]:
+        node.storage = None
+    _kept[:] = [ref for ref in _kept if (node := ref()) is not None and node.storage is not None]
 
 
 def _with_data(walk: GraphWalk) -> set[UOp]:

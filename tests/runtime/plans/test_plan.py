@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -188,3 +188,52 @@ def test_new_leaves_are_no_other_graph(cache: Path) -> None:
         Tensor.realize(w.grad, v.grad)
         found.append(stored(cache))
     assert found == found[:1] * 3
+
+
+def _halved(x: Tensor) -> tuple[Tensor, Tensor]:
+    return (x * 0.9).sin(), x
+
+
+def _descended(x: Tensor) -> tuple[Tensor, Tensor]:
+    slope = x * 3.0 - x.flip(0)
+    return x - 0.01 * slope, slope
+
+
+def _masked(x: Tensor) -> tuple[Tensor, Tensor]:
+    mask = x > 0.5
+    return (x * 0.9).where(mask, x * 0.8), mask.float()
+
+
+@pytest.mark.parametrize("step", [_halved, _descended, _masked], ids=["step", "descent", "mask"])
+@pytest.mark.parametrize("reads_new", [True, False], ids=["reads the new one", "reads what it was made from"])
+def test_a_loop_that_reads_a_value_in_each_round_compiles_no_longer_graphs(
+    step: Callable[[Tensor], tuple[Tensor, Tensor]], reads_new: bool
+) -> None:
+    """Nothing of a round was kept, since its name was gone by the next one: round n computed n rounds, and compiled."""
+    with Context(DEVICE="NULL", CACHE="0"):
+        x = Tensor(np.linspace(0, 1, 5, dtype=np.float32))
+        counts = []
+        for _ in range(12):
+            x, other = step(x)
+            (x if reads_new else other).sum().realize()
+            counts.append(counters.compiled)
+    assert counts[6] == counts[-1]
+
+
+@pytest.mark.parametrize("holds_old", [False, True], ids=["one name", "two names"])
+def test_a_loop_that_reads_a_value_in_each_round_keeps_the_memory_of_one(holds_old: bool) -> None:
+    """Values that were kept for the next round were kept for ever: 4 MB more in each."""
+    allocator, held = get_device("LLVM").allocator, []
+    x = Tensor(np.ones(4096, np.float32), device="LLVM")
+    for _ in range(12):
+        new = (x * 0.9).sin()
+        if holds_old:
+            (new - x).abs().sum().item()
+            x = new
+        else:
+            x = new
+            del new
+            x.sum().item()
+        held.append(allocator.held_bytes()[0])
+    assert held[-1] <= held[3]
+    assert x[0].item() == pytest.approx(0.1818, abs=0.001)
