@@ -395,8 +395,8 @@ def held_again(walk: GraphWalk, roots: Sequence[UOp], held: Iterable[UOp]) -> li
     if not known:
         return []
     bases = {_base(node) for node in held}
-    read = {_base(s) for node in walk.order if node.storage is None and node not in met for s in node.src}
-    read &= known
+    newer = (node for node in walk.order if node.storage is None and node not in met)
+    read = {_base(s) for node in newer for s in node.src if _was_named(s)} & known
     if read and Ops.DETACH in walk.ops:
         read -= _with_history(walk)
     wanted = [node for node in walk.known if node in known and (node in bases or node in read)]
@@ -404,6 +404,13 @@ def held_again(walk: GraphWalk, roots: Sequence[UOp], held: Iterable[UOp]) -> li
         return []
     with_data = _with_data(walk)
     return [node for node in wanted if node in with_data and not _is_view(node)]
+
+
+def _was_named(node: UOp) -> bool:
+    """True if a tensor had this node, not only an expression: equal expressions share nodes."""
+    while not node.own and node.storage is None and node.op in (Ops.RESHAPE, Ops.DETACH):
+        node = node.src[0]
+    return bool(node.own)
 
 
 def _with_history(walk: GraphWalk) -> set[UOp]:
