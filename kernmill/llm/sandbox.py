@@ -91,9 +91,7 @@ def _limited(tree: Any, nodes: Any, visitor: Any, own: str) -> Any:
         def visit_For(self, node: Any) -> Any:
             before = self.size
             self.visit_Macro(node)
-            cost = (
-                1 + (self.size - before) // _NODES if node.test else 1
-            )  # an iteration that fails the test still pays for it
+            cost = 1 + (self.size - before) // _NODES if node.test else 1  # also of iterations that fail the test
             node.iter = calling("counted", node, node.iter, nodes.Const(cost))
             return node
 

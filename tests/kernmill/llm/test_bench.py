@@ -58,9 +58,9 @@ def test_json(made: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> 
     assert row["model_n_params"] == 263 * 32 + 7 * 32 * 32 + 3 * 32
 
 
-def test_each_sample_starts_with_an_empty_cache(made: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def noted_resets(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The tokens that a model had computed at each reset."""
     computed: list[int] = []
-
     reset = Model.reset
 
     def noted(self: Model) -> None:
@@ -68,6 +68,11 @@ def test_each_sample_starts_with_an_empty_cache(made: Callable[..., Path], monke
         reset(self)
 
     monkeypatch.setattr(Model, "reset", noted)
+    return computed
+
+
+def test_each_sample_starts_with_an_empty_cache(made: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    computed = noted_resets(monkeypatch)
     measure(gguf.read(made()), Lengths(6, 0), Wanted([], [], [], repeats=2, block=4), threads=1)
     assert computed[-1] - computed[-2] == 6
 
@@ -76,14 +81,7 @@ def test_behind_tokens_of_a_context(
     made: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Named regression: -d and -pg were refused, so that an answer behind a prompt could not be compared."""
-    computed: list[int] = []
-    reset = Model.reset
-
-    def noted(self: Model) -> None:
-        computed.append(self.computed_tokens)
-        reset(self)
-
-    monkeypatch.setattr(Model, "reset", noted)
+    computed = noted_resets(monkeypatch)
     words = ["-p", "0", "-n", "2", "-pg", "3,2", "-d", "0,4", "-r", "2"]
     assert main(["bench", str(made()), *words, "-o", "jsonl"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
