@@ -132,4 +132,5 @@ def reason(choice: PlacementChoice, unit: PlacementUnit) -> str:
     if not others:
         return f"{own} is the only device that can"
     more, name = min(others)
-    return f"cheaper by {show_ns(more)} than {name}"
+    by_passes = " (PLACE=passes)" if choice.table.method == "passes" else ""
+    return f"{'dearer' if more < 0 else 'cheaper'} by {show_ns(abs(more))} than {name}{by_passes}"

@@ -2,7 +2,8 @@
 
 `SplitOptions` has llama.cpp's options (-ngl, -ts, -sm, -mg, -ot, --cpu-moe, -nkvo). Without them, the split that fits
 and has the least predicted time of a token is chosen. That time is reading each layer's weights at its device's rate,
-and a copy of the residual at each border. Embedding rows stay on the host. Tests: tests/kernmill/llm/test_split.py.
+and a copy of the residual at each border. Embedding rows stay on the host: the last CPU of the list, which is in order
+of preference, or the last device where it names none. Tests: tests/kernmill/llm/test_split.py.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def choose_split(
     """
     wanted = wanted or SplitOptions()
     names = device_list()
-    host = next((name for name in names if get_device(name).kind == "cpu"), names[-1])
+    host = ([name for name in names if get_device(name).kind == "cpu"] or names)[-1]
     overrides = _overrides(wanted, names, host, sizes, layers)
     plain = Split((host,) * layers, host, host, overrides, wanted.cache_on_host)
     of_layer, of_output = _bytes(sizes, layers, plain)
@@ -107,7 +108,7 @@ def choose_split(
         for name, size in _held(plain, sizes, cache_bytes).items():
             free[name] -= size - chosen.get(name, 0)
         units = [*(size + in_cache for size in of_layer), of_output]
-        fastest = _fastest(units, [*of_layer, of_output], names, table, free, 4 * width)
+        fastest = _fastest(units, [*of_layer, of_output], host, table, free, 4 * width)
         if fastest is None:
             raise ModelTooLargeError(_too_large(units, free))
         homes = fastest
@@ -177,7 +178,7 @@ def _bytes(sizes: Mapping[str, int], layers: int, plain: Split) -> tuple[list[in
 
 def _as_requested(wanted: SplitOptions, names: Sequence[str], host: str, layers: int) -> list[str]:
     """Layers and output by -ngl, -ts, -sm and -mg, in llama.cpp's way."""
-    devices = [name for name in names if name != host] or [host]
+    devices = [name for name in names if name != host or get_device(host).kind != "cpu"] or [host]
     if not 0 <= wanted.main < len(devices):
         raise SettingError(f"-mg {wanted.main}: must be 0 to {len(devices) - 1}, a position in {','.join(devices)}.")
     if wanted.mode == "none":
@@ -200,15 +201,15 @@ def _as_requested(wanted: SplitOptions, names: Sequence[str], host: str, layers:
 def _fastest(
     units: Sequence[int],
     read: Sequence[int],
-    names: Sequence[str],
+    host: str,
     table: DeviceTable,
     room: Mapping[str, int],
     residual: int,
 ) -> list[str] | None:
     """The device of each unit: ranges in the order of the list or another one, with the least time of a token."""
     best: tuple[float, list[str]] | None = None
-    for order in itertools.permutations(names):
-        found = _ranges(units, read, order, table, room, residual)
+    for order in itertools.permutations(spec.name for spec in table.specs):
+        found = _ranges(units, read, (host, *order), table, room, residual)
         if found is not None and (best is None or found[0] < best[0]):
             best = found
     return best[1] if best else None
@@ -222,8 +223,9 @@ def _ranges(
     room: Mapping[str, int],
     residual: int,
 ) -> tuple[float, list[str]] | None:
-    """The best ranges for devices in this order, by dynamic programming over units and devices; some may be empty."""
-    count = len(units)
+    """The best ranges for devices in this order, by dynamic programming over units and devices; some may be empty. The
+    first name is the device of the embedding, where the residual comes from."""
+    count, (home, *order) = len(units), order
     held, bytes_read = [0, *itertools.accumulate(units)], [0, *itertools.accumulate(read)]
     # of the first n units: the least time, where the last range begins, and on which device it is
     least: list[tuple[float, list[str]]] = [(0.0, []), *[(math.inf, list[str]()) for _ in range(count)]]
@@ -235,7 +237,7 @@ def _ranges(
                 if held[end] - held[begin] > room[name] or least[begin][0] == math.inf:
                     continue
                 before = least[begin][1]
-                border = table.copy_ns(before[-1], name, residual) if before else 0.0
+                border = table.copy_ns(before[-1] if before else home, name, residual)
                 time = least[begin][0] + border + spec.memory_ns(bytes_read[end] - bytes_read[begin])
                 if time < after[end][0]:
                     after[end] = time, [*before, *[name] * (end - begin)]
@@ -280,6 +282,6 @@ def _by_share(shares: Sequence[float], rank: int, count: int) -> int:
 
 def _too_large(units: Sequence[int], room: Mapping[str, int]) -> str:
     lines = [f"this model does not fit: its layers, output and cache take {sum(units) / 2**20:.1f} MiB."]
-    lines += [f"{name:10} {size / 2**20:12.1f} MiB free for it" for name, size in room.items()]
+    lines += [f"{name:10} {max(0, size) / 2**20:12.1f} MiB free for it" for name, size in room.items()]
     lines.append("Name another device in --device, or choose a smaller context (-c) or a smaller cache type (-ctk).")
     return "\n".join(lines)

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 from kernmill import Tensor
-from kernmill.compiler import Draft, PlacementChoice, choose_devices, find_units, place_by_passes, plan_graph, total_ns
+from kernmill.compiler import (
+    Draft,
+    PlacementChoice,
+    choose_devices,
+    find_units,
+    place_by_passes,
+    plan_graph,
+    reason,
+    total_ns,
+)
 from kernmill.ir import Copy, DeviceSpec, DeviceTable, Kernel, Link, Ops, UOp, dtypes
 from kernmill.runtime import graph_key, placement_report, plan
 
@@ -121,6 +130,10 @@ def test_the_choice_by_cost_is_never_slower() -> None:
     choice = PlacementChoice(*find_units(roots, devices)[:2], TABLE, {})
     place_by_passes(choice)
     before = total_ns(choice, choice.device)
+    passes = PlacementChoice(choice.units, choice.values, TABLE._replace(method="passes"), {})
+    passes.device = [*choice.device]
+    dearer = next(unit for unit in choice.units if "dearer" in reason(passes, unit))
+    assert "-" not in reason(passes, dearer)  # named regression: it was `cheaper by -474 us than LLVM`
     choose_devices(choice)
     assert total_ns(choice, choice.device) < before
 

@@ -29,12 +29,12 @@ def test_lines_of_one_device(made: Callable[..., Path]) -> None:
 
 def test_lines_of_two_devices(made: Callable[..., Path]) -> None:
     path = made("Q8_0")
-    model = Model.from_gguf(path, capacity=32, device="LLVM,PYTHON", wanted=SplitOptions(2))
+    model = Model.from_gguf(path, capacity=32, device="PYTHON,LLVM", wanted=SplitOptions(2))
     lines = load_lines(model, gguf.read(path))
     width = model.config.width
     assert f"load: 1 of {model.config.layers} layers and the output are not on LLVM" in lines
     assert lines[-1] == f"splits: 2, copies of a token: 1 x {4 * width} bytes"
-    assert [line.split()[1] for line in lines[3:5]] == ["LLVM", "PYTHON"]
+    assert [line.split()[1] for line in lines[3:5]] == ["PYTHON", "LLVM"]
 
 
 @pytest.mark.parametrize("devices", ["LLVM", "LLVM,PYTHON"])

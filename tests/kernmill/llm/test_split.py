@@ -80,10 +80,21 @@ def test_the_split_is_the_best_of_all_ranges(table: dict[str, DeviceSpec]) -> No
         if held > 3100 * 3 + 100:
             return math.inf
         read = sum(u / table[d].bytes_per_ns for u, d in zip(units, devices, strict=True))
-        return read + sum(100 + 4 * WIDTH for a, b in itertools.pairwise(devices) if a != b)
+        return read + sum(100 + 4 * WIDTH for a, b in itertools.pairwise(("LLVM", *devices)) if a != b)
 
     best = min(itertools.product(("LLVM", "PYTHON"), repeat=7), key=time)
     assert time((*split.layers, split.output)) == time(best)
+
+
+def test_the_host_is_the_last_cpu_of_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named regression: the first one was the host. So `--device CL,LLVM -ngl 3` gave three layers to LLVM where CL is
+    a CPU too, and all layers on LLVM had their embedding on CL. Without a CPU the last device had no share in -ts."""
+    kinds = {"LLVM": "cpu", "NULL": "cpu", "PYTHON": "accel"}
+    monkeypatch.setattr("kernmill.llm.split.get_device", lambda name: Kind(name, kinds[name]))
+    assert homes("NULL,LLVM", gpu_layers=3) == (["L"] * 4 + ["N"] * 2, "NULL", "LLVM")
+    assert homes("LLVM,NULL") == (["N"] * 6, "NULL", "NULL")
+    kinds |= dict.fromkeys(kinds, "accel")
+    assert homes("PYTHON,NULL", shares=(1.0, 1.0)) == (["P"] * 4 + ["N"] * 2, "NULL", "NULL")
 
 
 def test_options_of_llama_cpp() -> None:
