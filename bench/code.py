@@ -24,7 +24,8 @@ import numpy as np
 
 __all__ = ["KERNELS", "TARGETS", "Machine", "Reading", "kernels_for", "read_block", "report"]
 
-_STACK = {"aarch64": r"\[sp", "hexagon": r"\(r29|\(r30", "x86_64": r"\(%rsp|\(%rbp|\[rsp|\[rbp", "nvptx64": r"%SP"}
+_STACK = {"aarch64": r"\[sp", "hexagon": r"\(r29|\(r30", "x86_64": r"\(%rsp|\(%rbp|\[rsp|\[rbp", "nvptx64": r"%SP",
+          "amdgcn": r"scratch_"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,23 @@ def _cuda(generation: int) -> Callable[[], Machine]:
     return made
 
 
+def _amd(name: str) -> Callable[[], Machine]:
+    def made() -> Machine:
+        from kernmill.renderers import AMDRenderer
+        from kernmill.runtime import amd_target
+
+        adds = r"v_(?:dual_|pk_)?(?:fmac?|fmaak|fmamk|mad_[iu]32_[iu]24|wmma|dot4)_\w+"
+        return Machine(
+            amd_target.amd_host(name),
+            AMDRenderer(amd_target.amd_target(name)),
+            adds,
+            adds + r"|v_(?:dual_)?mul_f\w+",
+            1,
+        )
+
+    return made
+
+
 def _x86(*, has_dots: bool = True) -> Machine:
     from kernmill.renderers import LLVMRenderer
     from kernmill.runtime import cpu_target, host
@@ -92,7 +110,7 @@ TARGETS: dict[str, Callable[[], Machine]] = {
     "aarch64-cortex-a72": _arm("cortex-a72", 2), "aarch64-neoverse-n1": _arm("neoverse-n1", 2),
     "aarch64-neoverse-v1": _arm("neoverse-v1", 4), "aarch64-neoverse-v2": _arm("neoverse-v2", 4),
     "aarch64-apple-m1": _arm("apple-m1", 4), "hexagon-v67": _hexagon(67), "hexagon-v73": _hexagon(73),
-    "sm_75": _cuda(75), "sm_90": _cuda(90), "x86_64": _x86,
+    "sm_75": _cuda(75), "sm_90": _cuda(90), "gfx1100": _amd("gfx1100"), "x86_64": _x86,
     "x86_64-no-dots": partial(_x86, has_dots=False),
 }  # fmt: skip
 
@@ -169,6 +187,7 @@ class Reading:
     stack: int  # accesses in the block
     products: dict[str, int]
     block: str
+    registers: str  # of the whole kernel, where the text says so
 
     @property
     def multiplications(self) -> int:
@@ -177,6 +196,7 @@ class Reading:
 
 def read_block(assembly: str, machine: Machine) -> Reading:
     """Read the block of a function that does the most work."""
+    assembly = assembly.replace(" :: ", "\n\t")  # AMD's: two instructions in one
     blocks = re.split(r"\n(?=\.?L?\w*\$L?_*BB\w+:|\.?L?BB\w+:|\.L\w+:)", assembly)
     work = re.compile(rf"^\s+[{{ ]*(?:[\w.+()]+ = )?({machine.multiplies})\b", re.MULTILINE)
     best = max(blocks, key=lambda block: len(_found(work, block, machine)))
@@ -185,7 +205,8 @@ def read_block(assembly: str, machine: Machine) -> Reading:
     adds = re.compile(machine.accumulates)
     stack = re.compile(_STACK[machine.host.arch])
     sums = {_first_register(line) for line in lines if adds.search(line)}
-    return Reading(len(lines), len(sums), sum(bool(stack.search(line)) for line in lines), dict(names), best)
+    return Reading(len(lines), len(sums), sum(bool(stack.search(line)) for line in lines), dict(names), best,
+                   "".join(re.findall(r"\.vgpr_count:\s+(\d+)", assembly)))  # fmt: skip
 
 
 def _found(work: re.Pattern[str], block: str, machine: Machine) -> list[str]:
@@ -228,20 +249,20 @@ def report(name: str, cases: Sequence[str]) -> str:
     from kernmill.runtime import llvm_process
 
     machine = TARGETS[name]()
-    rows = ["| kernel | instructions | accumulators | on the stack | products | cycles (mca) | cycles at least |",
-            "| --- | --: | --: | --: | --- | --: | --: |"]  # fmt: skip
+    rows = ["| kernel | instructions | accumulators | registers | on the stack | products | cycles (mca) | cycles at least |",
+            "| --- | --: | --: | --: | --: | --- | --: | --: |"]  # fmt: skip
     for case, text in kernels_for(machine, cases).items():
         own, apart = machine.host, llvm_process.CompilerProcess()  # LLVM ends with an assertion for some targets
         made = apart.submit(text, own.cpu, ",".join(own.features), own.triple, how="emit_assembly")()
         apart.close()
         if made is None:
-            rows.append(f"| {case} | LLVM refuses it, or ends | | | | | |")
+            rows.append(f"| {case} | LLVM refuses it, or ends | | | | | | |")
             continue
         reading = read_block(made.decode(), machine)
         products = ", ".join(f"{count} {what}" for what, count in sorted(reading.products.items()))
         least = f"{reading.multiplications / machine.pipes:.1f}"
-        rows.append(f"| {case} | {reading.instructions} | {reading.accumulators} | {reading.stack} | {products} | "
-                    f"{estimate(reading, machine)} | {least} |")  # fmt: skip
+        rows.append(f"| {case} | {reading.instructions} | {reading.accumulators} | {reading.registers} | {reading.stack} | "
+                    f"{products} | {estimate(reading, machine)} | {least} |")  # fmt: skip
     return "\n".join([f"{name}: the block with the most arithmetic", "", *rows])
 
 

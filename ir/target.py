@@ -51,6 +51,7 @@ class Target:
     storage_dtypes: frozenset[DType] = frozenset(dtypes.data)  # what may be converted; float16 else by its bits
     compute_dtypes: frozenset[DType] = frozenset(dtypes.data)  # for arithmetic; other dtypes are converted to float32
     dots: frozenset[tuple[DType, DType]] = frozenset()  # types of a and b that DOT takes, up to vector_bytes
+    least_dot_lanes: int = 4  # of DOT's sums
     dot_most: int = 255  # largest unsigned byte that DOT takes in one instruction
     table_lanes: int = 0  # lanes of the widest byte vector that TABLE can look up; 0: none
     table_bytes: int = 0  # bytes of a table in 2 or 4 registers for TABLE; 0: none

@@ -9,8 +9,10 @@ from kernmill.ir import lazy_exports
 
 if TYPE_CHECKING:
     from . import llvm_text as llvm_text
+    from .amdgcn import *
     from .amx import *
     from .base import *
+    from .grid_ir import *
     from .llvmir import *
     from .mma import *
     from .opencl import *
@@ -19,5 +21,6 @@ if TYPE_CHECKING:
     from .python import *
 
 __getattr__, __dir__ = lazy_exports(
-    __name__, "base", "amx", "llvmir", "python", "opencl_values", "mma", "opencl", "ptx", by_name=("llvm_text",)
+    __name__, "base", "amx", "llvmir", "python", "opencl_values", "mma", "opencl", "grid_ir", "ptx", "amdgcn",
+    by_name=("llvm_text",)
 )  # fmt: skip

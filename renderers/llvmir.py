@@ -15,6 +15,7 @@ from kernmill.ir import AxisKind, DType, InternalError, Op, Ops, Target, UOp, dt
 
 from .base import Renderer, is_aligned, multiple_of, signature
 from .intrinsics.aarch64 import AArch64
+from .intrinsics.amdgcn import Amdgcn
 from .intrinsics.base import Intrinsics
 from .intrinsics.hexagon import Hexagon
 from .intrinsics.nvptx import Nvptx
@@ -53,6 +54,7 @@ ARCHITECTURES: dict[str, type[Intrinsics]] = {
     "aarch64": AArch64,
     "hexagon": Hexagon,
     "nvptx": Nvptx,
+    "amdgcn": Amdgcn,
 }
 LLVM_OPS = frozenset({*_BINARY, *_COMPARE, *_INTRINSICS, Ops.NEG, Ops.WHERE, Ops.CAST, Ops.BITCAST, Ops.FOLD})
 
@@ -142,6 +144,7 @@ class LLVMFunction(Writer):
         self.loops: list[LLVMLoop] = []
         self.block = "entry"
         self.has_streams = False
+        self.spaces: dict[UOp, int] = {}  # of memory: the address space
         self.steps: dict[UOp, int] = {}  # of a network of shuffles
         self.changed = self._changed_registers()
         self.handlers: dict[Op, Callable[[UOp], None]] = {
@@ -151,7 +154,7 @@ class LLVMFunction(Writer):
             Ops.CAST: self._cast, Ops.BITCAST: self._bitcast, Ops.WHERE: self._where, Ops.NEG: self._neg,
             Ops.BROADCAST: self._broadcast, Ops.FOLD: self._fold, Ops.LANE: self._lane, Ops.LANES: self._lanes,
             Ops.SHUFFLE: self.shuffle, Ops.TABLE: self._special, Ops.DOT: self._special, Ops.SCALE: self._special,
-            Ops.PREFETCH: lambda u: self._prefetch(self.values[u.src[0]], u.arg),
+            Ops.PREFETCH: lambda u: self._prefetch(u.src[0], u.arg),
         }  # fmt: skip
 
     def text(self) -> str:
@@ -226,17 +229,23 @@ class LLVMFunction(Writer):
         if u.gate is not None and u.gate.dtype.lanes == 1:
             value = self.define(f"select i1 {self.values[u.gate]}, i64 {value}, i64 0")
         kind = f"i64 {value}" if index.dtype.lanes == 1 else f"<{index.dtype.lanes} x i64> {value}"
-        element = llvm_type(u.dtype.scalar, True)
+        element, pointer = llvm_type(u.dtype.scalar, True), self.pointer(u)
         inside = "" if u.gate is not None and u.gate.dtype.lanes > 1 else "inbounds "  # masked lanes may be anywhere
-        self.values[u] = self.define(f"getelementptr {inside}{element}, ptr {memory}, {kind}")
+        self.values[u] = self.define(f"getelementptr {inside}{element}, {pointer} {memory}, {kind}")
+
+    def pointer(self, index: UOp) -> str:
+        """The type of an address: with the number of the memory where the machine has several."""
+        space = self.spaces.get(memory_of(index))
+        return f"ptr addrspace({space})" if space else "ptr"
 
     def _masked(self, verbs: tuple[str, str], index: UOp, dtype: DType) -> tuple[str, tuple[tuple[str, object], ...]]:
         """Return the function for contiguous lanes with a mask, or for lanes with separate addresses; and the
         address. The lanes are as many as the machine needs for a mask."""
         gate, wide, is_apart = index.gate, self._with_mask(index, dtype), index.src[1].dtype.lanes > 1
         mask = "splat (i1 true)" if gate is None else self._lengthened(self.values[gate], gate.dtype, wide.lanes)
-        where = f"<{wide.lanes} x ptr>" if is_apart else "ptr", self.values[index]
-        name = f"llvm.masked.{verbs[is_apart]}.{mangled(wide, True)}.{f'v{wide.lanes}p0' if is_apart else 'p0'}"
+        pointer, space = self.pointer(index), f"p{self.spaces.get(memory_of(index), 0)}"
+        where = f"<{wide.lanes} x {pointer}>" if is_apart else pointer, self.values[index]
+        name = f"llvm.masked.{verbs[is_apart]}.{mangled(wide, True)}.{f'v{wide.lanes}' if is_apart else ''}{space}"
         return name, (where, ("i32", dtype.scalar.size_bytes), (f"<{wide.lanes} x i1>", mask))
 
     def _with_mask(self, index: UOp, dtype: DType) -> DType:
@@ -267,7 +276,8 @@ class LLVMFunction(Writer):
         chosen = self.define(f"select <{lanes} x i1> {mask}, {ones} splat (i32 1), {ones} zeroinitializer")
         some = self.define(self.call("i32", f"llvm.vector.reduce.or.v{lanes}i32", (ones, chosen)))
         some = self.define(f"icmp ne i32 {some}, 0")
-        return self.define(f"select i1 {some}, ptr {address}, ptr {self.values[index.src[0]]}")
+        pointer = self.pointer(index)
+        return self.define(f"select i1 {some}, {pointer} {address}, {pointer} {self.values[index.src[0]]}")
 
     def _masked_store(self, index: UOp, dtype: DType, value: str) -> None:
         wide = self._with_mask(index, dtype)
@@ -288,6 +298,7 @@ class LLVMFunction(Writer):
     def _load(self, u: UOp) -> None:
         index = u.src[0]
         kind, address, align = llvm_type(u.dtype, True), self.values[index], self.alignment(index, u.dtype)
+        pointer = self.pointer(index)
         gate = index.gate
         lanes = u.dtype.lanes
         if index.src[1].dtype.lanes > 1 or (gate is not None and gate.dtype.lanes > 1):
@@ -295,12 +306,12 @@ class LLVMFunction(Writer):
         else:
             how = "load volatile" if is_in_order(u) else "load"  # LLVM would reorder them by their uses
             if self.machine.loads_words and lanes > 1 and u.dtype.size_bytes == 4 and gate is None:
-                self.words[u] = self.define(f"{how} i32, ptr {address}, align {align}")
+                self.words[u] = self.define(f"{how} i32, {pointer} {address}, align {align}")
                 value = self.define(f"bitcast i32 {self.words[u]} to {kind}")
             else:
-                value = self.define(f"{how} {kind}, ptr {address}, align {align}")
+                value = self.define(f"{how} {kind}, {pointer} {address}, align {align}")
             if type(u.arg) is tuple and lanes > 1:
-                self._prefetch(address, *u.arg)
+                self._prefetch(index, *u.arg)
             if gate is not None:
                 zero = "0" if not u.dtype.is_float or u.dtype.scalar is dtypes.bfloat16 else "0.0"
                 zero = zero if lanes == 1 else "zeroinitializer"
@@ -310,25 +321,33 @@ class LLVMFunction(Writer):
             value = self.define(f"icmp ne {kind} {value}, {none}")
         self.values[u] = value
 
-    def _prefetch(self, address: str, ahead: int | None, cache: int = 2) -> None:
-        pointer = self.define(f"getelementptr i8, ptr {address}, i64 {ahead}") if ahead else address
+    def _prefetch(self, index: UOp, ahead: int | None, cache: int = 2) -> None:
+        address, pointer = self.values[index], self.pointer(index)
+        address = self.define(f"getelementptr i8, {pointer} {address}, i64 {ahead}") if ahead else address
         kind = (1, 3) if ahead is None else (0, 4 - cache)  # 3: into L1
-        self.emit(self.call("void", "llvm.prefetch.p0", ("ptr", pointer), *(("i32", n) for n in (*kind, 1))))
+        self.emit(
+            self.call(
+                "void",
+                f"llvm.prefetch.p{self.spaces.get(memory_of(index), 0)}",
+                (pointer, address),
+                *(("i32", n) for n in (*kind, 1)),
+            )
+        )
 
     def _store(self, u: UOp) -> None:
         index, stored = u.src
         kind, value = llvm_type(stored.dtype, True), self.values[stored]
         if stored.dtype.is_bool:
             value = self.define(f"zext {llvm_type(stored.dtype)} {value} to {kind}")
-        address, align = self.values[index], self.alignment(index, stored.dtype)
+        address, align, pointer = self.values[index], self.alignment(index, stored.dtype), self.pointer(index)
         gate, is_apart = index.gate, index.src[1].dtype.lanes > 1
         is_one = gate is not None and gate.op is Ops.CONST and isinstance(gate.arg, tuple) and sum(gate.arg) == 1
         if gate is not None and is_one and not is_apart:
             # LLVM 22 stores one lane behind a constant mask in the size that it had before it was narrowed
             lane, one = gate.arg.index(True), llvm_type(stored.dtype.scalar, True)
             value = self.define(f"extractelement {kind} {value}, i32 {lane}")
-            address = self.define(f"getelementptr {one}, ptr {address}, i64 {lane}")
-            self.emit(f"store {one} {value}, ptr {address}, align {stored.dtype.scalar.size_bytes}")
+            address = self.define(f"getelementptr {one}, {pointer} {address}, i64 {lane}")
+            self.emit(f"store {one} {value}, {pointer} {address}, align {stored.dtype.scalar.size_bytes}")
         elif is_apart or (gate is not None and gate.dtype.lanes > 1):
             self._masked_store(index, stored.dtype, value)
         elif gate is not None:
@@ -336,11 +355,11 @@ class LLVMFunction(Writer):
             inside, after = f"store{self.count}", f"stored{self.count}"
             self.emit(f"br i1 {self.values[gate]}, label %{inside}, label %{after}")
             self.label(inside)
-            self.emit(f"store {kind} {value}, ptr {address}, align {align}")
+            self.emit(f"store {kind} {value}, {pointer} {address}, align {align}")
             self.emit(f"br label %{after}")
             self.label(after)
         else:
-            self.emit(f"store {kind} {value}, ptr {address}, {self._store_flags(u, index, stored.dtype, align)}")
+            self.emit(f"store {kind} {value}, {pointer} {address}, {self._store_flags(u, index, stored.dtype, align)}")
 
     def _store_flags(self, u: UOp, index: UOp, dtype: DType, align: int) -> str:
         """Streaming stores need whole aligned vectors."""

@@ -46,6 +46,7 @@ from .watch import *
 from .weight_arena import *
 
 if TYPE_CHECKING:  # loaded by name when first used; announced here for type checkers
+    from . import amd_target as amd_target
     from . import chains as chains
     from . import device_rates as device_rates
     from . import kernel_report as kernel_report
@@ -89,7 +90,7 @@ __getattr__, __dir__ = lazy_exports(
     by_name=(
         "opencl.cl_driver", "opencl.cl_memory", "opencl.cl_program", "opencl.cl_trial",
         "programs.kernel_text", "cpu.arm", "cpu.cpu_target", "cpu.elf_machines", "cpu.llvm_process", "cpu.probe",
-        "cuda.cuda_driver", "cuda.cuda_target",
+        "amd_target", "cuda.cuda_driver", "cuda.cuda_target",
         "htp.functions", "htp.hexagon", "htp.linker", "htp.resident", "htp.session", "htp.session_memory",
         "programs.tune_worker",
     ),

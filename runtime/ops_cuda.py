@@ -16,7 +16,7 @@ from time import perf_counter_ns
 from typing import Any, Final, NamedTuple
 
 from kernmill.ir import DeviceError, cached_property
-from kernmill.renderers import PTX_GROUP, PTXRenderer, Renderer
+from kernmill.renderers import GRID_GROUP, PTXRenderer, Renderer
 
 from .cpu.llvm_codegen import assembly, llvm_version
 from .cuda.cuda_driver import CudaDriver, cuda_driver, cuda_missing
@@ -140,7 +140,7 @@ class CudaDevice(Device):
         module, function = self.driver.module(binary), ctypes.c_void_p()
         self.call("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
         found = re.search(rb"\.reqntid\s+(\d+)", binary)
-        kernel = _GpuKernel(module, function.value or 0, int(found[1]) if found else PTX_GROUP, b".shared" in binary)
+        kernel = _GpuKernel(module, function.value or 0, int(found[1]) if found else GRID_GROUP, b".shared" in binary)
         most = ctypes.c_int()
         self.call("cuFuncGetAttribute", ctypes.byref(most), _MOST_ITEMS, kernel.function)
         if kernel.group > most.value:

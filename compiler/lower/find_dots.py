@@ -40,7 +40,7 @@ def find_dots(ast: UOp, target: Target) -> UOp:
 
 def _is_sum(node: UOp, target: Target) -> bool:
     lanes = node.dtype.lanes
-    fits = 4 <= lanes <= target.vector_bytes // 4 and lanes & (lanes - 1) == 0
+    fits = target.least_dot_lanes <= lanes <= target.vector_bytes // 4 and lanes & (lanes - 1) == 0
     is_sum = node.op is Ops.REDUCE and node.arg[0] is Ops.ADD
     return is_sum and fits and any(node.dtype.scalar is DOT_SUMS[a] for a, _ in target.dots)
 

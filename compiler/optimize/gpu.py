@@ -17,8 +17,9 @@ from __future__ import annotations
 from math import prod
 from typing import Final
 
-from kernmill.ir import BANK_BYTES, Ops
+from kernmill.ir import BANK_BYTES, DOT_SUMS, Ops
 
+from ..lower.find_dots import is_multiplied, terms_of_a_dot
 from .analysis import Access, Facts, ReductionGroup
 from .schedule import Schedule
 from .units import find_unit
@@ -148,12 +149,24 @@ def _product(schedule: Schedule, facts: Facts, main: ReductionGroup) -> bool:
     if not block:
         return True
     inside = f"{terms}.s" if facts.sizes[terms] > block and schedule.try_add("split", terms, block) else terms
+    together = _terms_of_an_instruction(schedule, facts, inside, block)
     across = [*[f"{column}.u"] * (results != width), f"{column}.l", *[f"{column}.v"] * (width > 1)]
     parts = {row: [f"{row}.l", f"{row}.u"], column: across}
     for loop, other in ((row, column), (column, row)):
         for slot in dict.fromkeys(a.slot for a in main.operand(loop, other)):
-            schedule.try_add("stage", slot, inside, *window, *parts[loop])
+            schedule.try_add("stage", slot, inside, *window, *parts[loop], *together)
     return True
+
+
+def _terms_of_an_instruction(schedule: Schedule, facts: Facts, inside: str, block: int) -> list[str]:
+    """Split off the terms that one instruction adds up, if the machine has it for such values."""
+    product = facts.product if facts.target.dots else None
+    if product is None or not is_multiplied(product.left.dtype, product.right.dtype, facts.target):
+        return []
+    terms = terms_of_a_dot(product.left.dtype)
+    if product.dtype is not DOT_SUMS[product.left.dtype] or block % terms or block == terms:
+        return []
+    return schedule.cut("unroll", inside, terms)
 
 
 def _block(facts: Facts, main: ReductionGroup, terms: str, side: int) -> int:

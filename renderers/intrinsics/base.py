@@ -36,6 +36,20 @@ class Intrinsics:
         """DOT: sums of adjacent products, added to the third source."""
         raise self._lacks(u)
 
+    def dot_by_words(self, u: UOp, name: str, signs: Sequence[str] = ()) -> str:
+        """DOT by an instruction for one word of four bytes, lane by lane; it takes each sign before its operand."""
+        w, lanes, kind = self.w, u.dtype.lanes, llvm_type(u.dtype)
+        words = [w.define(f"bitcast {w.typed(s)} to {kind}") for s in u.src[:2]] + [w.values[u.src[2]]]
+        total = "poison"
+        for n in range(lanes):
+            one = words if lanes == 1 else [w.define(f"extractelement {kind} {word}, i64 {n}") for word in words]
+            operands: list[tuple[str, object]] = [("i32", value) for value in one]
+            if signs:
+                operands = [("i1", signs[0]), operands[0], ("i1", signs[1]), *operands[1:], ("i1", "false")]
+            value = w.define(w.call("i32", name, *operands))
+            total = value if lanes == 1 else w.define(f"insertelement {kind} {total}, i32 {value}, i64 {n}")
+        return total
+
     def mma(self, u: UOp) -> None:
         """MMA, and values that are in registers of the matrix unit."""
         raise self._lacks(u)

@@ -14,6 +14,7 @@ __all__ = ["cuda_host", "cuda_target"]
 _TRIPLE: Final = "nvptx64-nvidia-cuda"
 _GROUP: Final = 256  # work-items; larger groups leave too few registers for each
 _PTX: Final = ((100, "ptx86"), (89, "ptx78"), (80, "ptx70"), (0, "ptx63"))  # the language's version, by generation
+_DOTS: Final = frozenset((a, b) for a in (dtypes.int8, dtypes.uint8) for b in (dtypes.int8, dtypes.uint8))
 _KNOWN: Final = (60, 70, 75, 80, 86, 89, 90, 100)  # that LLVM knows; code for one runs on all later ones
 
 
@@ -35,6 +36,8 @@ def cuda_target(generation: int, local_bytes: int = 48 << 10) -> Target:
         instructions="nvptx",
         ops=LLVM_OPS,
         compute_dtypes=frozenset(dtypes.data) - {dtypes.bfloat16, dtypes.float16},
+        dots=_DOTS,
+        least_dot_lanes=1,
         group_items=_GROUP,
         local_bytes=local_bytes,
         has_masks=True,
