@@ -249,7 +249,10 @@ def report(name: str, cases: Sequence[str]) -> str:
     from kernmill.runtime import llvm_process
 
     machine = TARGETS[name]()
-    rows = ["| kernel | instructions | accumulators | registers | on the stack | products | cycles (mca) | cycles at least |",
+    heads = (
+        "kernel | instructions | accumulators | registers | on the stack | products | cycles (mca) | cycles at least"
+    )
+    rows = [f"| {heads} |",
             "| --- | --: | --: | --: | --: | --- | --: | --: |"]  # fmt: skip
     for case, text in kernels_for(machine, cases).items():
         own, apart = machine.host, llvm_process.CompilerProcess()  # LLVM ends with an assertion for some targets
@@ -261,8 +264,8 @@ def report(name: str, cases: Sequence[str]) -> str:
         reading = read_block(made.decode(), machine)
         products = ", ".join(f"{count} {what}" for what, count in sorted(reading.products.items()))
         least = f"{reading.multiplications / machine.pipes:.1f}"
-        rows.append(f"| {case} | {reading.instructions} | {reading.accumulators} | {reading.registers} | {reading.stack} | "
-                    f"{products} | {estimate(reading, machine)} | {least} |")  # fmt: skip
+        rows.append(f"| {case} | {reading.instructions} | {reading.accumulators} | {reading.registers} | "
+                    f"{reading.stack} | {products} | {estimate(reading, machine)} | {least} |")  # fmt: skip
     return "\n".join([f"{name}: the block with the most arithmetic", "", *rows])
 
 
