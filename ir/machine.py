@@ -217,18 +217,5 @@ _GPU: Final = replace(
         Level("memory", 50 << 20, 1900.0, 0.02),
     ),
 )
-_RDNA3: Final = replace(
-    _GPU,
-    name="rdna3",  # AMD's data sheet of the RX 7900 XTX; what it has not is the H100's. Not tried on a GPU
-    clock_ghz=2.3,
-    matrix=256.0,  # 123 TFLOP/s
-    units=96,
-    levels=(
-        Level("L2", 32 << 10, 2000.0, 0.01),
-        Level("memory", 6 << 20, 420.0, 0.02),  # 960 GB/s
-    ),
-)
 GENERIC: Final = replace(_HASWELL, name="generic")
-MACHINES: Final = {
-    row.name: row for row in (_ZEN4, _GOLDEN_COVE, _SKYLAKE, _HASWELL, _SSE, _NEON, _GPU, _RDNA3, GENERIC)
-}
+MACHINES: Final = {row.name: row for row in (_ZEN4, _GOLDEN_COVE, _SKYLAKE, _HASWELL, _SSE, _NEON, _GPU, GENERIC)}
