@@ -24,7 +24,7 @@ FOLDER_LINES: dict[str, tuple[int, str]] = {  # non-blank lines of a folder, and
     "ir": (4_000, "listings: UOps of reports; rows of machines; a node that waits"),
     "compiler": (11_260, "the estimate of a kernel that is not lowered: TRY and the search rank by it"),
     "renderers": (2_200, "instructions of AArch64, Hexagon and NVIDIA; masks that a machine drops"),
-    "runtime": (12_200, "calls that wait in a queue; candidates timed in one request; memory that a session shares"),
+    "runtime": (12_300, "candidates timed in one request; memory that a session shares; a GPU of AMD, on paper"),
 }
 
 # What may be longer, and why. Tables and rule lists are read by looking up a row, not from top to bottom.
