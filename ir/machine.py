@@ -75,7 +75,9 @@ class Machine:
             value = getattr(self, field.name)
             if field.name not in ("name", "levels") and not _is_positive(value):
                 raise SettingError(f"machine {self.name}: {field.name} is {value!r}; it must be a positive number.")
-        for level in self.levels or ():
+        if not isinstance(self.levels, tuple) or not all(isinstance(level, Level) for level in self.levels):
+            raise SettingError(f"machine {self.name}: levels is {self.levels!r}; it must be a tuple of Level.")
+        for level in self.levels:
             if not all(map(_is_positive, level[1:])):
                 raise SettingError(f"machine {self.name}: {level} must have positive numbers.")
         if not self.levels:

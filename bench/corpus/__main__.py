@@ -6,7 +6,9 @@ import argparse
 import os
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from .choice import choice_text, seconds_text
 from .constants import Readers, constants
@@ -14,6 +16,7 @@ from .files import load_kernels, load_times, model_kernels, save_kernels, save_t
 from .measure import measured, sample_of
 from .models import kernels_of_models
 from .rank import fitted, left_out, rank, read_works, summary
+from .tried import Tried, tried, tried_text
 
 
 def compare(machine: str, rounds: int) -> None:
@@ -67,16 +70,25 @@ def write_times(arguments: argparse.Namespace, folder: Path) -> None:
     save_times(arguments.machine, known.values())
 
 
+def compare_tries(kernels: Mapping[str, Any], seconds: float) -> None:
+    """Print how far TRY=3 is from a search, for each kernel and for all."""
+    found: list[Tried] = []
+    for one in tried(kernels, seconds):
+        found.append(one)
+        print(f"{one.kernel:50} TRY {one.ratio:.2f}  heuristic {one.heuristic:.2f}", flush=True)
+    print(tried_text(found))
+
+
 def main() -> int:
     """Write the kernels, or the times of their candidates; compare choice and estimate with these."""
     parser = argparse.ArgumentParser(prog="python -m bench.corpus", description=__doc__)
-    parser.add_argument("what", choices=("kernels", "measure", "rank", "fit", "choice", "seconds", "constants"))
+    parser.add_argument("what", choices=("kernels", "measure", "rank", "fit", "choice", "try", "seconds", "constants"))
     parser.add_argument("--candidates", type=int, default=22, help="of each kernel (default %(default)s)")
     parser.add_argument("--seconds", type=float, default=12, help="for each kernel, at most (default %(default)s)")
     parser.add_argument("--machine", default="zen4", help="its name, which is that of the file (default %(default)s)")
     parser.add_argument("--notes", type=Path, help="a file of kernels that are done: an interrupted run goes on")
     parser.add_argument("--rounds", type=int, default=2, help="of a fit, which takes hours (default %(default)s)")
-    parser.add_argument("--sample", type=int, default=0, help="measure only up to N kernels, drawn by --seed")
+    parser.add_argument("--sample", type=int, default=0, help="measure or try only up to N kernels, drawn by --seed")
     parser.add_argument("--seed", type=int, default=33, help="of the sample (default %(default)s)")
     parser.add_argument(
         "--models", type=Path, metavar="FOLDER", help="of ONNX files, whose kernels are collected again"
@@ -92,6 +104,8 @@ def main() -> int:
                 write_times(arguments, Path(folder))
             case "choice":
                 print(choice_text(load_times(arguments.machine)))
+            case "try":
+                compare_tries(sample_of(load_kernels(), arguments.sample, arguments.seed), arguments.seconds)
             case "seconds":
                 print(seconds_text(load_kernels()))
             case "constants":

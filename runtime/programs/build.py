@@ -60,7 +60,7 @@ def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
     Raises:
         CompileError: a device's compiler rejected a source; the message shows where.
     """
-    keys = [(d, d.tag, k.key, written_schedule(k) or "", setting("BEAM")) for d, k in wanted]
+    keys = [(d, d.tag, k.key, written_schedule(d, k) or "", setting("BEAM")) for d, k in wanted]
     found = {key: program for key in keys if (program := _programs.get(key)) is not None}
     new: dict[_MemoryKey, Unfinished] = {}
     for key, (device, kernel) in zip(keys, wanted, strict=True):

@@ -30,8 +30,8 @@ from .compile_cache import default_cache
 from .schedules import given_schedule, symbol, written_schedule
 
 __all__ = [
-    "Rendered", "Unfinished", "compile_with", "given_actions", "heuristic_schedule", "launch_cost", "render",
-    "schedule_of",
+    "Rendered", "Unfinished", "compile_with", "given_actions", "heuristic_schedule", "launch_cost", "misfit",
+    "render", "schedule_of",
 ]  # fmt: skip
 
 
@@ -68,7 +68,7 @@ class Unfinished:
                 if not self.shrink():
                     raise
             except CompileError:
-                if self.given is None or written_schedule(self.kernel) is not None:
+                if self.given is None or written_schedule(self.device, self.kernel) is not None:
                     raise
                 self.given = None  # a stored schedule that does not fit: as if there were none
         begin = self.device.compile_later if is_one_of_many else partial(partial, self.device.compile)
@@ -200,6 +200,16 @@ def given_actions(device: Device, kernel: Kernel) -> list[Action] | None:
     """Return the actions of OVERRIDE, else those that a search has stored; None: use the heuristic."""
     given = given_schedule(device, kernel)
     return None if given is None else parse_schedule(given, kernel.name)
+
+
+@lru_cache(maxsize=4096)
+def misfit(ast: UOp, target: Target, schedule: str) -> str:
+    """Return why a schedule cannot be applied to a kernel; nothing if it can."""
+    try:
+        optimize_loops(ast, target, parse_schedule(schedule, ast.arg.name))
+    except CompileError as error:
+        return str(error)
+    return ""
 
 
 def schedule_of(device: Device, kernel: Kernel) -> list[Action]:

@@ -1,4 +1,4 @@
-"""The schedule of a kernel: the one in OVERRIDE, else the one a search stored, else the heuristic's.
+"""The schedule of a kernel: the one in OVERRIDE if it fits, else the one a search stored, else the heuristic's.
 
 Results of searches are stored in the kernel cache, in a separate folder, under the kernel, the device's tag and a stamp
 of the compiler's sources. They are always used; BEAM=0 ignores them. The number of threads is not part of the key: it
@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Mapping
 from functools import cache
 
 from kernmill.ir import Kernel, SettingError, setting
 
+from .. import later
 from ..device import Device
 from .compile_cache import cache_key, default_cache
 
@@ -30,12 +32,16 @@ def symbol(kernel: Kernel) -> str:
 
 def given_schedule(device: Device, kernel: Kernel) -> str | None:
     """Return the text of the schedule that overrides the heuristic's, if there is one."""
-    written = written_schedule(kernel)
+    written = written_schedule(device, kernel)
     return stored_schedule(device, kernel) if written is None else written
 
 
-def written_schedule(kernel: Kernel) -> str | None:
-    """Return the text of OVERRIDE/<kernel>.schedule, if there is one."""
+def written_schedule(device: Device, kernel: Kernel) -> str | None:
+    """Return the text of OVERRIDE/<kernel>.schedule, if there is one that fits; one that does not is a warning.
+
+    Raises:
+        SettingError: OVERRIDE is not a folder.
+    """
     folder = str(setting("OVERRIDE"))
     if not folder:
         return None
@@ -43,11 +49,16 @@ def written_schedule(kernel: Kernel) -> str | None:
         path = os.path.join(folder, f"{name}.schedule")
         try:
             with open(path, encoding="utf-8") as file:
-                return file.read()
+                text = file.read()
+            why = later.compiling.misfit(kernel.ast, device.target, text)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except (OSError, UnicodeDecodeError) as error:
-            raise SettingError(f"OVERRIDE: {path} cannot be read as text ({error}).") from None
+            text, why = "", f"{path} cannot be read as text ({error})."
+        if not why:
+            return text
+        warnings.warn(f"OVERRIDE: {why} The kernel gets the schedule that it has without the file.", stacklevel=2)
+        return None
     if not os.path.isdir(folder):
         raise SettingError(f"OVERRIDE: {folder} is not a folder. Give a folder with <kernel>.schedule files.")
     return None

@@ -51,14 +51,8 @@ _RANKED: Final = 4  # neighbours of a schedule that are estimated for each that 
 _POOL: Final = 16  # the same with TRY=n, of the heuristic's schedule alone
 _BETTER: Final = 0.98  # a ratio of times above this may be noise
 _WORKER: Final = "from kernmill.runtime.programs.tune_worker import main; main()"
-_HERE: Final = {
-    "BEAM": "0",
-    "TRY": "0",
-    "OVERRIDE": "",
-    "DEBUG": "0",
-    "DUMP": "",
-    "CHECK": "0",
-}  # settings of the worker
+# settings of the worker
+_HERE: Final = {"BEAM": "0", "TRY": "0", "OVERRIDE": "", "DEBUG": "0", "DUMP": "", "CHECK": "0"}
 
 _log = logging.getLogger("kernmill")
 

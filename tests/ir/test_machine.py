@@ -21,6 +21,9 @@ def test_nonsense_is_refused(value: Any) -> None:
 def test_levels_are_checked() -> None:
     with pytest.raises(SettingError, match=r"machine generic: levels is empty; it must have at least one cache\."):
         replace(GENERIC, levels=())
+    for value in (None, 5, True, "4", (5,), [Level("L2", 1 << 15, 32.0, 1.0)]):
+        with pytest.raises(SettingError, match=r"machine generic: levels is .*; it must be a tuple of Level\."):
+            replace(GENERIC, levels=value)  # type: ignore[arg-type]
     with pytest.raises(SettingError, match=r"must have positive numbers\."):
         replace(GENERIC, levels=(Level("L2", 0, 1.0, 1.0),))
     with pytest.raises(SettingError, match=r"must have positive numbers\."):

@@ -168,8 +168,11 @@ def test_groups_that_no_device_has_are_a_sentence(tmp_path: Path) -> None:
             build(get_device("PYTHON"), kernel)
 
 
-def test_a_written_schedule_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
+def test_a_written_schedule_that_does_not_fit_is_passed_over(tmp_path: Path) -> None:
+    """It was an error. Now a sentence says why, and the kernel has the schedule that works."""
     (kernel,) = kernels(scheduled(data(0, 8, 8) * 3.75))
+    llvm = get_device("LLVM")
+    plain = build(llvm, kernel)
     wrong = {
         "split z9 8": f"schedule of {kernel.name}: split z9 8 does not fit: 'z9' is not a loop",
         "split i0 many": f"schedule of {kernel.name}: split i0 many does not fit: 'many' is not an integer",
@@ -177,8 +180,8 @@ def test_a_written_schedule_that_does_not_fit_is_an_error(tmp_path: Path) -> Non
     }
     for schedule, message in wrong.items():
         (tmp_path / f"{kernel.name}.schedule").write_text(schedule)
-        with Context(OVERRIDE=str(tmp_path)), pytest.raises(CompileError, match=message):
-            build(get_device("LLVM"), kernel)
+        with Context(OVERRIDE=str(tmp_path)), pytest.warns(match=f"OVERRIDE: {message}.* without the file"):
+            assert build(llvm, kernel) is plain
 
 
 # --- many at once ----------------------------------------------------------------------------------------------------
@@ -251,11 +254,11 @@ def test_the_compiling_process_gives_the_same_binaries(tmp_path: Path) -> None:
     assert stored[0] == stored[1]
 
 
-def test_a_schedule_that_does_not_fit_stops_many(tmp_path: Path) -> None:
+def test_a_schedule_that_does_not_fit_stops_nobody(tmp_path: Path) -> None:
     wanted = many(4000)
     (tmp_path / f"{wanted[3].name}.schedule").write_text("split z9 8")
-    with Context(OVERRIDE=str(tmp_path)), pytest.raises(CompileError, match="'z9' is not a loop"):
-        build_all([(get_device("LLVM"), kernel) for kernel in wanted])
+    with Context(OVERRIDE=str(tmp_path)), pytest.warns(match="'z9' is not a loop"):
+        assert len(build_all([(get_device("LLVM"), kernel) for kernel in wanted])) == len(wanted)
 
 
 def test_a_fault_of_the_heuristic_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,9 +272,9 @@ def test_a_fault_of_the_heuristic_stops_nobody(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(sys.modules["kernmill.compiler.pipeline"], "choose", wrong)
     device = get_device("LLVM")
-    with pytest.warns(UserWarning, match=r"unroll nowhere 2 does not fit.* The heuristic chose it: please report that"):
+    with pytest.warns(match=r"unroll nowhere 2 does not fit.* The heuristic chose it: please report that"):
         assert render(device, kernel).source == render(device, kernel, []).source
-    with Context(CACHE="0"), pytest.warns(UserWarning, match="nowhere"):  # by the way of a user's program as well
+    with Context(CACHE="0"), pytest.warns(match="nowhere"):  # by the way of a user's program as well
         build(device, kernel)
     with Context(CHECK=1), pytest.raises(CompileError, match="nowhere"):
         render(device, kernel)

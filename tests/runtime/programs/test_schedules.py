@@ -1,4 +1,5 @@
-"""Which schedule a kernel gets: OVERRIDE before what a search stored before the heuristic; BEAM=0 passes the second."""
+"""Which schedule a kernel gets: OVERRIDE if it fits, before what a search stored, before the heuristic; BEAM=0 passes
+the second."""
 
 from __future__ import annotations
 
@@ -64,15 +65,21 @@ def test_without_a_cache_nothing_is_stored(kernel: Kernel) -> None:
 def test_a_folder_that_is_not_there(kernel: Kernel, tmp_path: Path) -> None:
     """A misspelt OVERRIDE was passed over without a word: the heuristic's schedules were measured instead."""
     with Context(OVERRIDE=str(tmp_path / "nowhere")), pytest.raises(SettingError) as caught:
-        schedules.written_schedule(kernel)
+        schedules.written_schedule(get_device("LLVM"), kernel)
     assert str(caught.value) == (
         f"OVERRIDE: {tmp_path / 'nowhere'} is not a folder. Give a folder with <kernel>.schedule files."
     )
     with Context(OVERRIDE=str(tmp_path)):
-        assert schedules.written_schedule(kernel) is None, "no file for this one"
+        assert schedules.written_schedule(get_device("LLVM"), kernel) is None, "no file for this one"
     (file := tmp_path / "file").write_text("split i0 8")
     with Context(OVERRIDE=str(file)), pytest.raises(SettingError, match="file is not a folder"):
-        schedules.written_schedule(kernel)
+        schedules.written_schedule(get_device("LLVM"), kernel)
+
+
+def test_a_file_that_is_no_text(kernel: Kernel, tmp_path: Path) -> None:
+    (tmp_path / f"{kernel.name}.schedule").write_bytes(b"\xff\xfe")
+    with Context(OVERRIDE=str(tmp_path)), pytest.warns(match="schedule cannot be read as text .* without the file"):
+        assert schedules.given_schedule(get_device("LLVM"), kernel) is None
 
 
 def test_the_stamp_tells_files_of_one_name_apart_and_versions(tmp_path: Path) -> None:
