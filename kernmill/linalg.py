@@ -16,6 +16,7 @@ import numpy as np
 
 from kernmill.ir import DTypeError, GradientError, SettingError, ShapeError, dtypes, show_shape
 from kernmill.ir import LinAlgError as LinAlgError
+from kernmill.runtime import check_failed
 
 from .complex_tensor import ComplexTensor
 from .methods.spectral import Eigh, Svd
@@ -125,7 +126,7 @@ def _eigenpairs(name: str, x: Tensor) -> tuple[Any, Any]:
     try:
         values, vectors = np.linalg.eig(array)
     except np.linalg.LinAlgError as error:
-        raise LinAlgError(f"linalg.{name}: {error}.") from None
+        raise check_failed(f"linalg: linalg.{name}: {error}.") from None
     kind = np.complex128 if array.dtype == np.float64 else np.complex64
     return values.astype(kind), vectors.astype(kind)
 

@@ -24,6 +24,7 @@ from .cpu import pool as pool
 from .cpu import pool_ir as pool_ir
 from .device import *
 from .execute import *
+from .failed import check_failed as check_failed
 from .known import *
 from .lanes import open_lanes as open_lanes
 from .lanes import settle as settle

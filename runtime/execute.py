@@ -24,7 +24,6 @@ from kernmill.ir import (
     Ops,
     OutOfMemoryError,
     UOp,
-    check_failed,
     current_origin,
     dtypes,
     process_lock,
@@ -33,7 +32,7 @@ from kernmill.ir import (
 
 from . import later, recorder
 from .device import Call, canonical_name, default_device, device_list, get_device, read_buffer, write_buffer
-from .failed import explained, failed_launch
+from .failed import check_failed, explained, failed_launch
 from .lanes import LaneStep, open_lanes, settle
 from .memory.allocator import Lease
 from .memory.buffer import Arena, Buffer, Placeholder, buffer_node

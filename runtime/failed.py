@@ -5,16 +5,29 @@ Tests: tests/runtime/test_failed.py, tests/runtime/programs/test_reproduce.py.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from typing import Any
 
-from kernmill.ir import Kernel, KernmillError, OutOfMemoryError
+from kernmill.ir import IndexRangeError, Kernel, KernmillError, LinAlgError, OutOfMemoryError
 
 from . import later
 from .device import Device, failure
 
-__all__ = ["explained", "failed_launch"]
+__all__ = ["check_failed", "explained", "failed_launch"]
 
 _MOST_SHOWN = 20  # kernels of a batch that failed
+_LINALG = "linalg: "  # what messages of checks of matrices begin with
+
+
+def check_failed(message: str) -> IndexRangeError | LinAlgError:
+    """The error of a CHECK: of an index, or of a matrix if its message begins with `linalg: `. That one is NumPy's as
+    well, if NumPy is imported: programs that catch NumPy's see it."""
+    if not message.startswith(_LINALG):
+        return IndexRangeError(message)
+    bases: Any = (LinAlgError, numpy.linalg.LinAlgError) if (numpy := sys.modules.get("numpy")) else (LinAlgError,)
+    own = {"__module__": __name__, "__reduce__": lambda _: (check_failed, (message,))}
+    return type("LinAlgError", bases, own)(message.removeprefix(_LINALG))  # type: ignore[no-any-return]
 
 
 def failed_launch(device: Device, error: Exception, kernels: Sequence[Kernel]) -> Exception:

@@ -17,7 +17,7 @@ from itertools import accumulate, groupby
 from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
-from kernmill.ir import Kernel, KernmillError, ShapeError, check_failed, np, setting
+from kernmill.ir import Kernel, KernmillError, ShapeError, np, setting
 
 from . import later, recorder
 from .device import (
@@ -32,7 +32,7 @@ from .device import (
     read_buffer,
     write_buffer,
 )
-from .failed import explained, failed_launch
+from .failed import check_failed, explained, failed_launch
 from .lanes import LaneStep, settle
 from .memory.buffer import Buffer
 from .overlap import BEGIN, END, MemoryUse, overlapped

@@ -5,7 +5,7 @@
         ShapeError             shapes that do not fit together          (also a ValueError and a RuntimeError)
         DTypeError             a dtype that an operation cannot take    (also a TypeError and a RuntimeError)
         IndexRangeError        an index outside its axis                (also an IndexError and a RuntimeError)
-        LinAlgError            a matrix that has no inverse, no factor   (also a ValueError)
+        LinAlgError            a matrix that has no inverse, no factor (also a ValueError, and NumPy's LinAlgError)
         DeviceError            unknown, missing or mixed devices        (also a RuntimeError)
           OutOfMemoryError     a buffer does not fit on a device (also a MemoryError)
         CompileError           a kernel that could not be built         (also a RuntimeError)
@@ -25,7 +25,7 @@ from typing import Any
 
 __all__ = [
     "CompileError", "DTypeError", "DeviceError", "FormatError", "GradientError", "IndexRangeError", "InternalError",
-    "KernmillError", "LinAlgError", "OutOfMemoryError", "SettingError", "ShapeError", "check_failed",
+    "KernmillError", "LinAlgError", "OutOfMemoryError", "SettingError", "ShapeError",
 ]  # fmt: skip
 
 
@@ -79,11 +79,3 @@ class GradientError(KernmillError, RuntimeError):
 
 class InternalError(KernmillError, RuntimeError):
     """A bug in kernmill. The message names the pass and prints the nodes around the culprit."""
-
-
-_LINALG = "linalg: "  # what messages of checks of matrices begin with
-
-
-def check_failed(message: str) -> IndexRangeError | LinAlgError:
-    """The error of a CHECK: of an index, or of a matrix if its message begins with `linalg: `."""
-    return LinAlgError(message.removeprefix(_LINALG)) if message.startswith(_LINALG) else IndexRangeError(message)

@@ -10,10 +10,10 @@ from kernmill.ir import DTypeError, FormatError
 
 from .quoting import quoted
 
-__all__ = ["STRUCTURE", "flattened", "rebuilt"]
+__all__ = ["MOST_DEPTH", "STRUCTURE", "flattened", "rebuilt"]
 
 STRUCTURE = "kernmill.structure"  # the name among the strings of a file
-_MOST_DEPTH = 100
+MOST_DEPTH = 100
 
 
 def flattened(tree: Mapping[Any, Any], leaf: type) -> tuple[dict[str, Any], str | None]:
@@ -31,8 +31,8 @@ def flattened(tree: Mapping[Any, Any], leaf: type) -> tuple[dict[str, Any], str 
 
 
 def _flattened(value: Any, path: str, leaf: type, leaves: dict[str, Any], depth: int) -> Any:
-    if depth > _MOST_DEPTH:
-        raise DTypeError(f"save: {quoted(path)} is nested deeper than {_MOST_DEPTH}, or contains itself.")
+    if depth > MOST_DEPTH:
+        raise DTypeError(f"save: {quoted(path)} is nested deeper than {MOST_DEPTH}, or contains itself.")
     if isinstance(value, leaf):
         name, number = path, 1
         while name in leaves:

@@ -405,6 +405,16 @@ def _detached(data: Any) -> Any:
     return data.detach() if getattr(data, "requires_grad", False) is True and hasattr(data, "detach") else data
 
 
+def _memory_of(data: Any) -> memoryview | None:
+    """The memory of data that have Python's buffer protocol and no better one."""
+    if isinstance(data, (list, tuple, int, float)) or hasattr(data, "__array__") or hasattr(data, "dtype"):
+        return None
+    try:
+        return memoryview(data)
+    except TypeError:
+        return None
+
+
 def host_array(data: Any, dtype: DType | None) -> tuple[Array, DType | None]:
     """Return Python data as an array, and its tensor dtype: ints int64, floats float32.
 
@@ -414,8 +424,10 @@ def host_array(data: Any, dtype: DType | None) -> tuple[Array, DType | None]:
     """
     import numpy as np
 
-    if isinstance(data, (bytes, bytearray, memoryview)):
+    if isinstance(data, (bytes, bytearray)):
         return np.frombuffer(data, np.uint8), dtype or dtypes.uint8
+    if (memory := _memory_of(data)) is not None:
+        return np.asarray(memory), dtype
     if hasattr(data, "dtype") or hasattr(data, "__array__") or hasattr(data, "__array_interface__"):
         return np.asarray(_detached(data)), dtype
     try:

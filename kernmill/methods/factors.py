@@ -327,6 +327,10 @@ class Factors(Random):
 
     def _qr(self, k: int) -> tuple[Self, Self]:
         (m, n), least, self = self.node_shape[-2:], min(self.node_shape[-2:]), self._anchored()
+        if not m or not n:  # any basis
+            lead = self.node_shape[:-2]
+            basis = self._make(self.eye(m, dtype=self.dtype).uop, self._device).shrink([None, (0, k)])
+            return basis.expand((*lead, m, k)), self._empty((*lead, k, n))
         count = m * n + m * k + least + _PANEL * (m + 2 * max(n, k) + 2 * _PANEL)
         r, q = self._routine("qr", count, (m, n, k), [Part(0, m, n), Part(m * n, m, k)])
         r = r.shrink([*[None] * (r.ndim - 2), (0, k), None]).triu()

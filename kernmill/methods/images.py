@@ -97,8 +97,8 @@ class Images(Statistics):
         """The values at points of images: the last axis of the grid has positions from -1 to 1, first along the last
         axis of the image. Gradients flow to both.
 
-        `mode` is "bilinear" or "nearest"; `padding_mode` "zeros", "border" or "reflection". -1 and 1 are the centers
-        of the outermost entries with `align_corners`, else their outer edges.
+        `mode` is "bilinear", "nearest" or, for two axes, "bicubic"; `padding_mode` is "zeros", "border" or
+        "reflection". -1 and 1 are the centers of the outermost entries with `align_corners`, else their outer edges.
 
         Shapes: (n, c, h, w), (n, p, q, 2) -> (n, c, p, q); (n, c, d, h, w), (n, o, p, q, 3) -> (n, c, o, p, q).
 
@@ -112,10 +112,11 @@ class Images(Statistics):
                 f"grid_sample: shapes {show_shape(self.shape)} and {show_shape(grid.shape)}: must be (n, c, h, w) and "
                 "(n, p, q, 2), or with one more axis each and 3."
             )
-        if mode not in ("bilinear", "nearest") or padding_mode not in ("zeros", "border", "reflection"):
+        modes = ("bilinear", "nearest", "bicubic") if rank == 2 else ("bilinear", "nearest")
+        if mode not in modes or padding_mode not in ("zeros", "border", "reflection"):
             raise SettingError(
-                f"grid_sample: mode={mode!r}, padding_mode={padding_mode!r}: must be 'bilinear' or 'nearest', and "
-                "'zeros', 'border' or 'reflection'."
+                f"grid_sample: mode={mode!r}, padding_mode={padding_mode!r}: must be 'bilinear' or 'nearest', or "
+                "'bicubic' of two axes, and 'zeros', 'border' or 'reflection'."
             )
         sizes = self.node_shape[2:]
         if not math.prod(sizes):
@@ -124,18 +125,32 @@ class Images(Statistics):
         for axis, size in enumerate(sizes):
             g = grid._last_entry(rank - 1 - axis)
             position = g.add(1).mul((size - 1) / 2) if align_corners else g.add(1).mul(size).sub(1).mul(0.5)
-            positions.append(_kept_inside(position, size, padding_mode, align_corners))
+            positions.append(position)
+
+        def inside(points: Sequence[Self]) -> list[Self]:
+            return [_kept_inside(p, size, padding_mode, align_corners) for p, size in zip(points, sizes, strict=True)]
+
+        if mode == "bicubic":  # each of the four entries is folded alone
+            return self._blended(positions, (-1, 0, 1, 2), inside)
+        positions = inside(positions)
         if mode == "nearest":
             return self._at_points([p.detach().round() for p in positions], None)
+        return self._blended(positions, (0, 1), list)
+
+    def _blended(
+        self, positions: Sequence[Self], offsets: Sequence[int], inside: Callable[[Sequence[Self]], list[Self]]
+    ) -> Self:
+        """The sum of the entries around each position, by their shares: linear for two entries, cubic for four."""
         low = [p.detach().floor() for p in positions]
         total: Self | None = None
-        for corner in itertools.product((0, 1), repeat=rank):
-            at = [p.add(c) for p, c in zip(low, corner, strict=True)]
+        for corner in itertools.product(offsets, repeat=len(positions)):
             share = None
             for position, base, c in zip(positions, low, corner, strict=True):
-                part = position.sub(base) if c else position.sub(base).sub(1, reverse=True)
+                rest = position.sub(base)
+                away: Any = rest.sub(c) if c < 1 else rest.sub(c, reverse=True)
+                part = away.sub(1, reverse=True) if len(offsets) == 2 else _cubic(away, _CUBIC, is_near=c in (0, 1))
                 share = part if share is None else share.mul(part)
-            found = self._at_points(at, share)
+            found = self._at_points(inside([p.add(c) for p, c in zip(low, corner, strict=True)]), share)
             total = found if total is None else total.add(found)
         assert total is not None
         return total
@@ -262,8 +277,11 @@ def _filter(mode: str, antialias: bool) -> tuple[Callable[[Any], Any], float]:
 
     def cubic(x: Any) -> Any:
         x = np.abs(x)
-        near = ((a + 2) * x - (a + 3)) * x * x + 1
-        far = (((x - 5) * x + 8) * x - 4) * a
-        return np.where(x <= 1, near, np.where(x < 2, far, 0))
+        return np.where(x <= 1, _cubic(x, a, is_near=True), np.where(x < 2, _cubic(x, a, is_near=False), 0))
 
     return cubic, 2.0
+
+
+def _cubic(x: Any, a: float, *, is_near: bool) -> Any:
+    """The weight of an entry at a distance: of at most 1, or from 1 to 2."""
+    return ((a + 2) * x - (a + 3)) * x * x + 1 if is_near else (((x - 5) * x + 8) * x - 4) * a

@@ -50,10 +50,12 @@ def save(
     safetensors.write(path, {n: (t.dtype, t.shape, bytes_of(t)) for n, t in tensors.items()}, strings)
 
 
-def _without_modules(value: Any) -> Any:
+def _without_modules(value: Any, depth: int = 0) -> Any:
     if isinstance(value, Module):
         return value.state_dict()
-    return {key: _without_modules(part) for key, part in value.items()} if type(value) is dict else value
+    if type(value) is not dict or depth > nested.MOST_DEPTH:  # that error is raised where names are made
+        return value
+    return {key: _without_modules(part, depth + 1) for key, part in value.items()}
 
 
 @with_sentences

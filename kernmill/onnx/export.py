@@ -15,6 +15,7 @@ import numpy as np
 
 from kernmill.ir import DType, DTypeError, FormatError, KernmillError, Ops, UOp, dtypes
 
+from ..functional.rewriting import placeholder
 from ..lazy import device_name, no_grad
 from ..tensor import Tensor
 from ..tensor_bytes import bytes_of
@@ -34,6 +35,10 @@ _OF_BOOLS = {Ops.ADD: "Or", Ops.OR: "Or", Ops.MAX: "Or", Ops.MUL: "And", Ops.AND
 _REDUCTIONS = {Ops.ADD: "ReduceSum", Ops.MUL: "ReduceProd", Ops.MAX: "ReduceMax", Ops.MIN: "ReduceMin"}
 _WRITTEN = (Ops.CONST, Ops.IOTA, Ops.EXPAND)  # also where they do not depend on the inputs: they are small
 _SKIPPED = (Ops.DETACH, Ops.CONTIGUOUS, Ops.COPY, Ops.CHECK)
+_NO_VALUES = (
+    "export: the function reads values (numpy(), item(), a comparison in an if), and a model keeps one branch. "
+    "Use where()."
+)
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -47,13 +52,13 @@ def export(
     Whatever does not depend on the inputs, such as weights and random numbers, is computed now and becomes a constant.
 
     Raises:
-        KernmillError: operations that ONNX does not have; the message lists all.
+        KernmillError: operations that ONNX does not have; the message lists all. Or the function reads values.
         DTypeError: an input or a result that is not a tensor.
     """
     if bad := [x for x in inputs if not isinstance(x, Tensor)]:
         raise DTypeError(f"export: an input is a {type(bad[0]).__name__}. Give tensors; wrap data in Tensor(..).")
     labels = list(names or [f"input{i}" for i in range(len(inputs))])
-    given = [x.detach().clone().realize() for x in inputs]
+    given = [Tensor._make(placeholder(x.dtype, x.uop.shape, x.device, _NO_VALUES), x.device) for x in inputs]
     with no_grad():
         found = function(*given)
     results = list(found) if isinstance(found, (tuple, list)) else [found]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from typing import Any
 
 import numpy as np
@@ -91,3 +92,23 @@ def test_what_eig_refuses() -> None:
     step(x)  # plainly
     with pytest.raises(KernmillError, match="jit"):
         step(x)
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (0, 3), (3, 0), (2, 3, 0)])
+def test_factors_of_empty_matrices(shape: tuple[int, ...]) -> None:  # named regression: division by zero
+    x = np.zeros(shape)
+    for mode in ("reduced", "complete"):
+        for ours, theirs in zip(linalg.qr(Tensor(x), mode), np.linalg.qr(x, mode), strict=True):
+            same(ours, theirs)
+    for is_full in (True, False):
+        for ours, theirs in zip(linalg.svd(Tensor(x), is_full), np.linalg.svd(x, is_full), strict=True):
+            same(ours, theirs)
+    same(linalg.pinv(Tensor(x)), np.linalg.pinv(x))
+
+
+def test_a_singular_matrix_raises_numpys_error() -> None:
+    with pytest.raises(np.linalg.LinAlgError, match="singular") as caught:
+        linalg.inv(Tensor(np.zeros((2, 2)))).numpy()
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert isinstance(again, linalg.LinAlgError)
+    assert isinstance(again, np.linalg.LinAlgError)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import array
 import copy
 import pickle
 from collections import deque
@@ -22,6 +23,14 @@ def test_repr_never_computes() -> None:
     t.realize()
     assert repr(t) == "Tensor([2., 3.], dtype=float32)"
     assert repr(Tensor([1.0], requires_grad=True)) == "Tensor([1.], dtype=float32, requires_grad=True)"
+
+
+def test_a_buffer_has_its_own_dtype_and_shape() -> None:  # named regression: they were bytes, or float32
+    for memory in (memoryview(np.eye(2).data), array.array("d", [1.0, 2.0])):
+        made = Tensor(memory)
+        assert made.dtype is dtypes.float64
+        assert made.numpy().tolist() == np.asarray(memory).tolist()
+    assert Tensor(memoryview(b"ab")).tolist() == [97, 98]
 
 
 def test_python_protocols() -> None:

@@ -46,10 +46,13 @@ def test_a_flat_state_has_no_structure(tmp_path: Path) -> None:
 def test_values_that_cannot_be_saved(tmp_path: Path) -> None:
     cycle: dict[str, Any] = {}
     cycle["a"] = [cycle]
+    only_dicts: dict[str, Any] = {}  # named regression: Python's RecursionError
+    only_dicts["a"] = only_dicts
     for state, text in (
         ({"a": [object()]}, r"save: 'a\.0' is a object\. Give tensors, numbers, strings"),
         ({"a": {1.5: 1}}, "has the key 1.5"),
         (cycle, "is nested deeper than 100, or contains itself"),
+        (only_dicts, "is nested deeper than 100, or contains itself"),
     ):
         with pytest.raises(DTypeError, match=text):
             nn.state.save(tmp_path / "c", state)

@@ -41,6 +41,11 @@ def test_resizing_by_hand_and_its_gradient() -> None:
 def test_sampling(padding: str) -> None:
     torch = pytest.importorskip("torch")
     points = {4: values(2, 3, 4, 2, low=-1.5, high=1.5), 5: values(1, 2, 3, 2, 3, low=-1.3, high=1.3)}
+    for is_aligned in (False, True):
+        grid = points[4]
+        args = (torch.tensor(X), torch.tensor(grid), "bicubic", padding, is_aligned)
+        want = torch.nn.functional.grid_sample(*args).numpy()
+        close(Tensor(X).grid_sample(Tensor(grid), "bicubic", padding, is_aligned), want, 2e-5)
     for x in (X, VOLUME):
         for is_aligned in (False, True):
             theirs = lambda a, b: torch.nn.functional.grid_sample(a, b, "bilinear", padding, is_aligned)  # noqa: B023, E731
@@ -84,7 +89,7 @@ def test_every_device(device: str) -> None:
         (lambda x: x.interpolate(mode="area"), SettingError, "exactly one of size and scale_factor"),
         (lambda x: x[0, 0].interpolate(3, mode="area"), ShapeError, "of known sizes above 0"),
         (lambda x: x.grid_sample(Tensor.ones(2, 3, 3, 3)), ShapeError, "must be \\(n, c, h, w\\)"),
-        (lambda x: x.grid_sample(Tensor.ones(2, 3, 3, 2), "cubic"), SettingError, "must be 'bilinear' or 'nearest'"),
+        (lambda x: x.grid_sample(Tensor.ones(2, 3, 3, 2), "cubic"), SettingError, "or 'bicubic' of two axes"),
         (lambda x: x.pixel_shuffle(2), ShapeError, "must be a multiple of 4"),
         (lambda x: x.pixel_unshuffle(4), ShapeError, "must be multiples of 4"),
         (lambda x: x.pixel_shuffle(0), SettingError, "must be an integer of 1 or more"),

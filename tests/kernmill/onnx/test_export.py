@@ -83,6 +83,11 @@ def test_names_of_inputs() -> None:
         (lambda: export(lambda x: x.sort(0)[0], Tensor.ones(2)), KernmillError, "export: ONNX has no operators"),
         (lambda: export(lambda x: x, np.ones(2)), DTypeError, "an input is a ndarray"),  # type: ignore[arg-type]
         (lambda: export(lambda x: 3, Tensor.ones(2)), DTypeError, "export: a result is a int"),
+        (
+            lambda: export(lambda x: x if x.sum() > 0 else -x, Tensor.ones(2)),
+            KernmillError,
+            "export: the function reads",
+        ),
         (lambda: export(lambda x: x.bfloat16(), Tensor.ones(2)), DTypeError, "bfloat16 is not supported"),
         (lambda: export(lambda x: x, Tensor.ones(2), path="missing/m.onnx"), FormatError, "cannot be written"),
     ],
