@@ -261,6 +261,11 @@ class Engine:
                 slots=len(self._slots),
             )  # fmt: skip
 
+    @property
+    def has_failed(self) -> bool:
+        """True after a step of the model failed: the engine takes no more requests."""
+        return self._error is not None
+
     def close(self, wait_s: float = 0) -> None:
         """End the engine: waiting requests are cancelled at once, running ones after this time. Units: seconds.
 

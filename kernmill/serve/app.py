@@ -7,7 +7,7 @@ import base64
 import functools
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -54,9 +54,14 @@ __all__ = ["make_app"]
 Answer = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-def make_app(paths: Mapping[str, str], options: ServerOptions, load: Loader) -> App:
-    """Return the server for models by name as an ASGI application. `load` opens a file."""
-    server = _Server(ModelStore(paths, options, load), options)
+def make_app(
+    paths: Mapping[str, str], options: ServerOptions, load: Loader, on_failure: Callable[[], None] | None = None
+) -> App:
+    """Return the server for models by name as an ASGI application. `load` opens a file.
+
+    on_failure  called if the only model cannot be loaded at the start.
+    """
+    server = _Server(ModelStore(paths, options, load), options, on_failure)
     inner = Starlette(
         routes=server.routes(), lifespan=server.lifespan,
         exception_handlers={
@@ -122,8 +127,9 @@ _SHOWN = ("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "presence_
 class _Server:
     """The paths, on one store of models."""
 
-    def __init__(self, store: ModelStore, options: ServerOptions) -> None:
+    def __init__(self, store: ModelStore, options: ServerOptions, on_failure: Callable[[], None] | None) -> None:
         self._store, self._options, self._metrics = store, options, Metrics()
+        self._on_failure = on_failure
 
     @asynccontextmanager
     async def lifespan(self, _: Starlette) -> AsyncGenerator[None]:
@@ -138,8 +144,11 @@ class _Server:
             await self._store.close(0)
 
     async def _load_first(self) -> None:
-        with suppress(RequestError):  # it is in the log, and /health says so
+        try:
             await self._store.load(self._store.first)
+        except RequestError:  # it is in the log, and /health says so
+            if self._on_failure is not None and len(self._store.entries) == 1:
+                self._on_failure()
 
     def counted(self, app: App) -> App:
         """Count the requests of known paths by status."""
@@ -196,9 +205,9 @@ class _Server:
     async def health(self, _: Request) -> Answer:
         """200 when the first model can answer, 503 while it loads."""
         entry = self._store.first
-        if entry.llm is None and entry.error is not None:
-            raise RequestError(503, "The model cannot be loaded. See the server's log.", code="failed")
-        if entry.llm is None and entry.state == "loading":
+        if entry.state == "failed":
+            raise RequestError(503, "The model failed, or cannot be loaded. See the server's log.", code="failed")
+        if entry.state == "loading":
             raise RequestError(503, "The model is loading.", code="loading", headers={"Retry-After": "1"})
         return JsonAnswer({"status": "ok"})
 

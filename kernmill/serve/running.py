@@ -30,14 +30,20 @@ def check_options(options: ServerOptions) -> None:
 
 
 def run(paths: Mapping[str, str], options: ServerOptions) -> int:
-    """Serve models by name; returns the exit status.
+    """Serve models by name; returns the exit status: 1 if the only model cannot be loaded.
 
     Raises:
         SettingError: the address cannot be used, or is not safe.
     """
     check_options(options)
+    failures: list[bool] = []
+
+    def fail() -> None:
+        failures.append(True)
+        server.should_exit = True
+
     config = uvicorn.Config(
-        make_app(paths, options, load_model),
+        make_app(paths, options, load_model, fail),
         http="h11",  # httptools, which is taken where it is installed, has no limit for headers
         log_level="info" if options.is_verbose else "warning", access_log=options.is_verbose,
         server_header=False, date_header=False, timeout_keep_alive=30, ws="none",
@@ -47,8 +53,9 @@ def run(paths: Mapping[str, str], options: ServerOptions) -> int:
     host, port = sock.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     print(f"kernmill: serving {', '.join(paths)} at http://{shown}:{port}", file=sys.stderr, flush=True)
-    uvicorn.Server(config).run(sockets=[sock])
-    return 0
+    server = uvicorn.Server(config)
+    server.run(sockets=[sock])
+    return int(bool(failures))
 
 
 def _socket(options: ServerOptions) -> socket.socket:

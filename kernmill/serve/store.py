@@ -44,9 +44,15 @@ class ModelEntry:
     @property
     def state(self) -> str:
         """ "loaded", "loading", "failed" or "unloaded"."""
-        if self.llm is not None:
+        if self.is_ready:
             return "loaded"
-        return "loading" if self.lock.locked() else "failed" if self.error else "unloaded"
+        is_bad = self.error is not None or self.llm is not None
+        return "loading" if self.lock.locked() else "failed" if is_bad else "unloaded"
+
+    @property
+    def is_ready(self) -> bool:
+        """True if it can answer."""
+        return self.llm is not None and not self.llm.has_failed
 
     @contextmanager
     def used(self) -> Generator[LLM]:
@@ -99,7 +105,7 @@ class ModelStore:
             RequestError: an unknown name; it is loading, or cannot be loaded.
         """
         entry = self.find(name)
-        if entry.llm is None:
+        if not entry.is_ready:
             if len(self.entries) == 1 and entry.state == "loading":
                 raise RequestError(503, "The model is loading.", code="loading", headers={"Retry-After": "1"})
             await self.load(entry)
@@ -107,14 +113,17 @@ class ModelStore:
         return entry
 
     async def load(self, entry: ModelEntry) -> None:
-        """Load a model, after others have made room.
+        """Load a model, after others have made room; one whose engine failed is loaded again.
 
         Raises:
             RequestError: it cannot be loaded.
         """
         async with entry.lock, self._loading:
-            if entry.llm is not None:
+            if entry.is_ready:
                 return
+            if entry.users:  # the last of its requests are about to end
+                raise RequestError(503, "The model failed. Try again.", code="failed", headers={"Retry-After": "1"})
+            await self.drop(entry)
             await self._make_room(entry)
             try:
                 entry.llm = await asyncio.to_thread(self._load, entry.path, self._options)
@@ -122,10 +131,12 @@ class ModelStore:
                 _log.info("%s is loaded", entry.name)
             except OutOfMemoryError as error:
                 entry.error = str(error)
+                _log.error("%s does not fit into memory: %s", entry.name, error)
                 raise RequestError(503, f"The model {entry.name} does not fit into memory.") from error
-            except KernmillError as error:
-                entry.error = str(error)
-                _log.error("%s cannot be loaded: %s", entry.name, error)
+            except Exception as error:
+                entry.error = str(error) or type(error).__name__
+                is_fault = not isinstance(error, KernmillError)
+                _log.error("%s cannot be loaded: %s", entry.name, entry.error, exc_info=error if is_fault else None)
                 raise RequestError(503, f"The model {entry.name} cannot be loaded. See the server's log.") from error
 
     async def _make_room(self, entry: ModelEntry) -> None:

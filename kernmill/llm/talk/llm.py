@@ -141,6 +141,11 @@ class LLM:
         """True if it writes text; an encoder gives vectors only."""
         return self._engine is not None
 
+    @property
+    def has_failed(self) -> bool:
+        """True after a step of the model failed: it writes no more text."""
+        return self._engine is not None and self._engine.has_failed
+
     def options(self, given: Mapping[str, Any]) -> TextOptions:
         """Return options from keywords: those of a call but `response_format`.
 

@@ -153,6 +153,12 @@ def test_headers_have_a_limit_whatever_is_installed(monkeypatch: pytest.MonkeyPa
     assert (found[0].http, found[0].h11_max_incomplete_event_size) == ("h11", 1 << 16)
 
 
+def test_a_server_whose_model_cannot_be_loaded_ends(stories: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Named regression: it went on, and no request could be answered."""
+    assert main(["serve", stories, "-c", "1000000000", "--port", "0"]) == 1
+    assert "stories260Ktok512 cannot be loaded: Model: a context of 1000000000 tokens takes" in caplog.text
+
+
 def test_a_port_that_is_taken(stories: str, capsys: pytest.CaptureFixture[str]) -> None:
     import socket
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,7 +71,10 @@ def test_a_server_answers_while_its_model_loads(stories: str) -> None:
         assert server.ask("/v1/completions", ASK).status == 200
 
 
-@pytest.mark.parametrize("error", [FormatError("/secret/path: it is damaged."), OutOfMemoryError("/secret/path: full")])
+@pytest.mark.parametrize(
+    "error",
+    [FormatError("/secret/path: it is damaged."), OutOfMemoryError("/secret/path: full"), ValueError("/secret")],
+)
 def test_a_model_that_cannot_be_loaded(stories: str, error: Exception) -> None:
     def fails(path: str, options: ServerOptions) -> LLM:
         raise error
@@ -81,3 +85,25 @@ def test_a_model_that_cannot_be_loaded(stories: str, error: Exception) -> None:
         assert "secret" not in refused.body.decode()
         assert server.ask("/health").status == 503
         assert states(server) == {"a": "failed"}
+
+
+def test_a_model_whose_step_failed_is_loaded_again(stories: str) -> None:
+    """Named regression: after a failed step /health was 200, and every request got status 500."""
+    loads: list[LLM] = []
+
+    def breaks(path: str, options: ServerOptions) -> LLM:
+        loads.append(loaded(path, options))
+        if len(loads) == 1:
+            for name in ("read", "next_tokens"):
+                setattr(loads[0].engine._steps, name, fails)
+        return loads[-1]
+
+    def fails(*_: object) -> Any:
+        raise MemoryError("the device is gone")
+
+    with running({"a": stories}, ServerOptions(slots=1), breaks) as server:
+        assert server.ask("/v1/completions", ASK).status == 500
+        assert server.ask("/health").error["code"] == "failed"
+        assert states(server) == {"a": "failed"}
+        assert server.ask("/v1/completions", ASK).status == 200
+        assert (server.ask("/health").status, states(server), len(loads)) == (200, {"a": "loaded"}, 2)
