@@ -198,6 +198,7 @@ def read_block(assembly: str, machine: Machine) -> Reading:
     """Read the block of a function that does the most work."""
     assembly = assembly.replace(" :: ", "\n\t")  # AMD's: two instructions in one
     blocks = re.split(r"\n(?=\.?L?\w*\$L?_*BB\w+:|\.?L?BB\w+:|\.L\w+:)", assembly)
+    blocks = [_loop(block) for block in blocks]
     work = re.compile(rf"^\s+[{{ ]*(?:[\w.+()]+ = )?({machine.multiplies})\b", re.MULTILINE)
     best = max(blocks, key=lambda block: len(_found(work, block, machine)))
     names = collections.Counter(_found(work, best, machine))
@@ -207,6 +208,14 @@ def read_block(assembly: str, machine: Machine) -> Reading:
     sums = {_first_register(line) for line in lines if adds.search(line)}
     return Reading(len(lines), len(sums), sum(bool(stack.search(line)) for line in lines), dict(names), best,
                    "".join(re.findall(r"\.vgpr_count:\s+(\d+)", assembly)))  # fmt: skip
+
+
+def _loop(block: str) -> str:
+    """The block up to its jump back, if it is a loop: what follows is run once."""
+    lines = block.splitlines()
+    name = re.escape(lines[0].split(":")[0].strip()) if lines and ":" in lines[0] else ""
+    back = [n for n, line in enumerate(lines[1:], 1) if name and re.search(rf"{name}(?!\w)", line)]
+    return "\n".join(lines[: back[-1] + 1]) if back else block
 
 
 def _found(work: re.Pattern[str], block: str, machine: Machine) -> list[str]:

@@ -186,6 +186,7 @@ _NEON: Final = replace(
     shuffle=2.0,
     store=1.0,
     divide=0.1,
+    matrix=64.0,  # Arm's guide of Neoverse N2: two steps of 2 x 2 x 8 bytes
     lane_cycles=2.0,  # no gathers
     mask_cycles=4.0,  # no masks
     levels=(

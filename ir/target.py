@@ -56,6 +56,7 @@ class Target:
     table_lanes: int = 0  # lanes of the widest byte vector that TABLE can look up; 0: none
     table_bytes: int = 0  # bytes of a table in 2 or 4 registers for TABLE; 0: none
     units: tuple[Unit, ...] = ()  # shapes of MMA
+    register_units: tuple[Unit, ...] = ()  # of MMA whose operands and results are vector registers
     emulates_units: bool = False  # by functions
     has_threads: bool = False  # the outermost loop may be divided into chunks
     # most work-items of a work-group; 0: no work-items, else outer loops are distributed over them

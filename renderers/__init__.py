@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .amx import *
     from .base import *
     from .grid_ir import *
+    from .intrinsics.aarch64 import *
     from .llvmir import *
     from .mma import *
     from .opencl import *
@@ -22,5 +23,6 @@ if TYPE_CHECKING:
 
 __getattr__, __dir__ = lazy_exports(
     __name__, "base", "amx", "llvmir", "python", "opencl_values", "mma", "opencl", "grid_ir", "ptx", "amdgcn",
+    "intrinsics.aarch64",
     by_name=("llvm_text",)
 )  # fmt: skip

@@ -154,7 +154,7 @@ class LLVMFunction(Writer):
             Ops.CAST: self._cast, Ops.BITCAST: self._bitcast, Ops.WHERE: self._where, Ops.NEG: self._neg,
             Ops.BROADCAST: self._broadcast, Ops.FOLD: self._fold, Ops.LANE: self._lane, Ops.LANES: self._lanes,
             Ops.SHUFFLE: self.shuffle, Ops.TABLE: self._special, Ops.DOT: self._special, Ops.SCALE: self._special,
-            Ops.PREFETCH: lambda u: self._prefetch(u.src[0], u.arg),
+            Ops.MMA: lambda u: self.machine.mma(u), Ops.PREFETCH: lambda u: self._prefetch(u.src[0], u.arg),
         }  # fmt: skip
 
     def text(self) -> str:

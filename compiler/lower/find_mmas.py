@@ -21,12 +21,13 @@ __all__ = ["find_mmas"]
 
 def find_mmas(ast: UOp, target: Target) -> UOp:
     """Return the kernel with MMA where sums of products allow it."""
-    if not target.units:
+    units = (*target.units, *target.register_units)
+    if not units:
         return ast
     order = ast.toposort()
 
     def tiled(node: UOp, new: UOp) -> UOp:
-        tiles = (tile for unit in target.units if (tile := _tile(new, unit)) and _is_dealt(node, unit, order))
+        tiles = (tile for unit in units if (tile := _tile(new, unit)) and _is_dealt(node, unit, order))
         return next(tiles, new)
 
     return rebuilt(ast, tiled)
@@ -59,10 +60,12 @@ def _tile(node: UOp, unit: Unit) -> UOp | None:
         return None
     memory, (index, total) = node.src[0], node.src[1].src
     rows, columns = loops
-    for (left, right), (deep, near) in product(_operands(total, unit), permutations(closed_ranges(total), 2)):
-        sizes = {rows: unit.m, columns: unit.n, deep: unit.k // unit.group, near: unit.group}
-        a = _block(left, {rows: unit.k, deep: unit.group, near: 1}, sizes)
-        b = _block(right, {deep: unit.n * unit.group, columns: unit.group, near: 1}, sizes)
+    count = 2 if unit.k > unit.group else 1
+    for (left, right), inner in product(_operands(total, unit), permutations(closed_ranges(total), count)):
+        *deep, near = inner
+        sizes = {rows: unit.m, columns: unit.n, **dict.fromkeys(deep, unit.k // unit.group), near: unit.group}
+        a = _block(left, {rows: unit.k, **dict.fromkeys(deep, unit.group), near: 1}, sizes)
+        b = _block(right, {**dict.fromkeys(deep, unit.n * unit.group), columns: unit.group, near: 1}, sizes)
         c = _block(index, {rows: unit.n, columns: 1}, sizes)
         if a is None or b is None or c is None:
             continue

@@ -52,7 +52,7 @@ def scalar_schedule(facts: Facts) -> Schedule:
 STRATEGIES: tuple[Strategy, ...] = (
     Strategy(gpu_schedule, lambda facts: facts.target.group_items > 0,
              "work-groups share memory; the strategies below do not handle them"),
-    Strategy(unit_schedule, lambda facts: bool(facts.target.units),
+    Strategy(unit_schedule, lambda facts: bool(facts.target.units or facts.target.register_units),
              "a product for a matrix unit, several times faster than vectors"),
     Strategy(scatter_schedule, lambda facts: True, "reductions at computed indices: scatter the terms"),
     Strategy(unit_rows_schedule, _has_row_buffers,

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from kernmill.ir import Ops, Unit, UOp, closed_ranges, linear, memory_of
+from kernmill.ir import Ops, Target, Unit, UOp, closed_ranges, linear, memory_of
 
 from ..kernel.facts import names_of
 from .analysis import Access, Facts, Product
@@ -25,27 +25,40 @@ from .tiles import LEAST_READERS, MOST_VECTORS
 
 __all__ = ["find_unit", "unit_rows_schedule", "unit_schedule"]
 
-_SIDE = 2  # adjacent blocks of results, in each direction
+_SIDE = 2  # adjacent blocks of results, in each direction, in the eight registers of a unit
 _Loops: TypeAlias = tuple[str, ...]
 _Steps: TypeAlias = tuple[str, str, str, Mapping[str, str]]
 
 
 def find_unit(facts: Facts) -> tuple[Product, Unit] | None:
     """Return the product that a kernel is and the matrix unit for it; None without either, or if the gain is small."""
-    product = facts.product if facts.target.units else None
+    target = facts.target
+    product = facts.product if target.units or target.register_units else None
     if product is None or not product.rows:
         return None
     unit, right = _unit_of(facts, product), product.right
     extents = {product.rows: unit.m, product.columns: unit.n, product.inner: unit.k} if unit else {}
     if unit is None or any(2 * facts.sizes[name] < extent for name, extent in extents.items()):
         return None  # most of a block would be empty
+    side = _side_of(unit, target)
+    if unit in target.register_units and any(
+        facts.sizes[name] < LEAST_READERS * side * extents[name] for name in (product.rows, product.columns)
+    ):
+        return None  # the copies would be read too seldom
     if unit.items and not (product.left.is_affine and right.is_affine):
         return None  # work-items pack by steps of loops
     size_bytes = facts.sizes[product.inner] * facts.sizes[product.columns] * right.size_bytes
-    is_in_order = facts.target.is_streamed(size_bytes) and right.step(product.columns) == 1
-    if is_in_order and facts.sizes[product.rows] <= _SIDE * unit.m:
+    is_in_order = target.is_streamed(size_bytes) and right.step(product.columns) == 1
+    if is_in_order and facts.sizes[product.rows] <= side * unit.m:
         return None  # one block of results: the matrix is read once, in memory order, not by panels
     return product, unit
+
+
+def _side_of(unit: Unit, target: Target) -> int:
+    """Return how many adjacent blocks of results, in each direction, are in registers with their operands."""
+    if unit not in target.register_units:
+        return _SIDE
+    return max(side for side in range(1, target.vector_registers) if side * (side + 2) <= target.vector_registers)
 
 
 def unit_schedule(facts: Facts) -> Schedule | None:
@@ -56,16 +69,16 @@ def unit_schedule(facts: Facts) -> Schedule | None:
 
 def _tiled(facts: Facts, whole: Product, unit: Unit) -> Schedule:
     schedule, sizes, target = Schedule(facts.ast), facts.sizes, facts.target
-    rows, columns = whole.rows, whole.columns
-    panels, tiles = -(-sizes[columns] // (_SIDE * unit.n)), -(-sizes[rows] // (_SIDE * unit.m))
+    rows, columns, side = whole.rows, whole.columns, _side_of(unit, target)
+    panels, tiles = -(-sizes[columns] // (side * unit.n)), -(-sizes[rows] // (side * unit.m))
     product, depth = _cut_terms(schedule, facts, whole, unit)
     column = schedule.add("split", columns, unit.n)[columns]
-    schedule.cut("unroll", columns, min(_SIDE, -(-sizes[columns] // unit.n)))
-    row, deep, near, results = _unit_steps(schedule, (product, unit), column, -(-sizes[rows] // unit.m))
+    schedule.cut("unroll", columns, min(side, -(-sizes[columns] // unit.n)))
+    row, deep, near, results = _unit_steps(schedule, (product, unit), column, min(side, -(-sizes[rows] // unit.m)))
     rows_bytes = sizes[rows] * depth * unit.a.size_bytes
     across, down = blocks(sizes[columns], panels, sizes[rows], rows_bytes, target)
     outer, inside = in_blocks(schedule, facts, {columns: (panels, across), rows: (tiles, down)})
-    each, panel_bytes = -(-panels // across), _SIDE * unit.n * depth * unit.b.size_bytes
+    each, panel_bytes = -(-panels // across), side * unit.n * depth * unit.b.size_bytes
     several = -(-each // -(-2 * each * panel_bytes // target.l2_bytes))  # that fit half of L2 together
     several = several if 2 * rows_bytes > target.l2_bytes else 1
     beside = schedule.cut("split", inside[columns][-1], several)
@@ -94,6 +107,7 @@ def _pack(
     """Read an operand block by block, packed over these loops unless it is stored so already."""
     deep, near, side = block
     wanted = {side: unit.k, deep: unit.group} if is_left else {deep: unit.n * unit.group, side: unit.group}
+    wanted.pop(near, None)
     order = schedule.ast.toposort()
     indices = (n.src[0] for n in order if n.op is Ops.LOAD and memory_of(n.src[0]) is operand.memory)
     index = next(index for index in indices if side in names_of(index.ranges))
@@ -109,8 +123,9 @@ def _pack(
 def _cut_terms(schedule: Schedule, facts: Facts, product: Product, unit: Unit) -> tuple[Product, int]:
     """Block a long reduction in whole steps, so that half of L2 holds several panels of a block; return the elements
     of a block. Rows that must be packed are packed for the whole reduction at once."""
-    size, panel = facts.sizes[product.inner], _SIDE * unit.n * unit.b.size_bytes
-    panels = min(LEAST_READERS, -(-facts.sizes[product.columns] // (_SIDE * unit.n)))
+    side = _side_of(unit, facts.target)
+    size, panel = facts.sizes[product.inner], side * unit.n * unit.b.size_bytes
+    panels = min(LEAST_READERS, -(-facts.sizes[product.columns] // (side * unit.n)))
     least = -(-2 * size * panel * panels // facts.target.l2_bytes)
     number = next((n for n in range(least, 2 * least) if size % (n * unit.k) == 0), 1)
     if number == 1 or product.left.is_affine or not schedule.try_add("accumulate", product.inner, size // number):
@@ -124,8 +139,8 @@ def _unit_steps(schedule: Schedule, found: tuple[Product, Unit], column: str, hi
     product, unit = found
     cuts = ((product.rows, unit.m), (product.inner, unit.k))
     row, deep = (schedule.add("split", name, amount)[name] for name, amount in cuts)
-    near = schedule.add("split", deep, unit.group)[deep]
-    schedule.cut("unroll", product.rows, min(_SIDE, high))
+    near = schedule.add("split", deep, unit.group)[deep] if unit.k > unit.group else deep
+    schedule.cut("unroll", product.rows, high)
     return row, deep, near, schedule.add("tensorize", row, column)
 
 
@@ -143,7 +158,7 @@ def unit_rows_schedule(facts: Facts) -> Schedule | None:
     schedule.cut("unroll", rows, min(_SIDE, -(-sizes[rows] // facts.lanes)))
     for product, unit in filter(None, found):
         high, inner = sizes[product.rows] // unit.m, product.inner
-        row, deep, near, results = _unit_steps(schedule, (product, unit), lanes, high)
+        row, deep, near, results = _unit_steps(schedule, (product, unit), lanes, min(_SIDE, high))
         schedule.cut("unroll", row, unit.m if row in schedule.loops else MOST_VECTORS)
         block = [product.rows] if high > _SIDE else []
         held = [*block, *schedule.unrolled_loops(product.rows), inner]
@@ -178,7 +193,8 @@ def _unit_of(facts: Facts, product: Product) -> Unit | None:
     if any(share_axis(operand.node, (name, product.inner)) for name, operand in pairs):
         return None
     kinds = (product.left.dtype, product.right.dtype, product.dtype)
-    return next((unit for unit in facts.target.units if (unit.a, unit.b, unit.c) == kinds), None)
+    units = (*facts.target.units, *facts.target.register_units)
+    return next((unit for unit in units if (unit.a, unit.b, unit.c) == kinds), None)
 
 
 def _copy(
@@ -187,11 +203,14 @@ def _copy(
     """Return how an operand is packed: in memory order if that is the unit's layout, else transposed or interleaved
     in registers; `side` is empty if its loop already has the lanes."""
     deep, near, side = loops
+    if deep == near and is_along:
+        schedule.cut("vectorize", near, unit.k)
+        return
     schedule.cut("unroll", near, unit.group)
     if is_left and is_along:
         schedule.cut("vectorize", deep, unit.k // unit.group)
         return
-    if is_left or is_along:
+    if (is_left or is_along) and deep != near:
         schedule.cut("unroll", deep, unit.k // unit.group)
     if side:
         schedule.cut("vectorize", side, unit.m if is_left else unit.n)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernmill.ir import MACHINES, DType, Machine, Ops, Target, Unit, dtypes
-from kernmill.renderers import LLVM_OPS
+from kernmill.renderers import LLVM_OPS, NEON_UNITS
 
 from .host import Host
 
@@ -70,6 +70,7 @@ def _aarch64_target(host: Host, units: tuple[Unit, ...]) -> Target:
         ops=LLVM_OPS,
         compute_dtypes=_compute_dtypes(host.has("fullfp16")),
         dots=frozenset(pair for pair, feature in dots.items() if host.has(feature)),
+        register_units=tuple(u for feature, several in NEON_UNITS.items() if host.has(feature) for u in several),
         table_lanes=16,
         table_bytes=64,
         units=units,

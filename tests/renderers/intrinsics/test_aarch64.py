@@ -22,8 +22,8 @@ def assembly(root: UOp, core: str, target: Target | None = None, schedule: str |
     return llvm_codegen.assembly(LLVMRenderer(target).render("k", lowered(only(root), target, actions)), machine)
 
 
-def product(pair: tuple[DType, DType]) -> UOp:
-    left, right = (data(slot, 64, 64, dtype=kind) for slot, kind in enumerate(pair))
+def product(pair: tuple[DType, DType], rows: int = 16) -> UOp:
+    left, right = data(0, rows, 64, dtype=pair[0]), data(1, 64, 64, dtype=pair[1])
     total = dtypes.float32 if pair[0].is_float else dtypes.int32
     return matmul(left.cast(total), right.cast(total))
 
@@ -34,6 +34,18 @@ def product(pair: tuple[DType, DType]) -> UOp:
 ])  # fmt: skip
 def test_dot_products(core: str, pair: tuple[DType, DType], name: str) -> None:
     assert f"\t{name}" in assembly(product(pair), core) or f"\t{name}.4s" in assembly(product(pair), core)
+
+
+@pytest.mark.parametrize(("pair", "name"), [
+    ((S8, S8), "smmla"), ((U8, U8), "ummla"), ((U8, S8), "usmmla"), ((BF16, BF16), "bfmmla"),
+])  # fmt: skip
+def test_steps_of_two_by_two_results(pair: tuple[DType, DType], name: str) -> None:
+    """Many rows: sixteen sums in registers, and the copies of both operands are read as whole registers."""
+    text = assembly(product(pair, 64), "neoverse-v2")
+    loop = next(block for block in text.split("\n.LBB") if f"\t{name}" in block)
+    assert loop.count(f"\t{name}") == 16
+    assert "sp" not in loop[: loop.rindex(name)], "a sum is not in a register"
+    assert "mmla" not in assembly(product(pair, 64), "neoverse-n1")
 
 
 @pytest.mark.parametrize("registers", [2, 4])
