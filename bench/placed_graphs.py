@@ -25,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kernmill import Context, Tensor
+from kernmill.ir import GraphPlan
 from kernmill.runtime import collecting_placements, device, device_names, device_rates, get_device, placement_report
 
 __all__ = ["GRAPHS", "HELD_OUT", "Prediction", "cpu_clock", "main", "predictions"]
@@ -146,9 +147,9 @@ class Prediction(NamedTuple):
 def predictions(
     name: str, graphs: Mapping[str, Graph], rounds: int = 3, scale: float = 1.0
 ) -> list[Prediction]:  # fmt: skip
-    """Predict and measure graphs on a device; of several rounds the median of what was measured."""
+    """Predict and measure graphs on a device; of several rounds over all of them the median of what was measured."""
     other = "PYTHON" if name == "LLVM" else "LLVM"
-    found: list[Prediction] = []
+    plans: list[tuple[str, GraphPlan, list[placement_report.PlacementSplit]]] = []
     for graph, (function, shapes) in graphs.items():
         rng = np.random.default_rng(0)
         data = [rng.standard_normal(shape).astype(np.float32) * np.float32(scale) for shape in shapes]
@@ -159,10 +160,12 @@ def predictions(
         plan, table = placed[-1]
         splits = placement_report.splits_of(plan, table)
         assert {split.device for split in splits} == {name}
-        times = [sum(placement_report.measure(plan, splits)) for _ in range(rounds)]
-        predicted = sum(split.predicted_ns + split.copies_ns for split in splits)
-        found.append(Prediction(graph, name, predicted, statistics.median(times)))
-    return found
+        plans.append((graph, plan, splits))
+    times = [[sum(placement_report.measure(plan, splits)) for _, plan, splits in plans] for _ in range(rounds)]
+    return [
+        Prediction(graph, name, sum(s.predicted_ns + s.copies_ns for s in splits), statistics.median(measured))
+        for (graph, _, splits), measured in zip(plans, zip(*times, strict=True), strict=True)
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

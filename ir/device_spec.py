@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 from .dtype import DType
 from .ops import Op, Ops
 
-__all__ = ["FUNCTION_COST", "DeviceSpec", "DeviceTable", "KernelWork", "Link", "Pin", "chain_cost", "pin_of", "show_ns"]
+__all__ = ["DeviceSpec", "DeviceTable", "KernelWork", "Link", "Pin", "chain_cost", "pin_of", "show_ns"]
 
 
 def show_ns(time_ns: float) -> str:
@@ -36,10 +36,6 @@ class Link(NamedTuple):
     def time_ns(self, size_bytes: int) -> float:
         """Time of one copy."""
         return self.latency_ns + size_bytes / self.bytes_per_ns
-
-
-FUNCTION_COST = 4
-"""Op.cost of functions: exponentials, roots, quotients. Devices do them at another rate than additions."""
 
 
 class Pin(NamedTuple):
@@ -72,6 +68,8 @@ class KernelWork(NamedTuple):
     crossed_bytes: float = 0.0  # of these: read in one order of axes and written in another one
     column_bytes: float = 0.0  # of these: read once, with a stride along the axis that is reduced
     again_bytes: float = 0.0  # read by a second loop, and more: the first one brought them into a cache
+    long_products: float = 0.0  # of the products: down columns of long rows (PAGE_BYTES), read several times
+    long_column_bytes: float = 0.0  # of the column bytes: those of long rows
 
 
 class DeviceSpec(NamedTuple):
@@ -87,9 +85,11 @@ class DeviceSpec(NamedTuple):
     functions_per_ns: float = 0.0  # exponentials and the like, in additions by Op.cost; 0: as additions
     sums_per_ns: float = 0.0  # terms of a row's sum; 0: as additions
     crossed_bytes_per_ns: float = 0.0  # of a transposition; 0: as other bytes
-    column_bytes_per_ns: float = 0.0  # of sums of columns; 0: as other bytes
+    column_bytes_per_ns: float = 0.0  # of sums of columns of short rows; 0: as other bytes
     next_launch_ns: float = 0.0  # of a kernel behind another one of the same device; 0: as the first
     again_bytes_per_ns: float = 0.0  # read again soon; 0: in no time
+    long_products_per_ns: float = 0.0  # down columns of long rows; 0: as other products
+    long_column_bytes_per_ns: float = 0.0  # of sums of such columns; 0: as other columns
     limit_bytes: int = 1 << 62  # of all buffers together
     max_alloc_bytes: int = 1 << 62  # of one buffer
     computes: bool = True  # False: holds tensors only, since DEVICE does not name it
@@ -97,7 +97,7 @@ class DeviceSpec(NamedTuple):
 
     def with_rates(self, rates: Sequence[float]) -> Self:
         """The device with other rates, in the order of the fields; those behind the fourth may be absent."""
-        given: dict[str, Any] = dict(zip(self._fields[1:13], rates, strict=False))
+        given: dict[str, Any] = dict(zip(self._fields[1:_RATES], rates, strict=False))
         return self._replace(**given)
 
     def memory_ns(self, size_bytes: float) -> float:
@@ -108,12 +108,15 @@ class DeviceSpec(NamedTuple):
         """Predicted time of a kernel without its launch: computing and memory overlap in part, so that of equal times
         both together take 1.4 of one."""
         computing = work.additions / self.ops_per_ns + work.functions / (self.functions_per_ns or self.ops_per_ns)
-        computing += work.products / self.products_per_ns + work.sums / (self.sums_per_ns or self.ops_per_ns)
-        moving = self.memory_ns(work.size_bytes)
-        for size, rate in (
-            (work.crossed_bytes, self.crossed_bytes_per_ns), (work.column_bytes, self.column_bytes_per_ns)
-        ):  # fmt: skip
-            moving = max(moving, size / rate if rate else 0.0)
+        computing += work.sums / (self.sums_per_ns or self.ops_per_ns)
+        computing += (work.products - work.long_products) / self.products_per_ns
+        computing += work.long_products / (self.long_products_per_ns or self.products_per_ns)
+        crossed = work.crossed_bytes / self.crossed_bytes_per_ns if self.crossed_bytes_per_ns else 0.0
+        columns = 0.0
+        if self.column_bytes_per_ns:
+            columns = (work.column_bytes - work.long_column_bytes) / self.column_bytes_per_ns
+            columns += work.long_column_bytes / (self.long_column_bytes_per_ns or self.column_bytes_per_ns)
+        moving = max(self.memory_ns(work.size_bytes), crossed, columns)
         moving += work.again_bytes / self.again_bytes_per_ns if self.again_bytes_per_ns else 0.0
         return math.hypot(computing, moving)
 
@@ -126,6 +129,9 @@ class DeviceSpec(NamedTuple):
     def start_ns(self) -> float:
         """How much longer the first kernel of a split takes to launch than the next ones."""
         return self.launch_ns - self.in_batch_ns
+
+
+_RATES = DeviceSpec._fields.index("limit_bytes")  # where they end; in front of them is the name
 
 
 def _shown(refused: Mapping[tuple[Op, tuple[DType, ...]], str]) -> list[str]:
@@ -151,7 +157,7 @@ class DeviceTable(NamedTuple):
 
     def text(self) -> str:
         """All that a placement depends on but free memory, the same in every process."""
-        rows = [str([*spec[:12], spec.max_alloc_bytes, spec.computes, _shown(spec.refused)]) for spec in self.specs]
+        rows = [str([*spec[:_RATES], spec.max_alloc_bytes, spec.computes, _shown(spec.refused)]) for spec in self.specs]
         return "\n".join([self.method, *rows, *(f"{pair} {link}" for pair, link in sorted(self.links.items()))])
 
     def copy_ns(self, source: str, target: str, size_bytes: int) -> float:

@@ -72,9 +72,11 @@ class Op:
     unit: float | None = None  # x op unit == x
     cost: int = 1  # execution time in additions, approximate
     is_elementwise: bool = field(init=False)  # each element depends on the same element of each source
+    is_function: bool = field(init=False)  # a root, a quotient, an exponential: devices have another rate for them
     name: str = field(init=False, default="?")
 
     def __post_init__(self) -> None:
+        self.is_function = self.cost >= 4
         self.is_elementwise = self.group in _ELEMENTWISE
 
     def __set_name__(self, owner: type, name: str) -> None:

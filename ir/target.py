@@ -9,10 +9,11 @@ from .dtype import DType, dtypes
 from .machine import GENERIC, Machine
 from .ops import Op
 
-__all__ = ["ALIAS_BYTES", "BANK_BYTES", "DOT_SUMS", "LINE_BYTES", "WORD_BYTES", "Target", "Unit"]
+__all__ = ["ALIAS_BYTES", "BANK_BYTES", "DOT_SUMS", "LINE_BYTES", "PAGE_BYTES", "WORD_BYTES", "Target", "Unit"]
 
 LINE_BYTES: Final = 64  # of a cache: they come together
 ALIAS_BYTES: Final = 1024  # rows at a multiple of this stride are in the same sets of a cache
+PAGE_BYTES: Final = 4096  # rows at a multiple of this stride are on pages of their own, and in one set of an L1 cache
 BANK_BYTES: Final = 16  # of padding so that elements of a column are in different banks of shared memory
 WORD_BYTES: Final = 4  # of each lane that one instruction takes for a product of bytes
 _STREAMED = 2  # times L2

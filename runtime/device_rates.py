@@ -1,9 +1,10 @@
 """Rates of devices and links, measured once and stored: what placement on several devices computes with.
 
-Each device runs small kernels: an empty one, streams of several lengths, additions, exponentials, a matrix product,
-sums of rows and of columns, rows read twice, and a transpose. Each link makes two copies. A slow device is measured at
-small sizes only. Figures are rounded to two digits: a placement that changes with noise would change the bits of
-results. Tests: tests/runtime/test_device_rates.py.
+Each device runs small kernels: an empty one, streams of several lengths, additions, exponentials, matrix products, sums
+of rows and of columns, rows read twice, and a transpose. Products and columns are measured with short rows and with
+long ones. All run in several takes. Each link makes two copies. A slow device is measured at small sizes only. Figures
+are rounded to two digits: a placement that changes with noise would change the bits of results.
+Tests: tests/runtime/test_device_rates.py.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from kernmill.ir import (
     CompileError,
@@ -54,8 +56,10 @@ __all__ = ["Ceilings", "device_table", "least_ns", "measured_ceilings", "measure
 _ENOUGH_NS = 1_000_000  # of a small kernel: longer ones are of a device that is slow
 _FEW = 1 << 10  # elements of a small kernel
 _RUNS, _BUDGET_NS = 50, 20_000_000  # of a kernel at most; of all its runs, but for a slow one
+_TAKES = 3  # that the runs are divided in: other programs come and go
 _BATCH = 8  # kernels of a batch, in the measurement of launches
-_SIDE, _STREAM, _SHORT = 512, 1 << 24, 1 << 16  # of the product; elements of the long and the short stream
+_STREAM = 1 << 24  # elements of the longest stream
+_ROWS = 32  # of the product with long rows
 _ADDITIONS = 64  # of each element, in the kernel that measures them
 _CHAINS = 4  # polynomials that these are in
 _FUNCTIONS = 8  # exponentials of each element, in the kernel that measures operations
@@ -64,6 +68,7 @@ _NOISE = 100  # of a time, the part that two equal runs differ by at least
 _SMALL, _LARGE = 256, 1 << 20  # bytes of the copies over a link
 
 timer: Callable[[], int] = time.perf_counter_ns  # another clock where other programs run (bench/placed_graphs.py)
+Work: TypeAlias = "tuple[UOp, list[int]]"  # a graph, and elements of its inputs
 _tables: dict[tuple[str, ...], DeviceTable] = {}
 
 
@@ -136,54 +141,76 @@ def _tag(device: Device) -> list[str]:
     return [kind, options, device.cache_tag(), device.description, str(setting("TARGET")), threads]
 
 
-def _beyond(device: Device, work: tuple[UOp, list[int]], launch_ns: float) -> float:
-    """The time of a graph beyond that of a launch: of a difference within the noise a rate would be absurd."""
-    time_ns = _time(device, work)
-    return max(1.0, time_ns - launch_ns, time_ns / _NOISE)
-
-
-def _measure_device(device: Device, most: float = math.inf) -> list[float]:
-    launch = min(most, _time(device, _elementwise(16, 1)))
-    is_slow = launch > _ENOUGH_NS or _time(device, _elementwise(_FEW, _ADDITIONS)) > _ENOUGH_NS
+def _measure_device(device: Device) -> list[float]:
+    """The rates of a DeviceSpec, in the order of its fields."""
+    first = _Workbench(device, _FEW)
+    launches = [first.time("batch of 1", _EMPTY) for _ in range(_TAKES)]
+    is_slow = min(launches) > _ENOUGH_NS or first.time("additions", _elementwise(_FEW, _ADDITIONS)) > _ENOUGH_NS
     room = _room(device) // dtypes.float32.size_bytes
     count, many, side = (_FEW, _FEW, 16) if is_slow else (min(1 << 16, room), min(1 << 20, room), 256)
     side = side if side * side < room else 16
-    adding, product = (_beyond(device, work, launch) for work in (_additions(count), _product(side)))
-    try:
-        functions = _beyond(device, _functions(count), launch)
-    except CompileError:  # it has none
-        functions = adding
-    streams = {n: _stream_rate(device, n, launch) for n in _lengths(many, 1 if is_slow else room)}
+    lengths = _lengths(many, 1 if is_slow else room)
+    works, bench = _works(count, many, side, lengths), _Workbench(device, lengths[-1])
+    least = dict.fromkeys(works, math.inf)
+    for take in range(_TAKES):
+        launches.append(bench.time("batch of 1", _EMPTY))
+        for name, work in works.items():
+            if take and least[name] > _BUDGET_NS / _TAKES:
+                continue
+            with contextlib.suppress(CompileError):  # it has no functions
+                least[name] = min(least[name], bench.time(name, work))
+    launch = min(launches)
+    times = {name: max(1.0, time - launch, time / _NOISE) for name, time in least.items()}
+    return _figures(times, statistics.median(launches), (count, many, side, lengths))
+
+
+def _works(count: int, many: int, side: int, lengths: Sequence[int]) -> dict[str, Work]:
+    """The kernels that are measured, but for the empty one."""
+    row = math.isqrt(many)
+    return {
+        "additions": _additions(count),
+        "functions": _functions(count),
+        "product": _product(side, side),
+        "long product": _product(min(_ROWS, row), row),
+        "rows": _sums(many // 256, 256, 1),
+        "columns": _sums(many // 256, 256, 0),
+        "long columns": _sums(row, row, 0),
+        "transposed": _transposed(row),
+        "rescaled": _rescaled(row),
+        "batch": _EMPTY,
+        **{f"stream {n}": _elementwise(n, 1) for n in lengths},
+    }
+
+
+def _figures(times: Mapping[str, float], launch: float, sizes: tuple[int, int, int, Sequence[int]]) -> list[float]:
+    """Rates from the times of the kernels beyond a launch."""
+    count, many, side, lengths = sizes
+    size, row, most = dtypes.float32.size_bytes, math.isqrt(many), lengths[-1]
+    additions = _ADDITIONS * count / times["additions"]
+    functions = times["functions"] if times["functions"] < math.inf else times["additions"]
+    streams = {n: 2 * size * n / times[f"stream {n}"] for n in lengths}
     near = max(n for n, rate in streams.items() if rate >= _NEAR * max(streams.values()))
-    size, additions = dtypes.float32.size_bytes, _ADDITIONS * count / adding
-    side_of_many = math.isqrt(many)
-    rows, columns, crossed = (
-        _beyond(device, work, launch)
-        for work in (_sums(many // 256, 256, 1), _sums(side_of_many, side_of_many, 0), _transposed(side_of_many))
-    )
     reading = size * many / streams[many]  # what is left of the time of sums is computing
-    summing = max(many / additions, math.sqrt(max(0.0, rows**2 - reading**2)))
-    if (again := _time(device, _elementwise(16, 1))) < launch / 2:  # other programs ran during the first ones
-        return _measure_device(device, again)
-    batch = (_time(device, _elementwise(16, 1), _BATCH) - launch) / (_BATCH - 1)
-    scaled = _beyond(device, _rescaled(side_of_many), launch)
-    computing = side_of_many**2 * (1 / additions + summing / many)
-    once = size * side_of_many**2 / streams[many]
-    again = math.sqrt(max(0.0, scaled**2 - computing**2)) - 2 * once
-    again = min(max(scaled / _NOISE, again), once)  # the second reading is not slower than the first one
+    summing = max(many / additions, math.sqrt(max(0.0, times["rows"] ** 2 - reading**2)))
+    computing = row**2 * (1 / additions + summing / many)
+    once = size * row**2 / streams[many]
+    again = math.sqrt(max(0.0, times["rescaled"] ** 2 - computing**2)) - 2 * once
+    again = min(max(times["rescaled"] / _NOISE, again), once)  # the second reading is not slower than the first one
     return [
         launch,
         additions,
-        side**3 / product,
+        side**3 / times["product"],
         streams[many],
-        float(1 << 62 if near == max(streams) else 2 * near * size),
-        streams[max(streams)],
+        float(1 << 62 if near == most else 2 * near * size),
+        streams[most],
         _FUNCTIONS * (Ops.EXP.cost + 2) * count / functions,
         many / summing,
-        2 * size * side_of_many**2 / crossed,
-        size * side_of_many**2 / columns,
-        min(launch, max(1.0, batch)),
-        size * side_of_many**2 / again,
+        2 * size * row**2 / times["transposed"],
+        size * (many // 256) * 256 / times["columns"],
+        min(launch, max(1.0, times["batch"] / (_BATCH - 1))),
+        size * row**2 / again,
+        min(_ROWS, row) * row**2 / times["long product"],
+        size * row**2 / times["long columns"],
     ]
 
 
@@ -195,12 +222,7 @@ def _lengths(first: int, most: int) -> list[int]:
     return found
 
 
-def _stream_rate(device: Device, count: int, launch_ns: float) -> float:
-    """Bytes per nanosecond of a kernel that reads and writes `count` values."""
-    return 2 * count * dtypes.float32.size_bytes / _beyond(device, _elementwise(count, 1), launch_ns)
-
-
-def _additions(size: int) -> tuple[UOp, list[int]]:
+def _additions(size: int) -> Work:
     """The sum of several polynomials: some operations depend on each other, and others do not."""
     x = UOp(Ops.PARAM, dtypes.float32, (), (0, size))
     chains = [x.alu(Ops.ADD, const(dtypes.float32, n + 0.5)) for n in range(_CHAINS)]
@@ -209,27 +231,27 @@ def _additions(size: int) -> tuple[UOp, list[int]]:
     return reduce(lambda a, b: a.alu(Ops.ADD, b), chains), [size]
 
 
-def _functions(size: int) -> tuple[UOp, list[int]]:
+def _functions(size: int) -> Work:
     """Exponentials of small numbers: what limits a kernel without products, where memory does not."""
     x = UOp(Ops.PARAM, dtypes.float32, (), (0, size))
     terms = [x.alu(Ops.MUL, const(dtypes.float32, 0.3 + 0.1 * n)).alu(Ops.EXP) for n in range(_FUNCTIONS)]
     return reduce(lambda a, b: a.alu(Ops.ADD, b), terms), [size]
 
 
-def _sums(rows: int, columns: int, axis: int) -> tuple[UOp, list[int]]:
+def _sums(rows: int, columns: int, axis: int) -> Work:
     """Sums of a matrix along one axis. What limits those of short rows is each row's chain, or reading."""
     size = rows * columns
     matrix = reshape(UOp(Ops.PARAM, dtypes.float32, (), (0, size)), (rows, columns))
     return reduce_axes(matrix, Ops.ADD, (axis,)), [size]
 
 
-def _rescaled(side: int) -> tuple[UOp, list[int]]:
+def _rescaled(side: int) -> Work:
     """The rows of a square matrix times their sums: a kernel that reads each row twice."""
     x = reshape(UOp(Ops.PARAM, dtypes.float32, (), (0, side * side)), (side, side))
     return elementwise(Ops.MUL, x, expand(reduce_axes(x, Ops.ADD, (1,)), (side, side))), [side * side]
 
 
-def _transposed(side: int) -> tuple[UOp, list[int]]:
+def _transposed(side: int) -> Work:
     """The transpose of a square matrix, stored."""
     x = reshape(UOp(Ops.PARAM, dtypes.float32, (), (0, side * side)), (side, side))
     return permute(x, (1, 0)).alu(Ops.ADD, const(dtypes.float32, 1.0)), [side * side]
@@ -240,7 +262,7 @@ def _room(device: Device) -> int:
     return min(room(device), device.limits.max_alloc_bytes) // 16
 
 
-def _elementwise(size: int, additions: int) -> tuple[UOp, list[int]]:
+def _elementwise(size: int, additions: int) -> Work:
     x = UOp(Ops.PARAM, dtypes.float32, (), (0, size))
     y = x
     for n in range(additions):
@@ -248,40 +270,70 @@ def _elementwise(size: int, additions: int) -> tuple[UOp, list[int]]:
     return y, [size]
 
 
-def _product(side: int) -> tuple[UOp, list[int]]:
-    a, b = (reshape(UOp(Ops.PARAM, dtypes.float32, (), (n, side * side)), (side, side)) for n in range(2))
-    rows = expand(reshape(a, (side, side, 1)), (side, side, side))
-    columns = expand(reshape(b, (1, side, side)), (side, side, side))
-    return reduce_axes(elementwise(Ops.MUL, rows, columns), Ops.ADD, (1,)), [side * side, side * side]
+def _product(rows: int, side: int) -> Work:
+    """A matrix times a square one."""
+    a, b = (
+        reshape(UOp(Ops.PARAM, dtypes.float32, (), (n, high * side)), (high, side))
+        for n, high in enumerate((rows, side))
+    )
+    shape = (rows, side, side)
+    left, right = expand(reshape(a, (rows, side, 1)), shape), expand(reshape(b, (1, side, side)), shape)
+    return reduce_axes(elementwise(Ops.MUL, left, right), Ops.ADD, (1,)), [rows * side, side * side]
 
 
-def _time(device: Device, work: tuple[UOp, list[int]], batch: int = 1) -> float:
-    """The least time of a graph on a device, or of several of it in one batch, in nanoseconds."""
-    root, sizes = work
-    graph, _ = later.planning.planned((root,), (device.name,) * len(sizes), frozenset(), device.name)
-    kernels = [item for item in graph.items if isinstance(item, Kernel)]
-    programs = build_all([(device, kernel) for kernel in kernels])
-    buffers = [allocate_buffer(device.name, wanted.dtype, wanted.numel) for wanted in graph.buffers]
-    for buffer in buffers:
-        device.copy_in(buffer, memoryview(bytes(buffer.nbytes)))
-    calls = [
-        Call(program, tuple([buffers[n] for n in kernel.buffers]), (), program.threads)
-        for kernel, program in zip(kernels, programs, strict=True)
-    ] * batch
-
-    def run() -> None:
-        device.run(calls)
-        device.synchronize()
-
-    return least_ns(run)
+_EMPTY = _elementwise(16, 1)
 
 
-def least_ns(run: Callable[[], object]) -> float:
+class _Workbench:
+    """Kernels that run on a device in turns, over the same memory."""
+
+    def __init__(self, device: Device, most: int) -> None:
+        self.device, self.most = device, most  # elements of a buffer
+        self.memory: dict[tuple[bool, int], Buffer] = {}  # by: is it an input, which one
+        self.prepared: dict[str, Callable[[], None]] = {}
+
+    def time(self, name: str, work: Work) -> float:
+        """The least time of a graph, or of a batch of it, in nanoseconds: a take of all measurements."""
+        if name not in self.prepared:
+            self.prepared[name] = self._prepare(work, _BATCH if name == "batch" else 1)
+        return least_ns(self.prepared[name], _TAKES)
+
+    def _prepare(self, work: Work, batch: int) -> Callable[[], None]:
+        root, sizes = work
+        device, name, given = self.device, self.device.name, len(sizes)
+        graph, _ = later.planning.planned((root,), (name,) * given, frozenset(), name)
+        kernels = [item for item in graph.items if isinstance(item, Kernel)]
+        programs = build_all([(device, kernel) for kernel in kernels])
+        buffers = [self._buffer(n < given, n, wanted.numel) for n, wanted in enumerate(graph.buffers)]
+        calls = [
+            Call(program, tuple([buffers[n] for n in kernel.buffers]), (), program.threads)
+            for kernel, program in zip(kernels, programs, strict=True)
+        ] * batch
+
+        def run() -> None:
+            device.run(calls)
+            device.synchronize()
+
+        return run
+
+    def _buffer(self, is_input: bool, number: int, count: int) -> Buffer:
+        name, place = self.device.name, (is_input, number)
+        if place not in self.memory:
+            self.memory[place] = whole = allocate_buffer(name, dtypes.float32, max(count, self.most))
+            self.device.copy_in(whole, memoryview(bytes(whole.nbytes)))
+        whole = self.memory[place]
+        if count > whole.numel:
+            return allocate_buffer(name, dtypes.float32, count)
+        return Buffer(name, dtypes.float32, count, whole, whole.address)
+
+
+def least_ns(run: Callable[[], object], takes: int = 1) -> float:
     """Return the least time of a few runs, in nanoseconds: other programs can only make a run longer. The first one
-    does not count: it may have started threads."""
+    does not count: it may have started threads. Of several takes this is one, with its part of the runs."""
     run()
     times: list[int] = []
-    while len(times) < _RUNS and sum(times) < (_BUDGET_NS if len(times) > 1 else 5 * _BUDGET_NS):
+    budget = _BUDGET_NS / takes
+    while len(times) < _RUNS / takes and sum(times) < (budget if len(times) > 1 else 5 * budget):
         start = timer()
         run()
         times.append(timer() - start)

@@ -21,10 +21,10 @@ NESTING = 4  # of if, for, while, with, try and match; class and def do not coun
 PARAMETERS = 7  # without self and cls
 PUBLIC_METHODS = 30  # of a class, properties included
 FOLDER_LINES: dict[str, tuple[int, str]] = {  # non-blank lines of a folder, and what raised the budget last
-    "ir": (4_000, "listings: UOps of reports; rows of machines; a node that waits"),
-    "compiler": (11_260, "the estimate of a kernel that is not lowered: TRY and the search rank by it"),
+    "ir": (4_010, "rows of machines; a node that waits; rates of products and columns of long rows"),
+    "compiler": (11_300, "the estimate of a kernel that is not lowered; which rows of a product are long"),
     "renderers": (2_200, "instructions of AArch64, Hexagon and NVIDIA; masks that a machine drops"),
-    "runtime": (12_300, "candidates timed in one request; memory that a session shares; a GPU of AMD, on paper"),
+    "runtime": (12_330, "memory that a session shares; a GPU of AMD, on paper; rates are measured in takes"),
 }
 
 # What may be longer, and why. Tables and rule lists are read by looking up a row, not from top to bottom.

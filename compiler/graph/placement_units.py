@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
 
-from kernmill.ir import FUNCTION_COST, KernelWork, OpGroup, Ops, Pin, UOp, chain_cost, dtypes, pin_of, static
+from kernmill.ir import PAGE_BYTES, KernelWork, OpGroup, Ops, Pin, UOp, chain_cost, dtypes, pin_of, static
 
 __all__ = ["PlacementUnit", "Value", "base_of", "find_units", "is_view", "size_bytes"]
 
@@ -53,6 +53,7 @@ class PlacementUnit:
     work: float = 0.0  # additions, or what takes as long
     functions: float = 0.0  # exponentials and the like, in additions
     products: float = 0.0  # multiply-adds of matrix products
+    long_products: float = 0.0  # of these: down columns of long rows
     sums: float = 0.0  # terms of other reductions
     read_bytes: int = 0
     crossed_bytes: int = 0  # of these: read with another last axis
@@ -69,7 +70,10 @@ class PlacementUnit:
     def kernel_work(self) -> KernelWork:
         """Return the work of the unit as a kernel."""
         crossed = 0.0 if self.products or self.sums else 2.0 * self.crossed_bytes
-        return KernelWork(max(self.work, 0.0), self.functions, self.products, self.sums, self.size_bytes, crossed)
+        return KernelWork(
+            max(self.work, 0.0), self.functions, self.products, self.sums, self.size_bytes, crossed,
+            long_products=self.long_products,
+        )  # fmt: skip
 
     @property
     def size_bytes(self) -> int:
@@ -192,15 +196,42 @@ def _count(unit: PlacementUnit, node: UOp, unit_of: dict[UOp, PlacementUnit], fr
             body = body.src[0]
         if body.op is Ops.MUL and unit_of.get(body) is unit and not any(s in free for s in body.src):
             unit.products += terms
+            unit.long_products += terms if _has_long_rows(body, node.arg[1][-1]) else 0
             unit.work -= terms * body.op.cost  # the multiplication is part of the product
         else:
             unit.sums += terms * chain_cost(node.arg[0])
     elif node.op.is_elementwise:
         cost = float(prod(static(node.shape))) * node.op.cost
-        if node.op.cost >= FUNCTION_COST:
+        if node.op.is_function:
             unit.functions += cost
         else:
             unit.work += cost
+
+
+def _has_long_rows(product: UOp, reduced: int) -> bool:
+    """True if an operand is read down the columns of long rows, and more than once."""
+    for operand in product.src:
+        node, axis = operand, reduced
+        while is_view(node) and node.op not in (Ops.WINDOW, Ops.UNWINDOW):
+            below = node.src[0]
+            if node.op is Ops.PERMUTE:
+                axis = node.arg[axis]
+            elif node.op is Ops.RESHAPE:
+                shape, same = static(below.shape), (static(node.shape)[axis], _elements_apart(node, axis))
+                found = next((n for n, size in enumerate(shape) if (size, _elements_apart(below, n)) == same), None)
+                if found is None:  # the axis is a part of one below
+                    break
+                axis = found
+            node = below
+        is_long = static(node.shape)[axis] > 1 and _elements_apart(node, axis) * node.dtype.size_bytes >= PAGE_BYTES
+        if is_long and node.op is not Ops.WINDOW and prod(static(product.shape)) > prod(static(node.shape)):
+            return True
+    return False
+
+
+def _elements_apart(node: UOp, axis: int) -> int:
+    """Elements from one entry of an axis to the next one, where views are not copied."""
+    return prod(static(node.shape)[axis + 1 :])
 
 
 def _connect(

@@ -11,12 +11,11 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
 
-from kernmill.ir import BufferPlan, Copy, GraphPlan, Item, MemoryPlan
+from kernmill.ir import PAGE_BYTES, BufferPlan, Copy, GraphPlan, Item, MemoryPlan
 
 __all__ = ["plan_memory"]
 
 _ALIGNMENT = 128  # bytes; also keeps a cache line pair between neighbours
-_PAGE = 4096  # bytes; elements at multiples of it are in the same set of an L1 cache
 _NO_ALIGNMENTS: Mapping[str, int] = {}
 
 
@@ -152,4 +151,4 @@ class Alive:
 def _size_bytes(plan: BufferPlan, alignment: int) -> int:
     size = -(-max(1, plan.numel * plan.dtype.size_bytes) // alignment) * alignment
     # neighbours would be in the same cache sets: a kernel that adds up 32 buffers read all of them from L2
-    return size + alignment if size % _PAGE == 0 and alignment < _PAGE else size
+    return size + alignment if size % PAGE_BYTES == 0 and alignment < PAGE_BYTES else size

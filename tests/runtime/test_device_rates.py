@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kernmill import Context, Tensor
-from kernmill.ir import Op, Ops, UOp, dtypes
+from kernmill.ir import DeviceSpec, DeviceTable, KernelWork, Op, Ops, UOp, dtypes
 from kernmill.runtime import Device, compile_cache, device_rates, get_device, schedules
 
 
@@ -79,11 +80,40 @@ def test_a_slow_first_launch_does_not_make_absurd_rates(monkeypatch: pytest.Monk
     of 8,200 GB/s on OpenCL, and each kernel of a profile was at 0 % of them."""
     seen: list[float] = []
 
-    def measured(device: Device, work: tuple[UOp, list[int]], batch: int = 1) -> float:
+    def measured(bench: Any, name: str, work: tuple[UOp, list[int]]) -> float:
         seen.append(5e6 if not seen else 20_000 + 0.1 * sum(work[1]))
         return seen[-1]
 
-    monkeypatch.setattr(device_rates, "_time", measured)
+    monkeypatch.setattr(device_rates._Workbench, "time", measured)
     found = device_rates._measure_device(get_device("LLVM"))
     assert found[0] == pytest.approx(20_000, rel=0.01)
     assert found[3] == pytest.approx(80, rel=0.01)
+
+
+def test_the_least_of_several_takes_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named regression: each kernel was measured in one moment, and where another program ran just then, its rate was
+    half for as long as the cache lived."""
+    seen: Counter[str] = Counter()
+
+    def measured(bench: Any, name: str, work: tuple[UOp, list[int]]) -> float:
+        seen[name] += 1
+        return (20_000 + 0.1 * sum(work[1])) * (2 if seen[name] == 1 + len(name) % 3 else 1)
+
+    monkeypatch.setattr(device_rates._Workbench, "time", measured)
+    found = device_rates._measure_device(get_device("LLVM"))
+    assert found[0] == 20_001.6
+    assert found[3] == pytest.approx(80, rel=0.01) == found[5]
+
+
+def test_long_rows_have_rates_of_their_own() -> None:
+    """Named regression: products of few rows and columns of long rows were predicted at the rates of short rows: half
+    of the time on a device whose code does not block."""
+    spec = DeviceSpec("A").with_rates([1.0] * 14)._replace(long_products_per_ns=0.5, long_column_bytes_per_ns=0.25)
+    plain, long = KernelWork(products=100.0), KernelWork(products=100.0, long_products=100.0)
+    assert spec.kernel_ns(long) == 2 * spec.kernel_ns(plain)
+    columns = KernelWork(size_bytes=100.0, column_bytes=100.0)
+    assert spec.kernel_ns(columns._replace(long_column_bytes=50.0)) == 250
+    assert spec.kernel_ns(columns) == 100
+    table = DeviceTable((spec,), {})
+    for name in ("again_bytes_per_ns", "long_products_per_ns"):  # the former was in no key of a plan
+        assert table.text() != table._replace(specs=(spec._replace(**{name: 9.0}),)).text()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kernmill.compiler import estimate
-from kernmill.ir import Ops, dtypes, elementwise, permute
+from kernmill.compiler import estimate, find_units
+from kernmill.ir import Ops, UOp, dtypes, elementwise, expand, permute, reshape
 from tests.compiler.kernels import data, matmul, only, softmax, total
 
 
@@ -57,3 +57,21 @@ def test_sums_and_transpositions_are_counted_by_themselves() -> None:
     assert estimate(only(total(x, 0))).work.column_bytes == 4 * 32 * 64
     assert estimate(only(matmul(data(0, 1, 64), data(1, 64, 32)))).work.column_bytes == 4 * 64 * 32
     assert estimate(only(matmul(data(0, 8, 64), data(1, 64, 32)))).work.column_bytes == 0
+
+
+def test_long_rows_are_counted_by_themselves() -> None:
+    few = estimate(only(matmul(data(0, 8, 64), data(1, 64, 1024)))).work
+    assert few.long_products == few.products == 8 * 64 * 1024
+    assert estimate(only(matmul(data(0, 8, 64), data(1, 64, 1023)))).work.long_products == 0
+    assert estimate(only(matmul(data(0, 8, 1024), permute(data(1, 64, 1024), (1, 0))))).work.long_products == 0
+    one = estimate(only(matmul(data(0, 1, 64), data(1, 64, 1024)))).work
+    assert (one.long_products, one.long_column_bytes) == (0, 4 * 64 * 1024)
+    for rows, high, wide in ((8, 64, 1024), (8, 64, 1023), (1, 64, 1024)):
+        product = matmul(data(0, rows, high), data(1, high, wide))
+        leaves = [node for node in product.toposort() if node.op is Ops.PARAM]
+        units, _, _ = find_units([product], ["A"] * len(leaves))
+        assert sum(unit.long_products for unit in units) == estimate(only(product)).work.long_products
+    windows = UOp(Ops.WINDOW, dtypes.float32, (data(0, 2048, 8),), (0, 3, 1, 1, 2046))
+    weights = expand(reshape(data(1, 3), (1, 1, 3)), windows.shape)
+    convolution = total(elementwise(Ops.MUL, windows, weights), 2)  # named regression: its units were an IndexError
+    assert find_units([convolution], ["A", "A"])[0][-1].products == 2046 * 8 * 3
