@@ -126,11 +126,13 @@ class _Packing:
 
     def reads_from_l2(self) -> bool:
         """True if tiles read the operand of the lanes from L2 as fast as packed panels. The operand fits half of L2,
-        has whole cache lines, and the rows of a tile are enough work for each line. It is then prefetched some rows
-        ahead, the larger operand is read once, and slow rows are packed tile by tile."""
+        has whole cache lines, several to a row of a tile, and the rows of a tile are enough work for each line. It is
+        then prefetched some rows ahead, the larger operand is read once, and slow rows are packed tile by tile."""
         facts, lanes, rows, left = self.facts, self.lanes, self.rows, self.left
         pitch = (self.panel.step(self.terms) or 0) * self.panel.size_bytes if self.is_contiguous else 0
         is_in_l2 = 2 * WORD_BYTES * facts.sizes[lanes] * facts.sizes[self.terms] <= facts.target.l2_bytes
+        if self.columns * self.panel.size_bytes <= LINE_BYTES:
+            return False  # each line would be on a page of its own
         if not pitch or pitch % LINE_BYTES or not is_in_l2 or self.schedule.unrolled_size(rows) < BLOCKS[0][1]:
             return False
         if left is not None and self.is_for_all(left):

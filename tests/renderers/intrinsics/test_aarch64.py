@@ -67,10 +67,11 @@ def test_halves_are_multiplied_as_halves() -> None:
 
 @pytest.mark.parametrize("core", ["neoverse-n1", "neoverse-v1", "neoverse-v2", "apple-m1"])
 def test_a_product_of_floats_does_not_spill(core: str) -> None:
-    """No scalable stores, and no accumulator on the stack."""
-    left, right = data(0, 256, 256), data(1, 256, 256)
-    text = assembly(matmul(left, right), core)
-    assert "fmla" in text
+    """Named regression: rows of one cache line, read in place and prefetched, took 13 registers of the stack."""
+    text = assembly(matmul(data(0, 512, 512), data(1, 512, 512)), core)
+    loop = max(text.split("\n.LBB"), key=lambda block: block.count("\tfmla"))
+    assert loop.count("\tfmla") == 48
+    assert "[sp" not in loop[: loop.rindex("\tfmla")]
     assert "st1w" not in text
     assert ".z" not in text.split("fmla")[0].splitlines()[-1]
 
