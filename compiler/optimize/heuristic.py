@@ -114,12 +114,10 @@ def _lane_loop(facts: Facts, main: ReductionGroup | None) -> str | None:
         if is_output and main is not None and name not in main.around:
             continue  # the reduction is outside this loop: its lanes would be idle
         touched = main.loads if main else [*facts.loads, *facts.stores]
-        has_small_stride = any(a.step(name) in range(1, _MAX_STRIDE + 1) for a in (*touched, *facts.stores))
-        has_small_stride = has_small_stride or (
-            main is not None and any(_is_panel_transposed(facts, main, a, name) for a in main.loads)
-        )
+        is_near = any(a.step(name) in range(1, _MAX_STRIDE + 1) for a in (*touched, *facts.stores))
+        is_near = is_near or (main is not None and any(_is_panel_transposed(facts, main, a, name) for a in main.loads))
         is_loaded = main is not None and any(a.depends_on(loop) for a in main.loads for loop in main.loops)
-        if not has_small_stride and main is not None and (is_output or is_loaded):
+        if not is_near and main is not None and (is_output or is_loaded):
             continue  # computed values allow any loop as lanes, and gathers happen anyway
         waste = -(-size // facts.lanes) * facts.lanes / size
         score = 4.0 * (_packed_cost(facts, main, name) if main else waste * _cost(touched, name))
@@ -146,7 +144,10 @@ def _are_rows_transposed(facts: Facts, main: ReductionGroup, rows: str) -> bool:
     """True if short rows are unrolled completely and transposed in registers into lanes: otherwise each row needs a
     horizontal reduction, and a mask unless it fills vectors."""
     terms, loads = main.terms, [a for a in main.loads if a.steps.keys() - {main.terms}]
-    is_short = bool(facts.sizes.get(terms, 0) % facts.lanes) and facts.sizes[terms] <= facts.target.accumulators
+    is_short = (
+        bool(facts.sizes.get(terms, 0) % min(facts.lanes, MOST_ROWS))
+        and facts.sizes[terms] <= facts.target.accumulators
+    )
     is_fixed = terms not in facts.symbolic and rows in facts.outputs and bool(loads)
     return is_short and is_fixed and all(a.step(terms) == 1 < (a.step(rows) or 0) and not a.is_gated for a in loads)
 
@@ -226,9 +227,8 @@ def _copies_across(facts: Facts, name: str) -> tuple[float, int]:
     instances to unroll."""
     size, lanes = facts.sizes[name], facts.lanes
     count = size if size <= facts.target.accumulators and name not in facts.symbolic else lanes
-    return (
-        0.0 if count <= _MAX_STRIDE else (count // lanes + (count % lanes >> 2).bit_count() + count % 4) / count
-    ), count
+    accesses = count // lanes + (count % lanes >> 2).bit_count() + count % 4
+    return accesses / count if count > _MAX_STRIDE else 0.0, count
 
 
 def _transpose(schedule: Schedule, facts: Facts, lane_loop: str, across: str, width: int) -> None:
@@ -255,7 +255,32 @@ def _store_past_caches(schedule: Schedule, facts: Facts, lane_loop: str) -> None
         schedule.add("prefetch", facts.target.machine.prefetch_bytes)
 
 
+def _folded_rows(schedule: Schedule, facts: Facts, main: ReductionGroup, lane_loop: str | None) -> bool:
+    """Fold a few short rows in one body, where their folds share shuffles; return True if this applies."""
+    terms, width, loads = main.terms, min(facts.lanes, MOST_ROWS), main.loads
+    together = {name: gcd(facts.sizes[name], width) for name in facts.outputs if name not in facts.symbolic}
+    rows = max(together, key=lambda name: together[name], default="")
+    if rows not in main.around or terms != lane_loop or terms in facts.symbolic or facts.sizes[terms] % width:
+        return False
+    body, sizes = together[rows] * facts.sizes[terms] // width * len(loads), [a.memory_bytes for a in loads]
+    is_plain = all(a.is_affine and a.depends_on(rows) and a.step(terms) == 1 for a in loads) and len(facts.groups) == 1
+    if (
+        together[rows] < 2
+        or not is_plain
+        or body > _MAX_BODY
+        or facts.work > _CHEAP
+        or facts.target.is_streamed(max(sizes))
+    ):
+        return False
+    schedule.cut("vectorize", terms, width)
+    schedule.cut("unroll", terms, facts.sizes[terms] // width)
+    schedule.cut("unroll", rows, together[rows])
+    return True
+
+
 def _reduction(schedule: Schedule, facts: Facts, main: ReductionGroup, lane_loop: str | None) -> None:
+    if _folded_rows(schedule, facts, main, lane_loop):
+        return
     width = _width(facts, lane_loop) if lane_loop is not None else 1
     lanes = lane_loop if width > 1 else None
     if lanes is not None:
@@ -286,9 +311,7 @@ def _reduction(schedule: Schedule, facts: Facts, main: ReductionGroup, lane_loop
     if lane_loop in main.loops and len(facts.groups) == 1:
         _large_outside(schedule, facts, main, tiles, width)
         if not slices and not facts.target.has_hardware_prefetch and _is_read_once(facts, main, tiles):
-            schedule.add(
-                "prefetch", facts.target.machine.prefetch_bytes if streams else 2 * facts.target.machine.prefetch_bytes
-            )
+            schedule.add("prefetch", (1 if streams else 2) * facts.target.machine.prefetch_bytes)
 
 
 def running_schedule(facts: Facts) -> Schedule | None:
@@ -305,10 +328,8 @@ def running_schedule(facts: Facts) -> Schedule | None:
     steps = {(a.step(scanned), a.step(terms), a.step(rows)) for a in main.loads if terms in a.steps}
     if not rows or scanned not in main.around or steps != {(0, store.step(scanned), store.step(rows))}:
         return None
-    is_short = (
-        size <= (min(_SHORT_REDUCTION, 2 * facts.lanes) if is_transposed else _SHORT_REDUCTION)
-        and rows not in facts.symbolic
-    )
+    most = min(_SHORT_REDUCTION, 2 * facts.lanes) if is_transposed else _SHORT_REDUCTION
+    is_short = size <= most and rows not in facts.symbolic
     schedule = Schedule(facts.ast)
     fills = facts.sizes[rows] % facts.lanes == 0 if is_transposed else facts.sizes[rows] > 1
     if not is_short or not fills or not schedule.try_add("vectorize", rows, _width(facts, rows)):
@@ -363,10 +384,9 @@ def _interleaved_slices(facts: Facts, main: ReductionGroup, lane_loop: str | Non
     """Find rows without reuse that are in pieces between those of other rows (reductions over images per channel):
     adjacent rows are read together, in memory order. A piece larger than L1 counts as a row."""
     loads = [a for a in main.loads if a.depends_on(lane_loop or "")]
-    is_plain = (
-        len(facts.groups) == 1 and facts.work <= _CHEAP and all(a.depends_on(n) for a in loads for n in facts.outputs)
-    )
-    if lane_loop is None or lane_loop not in main.loops[1:] or not is_plain or not loads:
+    is_plain = len(facts.groups) == 1 and facts.work <= _CHEAP and bool(loads)
+    is_read_once = all(a.depends_on(n) for a in loads for n in facts.outputs)
+    if lane_loop is None or lane_loop not in main.loops[1:] or not is_plain or not is_read_once:
         return {}
     size, stride = facts.sizes[lane_loop], min(abs(a.step(n) or 0) for a in loads for n in main.loops if n != lane_loop)
     adjacent = [
@@ -396,11 +416,8 @@ def few_rows_schedule(facts: Facts) -> Schedule | None:
         return None
     step, size, width = matrix.step(terms) or 0, facts.sizes[terms], _width(facts, lane_loop)
     vectors, count = facts.sizes[lane_loop] // max(1, width), facts.iterations(rows)
-    if (
-        count > _FEW_ROWS
-        or count * facts.target.machine.page_bytes > facts.target.l2_bytes // 2
-        or facts.work > EXPENSIVE
-    ):
+    is_in_l2 = count * facts.target.machine.page_bytes <= facts.target.l2_bytes // 2
+    if count > _FEW_ROWS or not is_in_l2 or facts.work > EXPENSIVE:
         return None
     is_one = count <= MOST_ROWS
     columns, block = 2 if rows and is_one else 4, 8 if is_one else 16

@@ -27,9 +27,8 @@ SMALL_REDUCE = 8  # a reduce loop up to this size is unrolled completely
 BLOCK_ROWS = 16  # of a transposed operand that are packed together, and transposed in registers
 _WIDE = 512  # lanes of a block of panels; the rows are packed again for each
 _MOST_ROWS = 16  # times L2: a block of packed rows; it is read sequentially
-_BEYOND_CACHES = (
-    8  # times L2: data that exceed the caches; a panel takes this fraction of L2, to leave room for the next one
-)
+# times L2: data that exceed the caches; a panel takes this fraction of L2, to leave room for the next one
+_BEYOND_CACHES = 8
 # reduction elements that hide a prefetch; elements of a reduction that is long compared to its stores
 SHORT, _LONG = 64, 512
 _ROWS_AHEAD = 16  # prefetch distance in rows of the matrix: their computation takes as long as an L3 access
@@ -155,9 +154,8 @@ class _Packing:
         outer, inside = in_blocks(schedule, facts, {lanes: (panels, wide), rows: (self.tiles(rows), high)})
         inner, reduce_loops = [*inside[lanes], *inside[rows]], self.reduce_loops
         if count:
-            reduce_loops = [
-                schedule.add("accumulate", self.terms, count // schedule.unrolled_size(self.terms))[self.terms]
-            ]
+            each = count // schedule.unrolled_size(self.terms)
+            reduce_loops = [schedule.add("accumulate", self.terms, each)[self.terms]]
             # the outermost loop is parallelized over threads
             inner.insert(0 if lanes in outer or rows in outer else 1, self.terms)
         schedule.order((*outer, *inner))
@@ -181,16 +179,13 @@ class _Packing:
         (lower/insert_prefetches.py)."""
         schedule, panel, l2_bytes = self.schedule, self.panel, self.facts.target.l2_bytes
         columns = self.columns * panel.size_bytes
+        is_far = self.is_contiguous and panel.memory_bytes > _BEYOND_CACHES * l2_bytes
         copied = [inner for name in (self.terms, *self.parts, self.lanes) for inner in schedule.unrolled_loops(name)]
         copies = schedule.add("stage", panel.slot, *reduce_loops, *copied)
         for loop in reduce_loops:
             if panel.step(self.lanes) != 1 and panel.step(self.terms) == 1:
                 schedule.cut("unroll", copies[loop], max(1, BLOCK_ROWS // schedule.unrolled_size(self.terms)))
-            elif (
-                self.is_contiguous
-                and panel.memory_bytes > _BEYOND_CACHES * l2_bytes
-                and deep * columns <= l2_bytes // _BEYOND_CACHES
-            ):
+            elif is_far and deep * columns <= l2_bytes // _BEYOND_CACHES:
                 schedule.add("prefetch", columns, copies[loop])
 
     def stage_rows(self, reduce_loops: Sequence[str], rows: Sequence[str]) -> None:

@@ -39,7 +39,6 @@ _MOST_ROWS = 16  # of one copy
 _OUTPUTS = 72  # outputs per lane in one block
 _SMALL = 16  # taps of windows for which copies do not always pay
 _LEFT_OVER = 0.9  # fraction of its speed for a tile with remaining elements: they are masked
-# fraction of elements that is read if overlapping windows are computed together; above it the gain is small
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,20 +93,15 @@ class _Window:
     @property
     def fills_lanes(self) -> bool:
         """True if positions along the line are contiguous and fill vectors except for one or two lanes."""
-        return (
-            abs(self.moving.step(self.along) or 0) == 1
-            and _used(self.facts.sizes[self.along], self.facts.lanes) > _LEFT_OVER
-        )
+        is_contiguous = abs(self.moving.step(self.along) or 0) == 1
+        return is_contiguous and _used(self.facts.sizes[self.along], self.facts.lanes) > _LEFT_OVER
 
     def rows_of_a_copy(self) -> int:
         """Return the iterations of `down` that share one copy; 1 without such a loop, 0 if a copy is too large."""
         facts, moving, l2_bytes = self.facts, self.moving, self.facts.target.l2_bytes
         own = [name for name in self.terms if name in moving.steps and name not in dict(self.lines[:2]).values()]
-        row = (
-            facts.iterations(own)
-            * moving.size_bytes
-            * _covered_elements(facts, moving, self.lines[0], facts.sizes[self.along])
-        )
+        covered = _covered_elements(facts, moving, self.lines[0], facts.sizes[self.along])
+        row = facts.iterations(own) * moving.size_bytes * covered
         if self.down is None:
             return int(row <= l2_bytes // 2)
         size = facts.sizes[self.down]
@@ -161,12 +155,8 @@ class _Window:
         facts, last = self.facts, self.terms[-1]
         are_lanes = self.panel.step(last) == 1 and facts.sizes[last] % facts.lanes == 0
         is_long = facts.stores[0].step(self.lanes) == 1 or facts.iterations(self.terms) >= 2 * facts.lanes
-        return (
-            facts.sizes[self.lanes] >= facts.lanes
-            and not are_lanes
-            and is_long
-            and self.readers(tile) >= 2 * LEAST_READERS
-        )
+        are_read_again = self.readers(tile) >= 2 * LEAST_READERS
+        return facts.sizes[self.lanes] >= facts.lanes and not are_lanes and is_long and are_read_again
 
     def speed_along(self) -> float:
         """Return the speed of a tile whose lanes are positions along the line, with its loads at every step of the
@@ -191,10 +181,8 @@ def window_schedule(facts: Facts) -> Schedule | None:
     if window is None or (len(window.terms) == 1 and not window.is_copied):
         return None
     schedule = Schedule(facts.ast)
-    channels = window.channels
-    is_moved = channels is not None and schedule.try_add(
-        "move_inner", channels
-    )  # contiguous data is read from one line
+    channels = window.channels  # contiguous data is read from one line
+    is_moved = channels is not None and schedule.try_add("move_inner", channels)
     blocks, shared = _in_blocks(schedule, window)
     if blocks or is_moved:
         window = _find(analyze(schedule.ast, facts.target), window.lanes)
@@ -250,10 +238,12 @@ def _in_blocks(schedule: Schedule, window: _Window) -> tuple[list[str], list[str
     if facts.iterations(window.terms) * term * min(vectors, MOST_VECTORS) <= facts.target.l2_bytes // 2:
         return [], []
     room = facts.target.l2_bytes // 4 // (term * together)
-    cuts = _cuts(facts, window.terms, room)
-    if window.is_copied and cuts.get(window.taps) == 1:  # a window needs its taps: they stay whole
-        taps = [tap for _, tap in window.lines]
-        cuts = _cuts(facts, [*(name for name in window.terms if name not in taps), *reversed(taps)], room)
+    taps = [tap for _, tap in window.lines] if window.is_copied else []
+    cuts: dict[str, int] = {}  # outermost first, each with the iterations of a block; the last loops stay whole: taps
+    for name in (*taps, *(name for name in reversed(window.terms) if name not in taps)):
+        each = max(divisors(facts.sizes[name], max(1, room)))
+        room = room // each if each == facts.sizes[name] else 0
+        cuts = cuts if each == facts.sizes[name] else {name: each, **cuts}
     if not schedule.try_add("accumulate", *chain(*cuts.items())):
         return [], []
     outputs = [name for name in facts.outputs if name != window.lanes]
@@ -265,19 +255,6 @@ def _in_blocks(schedule: Schedule, window: _Window) -> tuple[list[str], list[str
             schedule.cut("split", widest, facts.sizes[widest] // parts)
             return list(cuts), [widest]
     return list(cuts), []
-
-
-def _cuts(facts: Facts, terms: Sequence[str], room: int) -> dict[str, int]:
-    """The reduce loops that are cut, outermost first, and the iterations of a block of each: `room` terms in all, the
-    last loops whole."""
-    cuts: dict[str, int] = {}
-    for name in reversed(terms):
-        size = facts.sizes[name]
-        each = max(divisors(size, max(1, room)))
-        room = room // each if each == size else 0
-        if each < size:
-            cuts = {name: each, **cuts}
-    return cuts
 
 
 def _find(facts: Facts, wanted: str | None = None) -> _Window | None:
@@ -388,11 +365,8 @@ def along_windows(schedule: Schedule, facts: Facts, main: ReductionGroup, lanes:
     if found is None:
         return False
     (moving, lines), sizes, most = found, facts.sizes, facts.target.vector_registers // 2
-    (down, tap), row, blocks = (
-        lines[1],
-        _covered_elements(facts, moving, lines[0], sizes[lanes]),
-        -(-sizes[lanes] // width),
-    )
+    (down, tap), row = lines[1], _covered_elements(facts, moving, lines[0], sizes[lanes])
+    blocks = -(-sizes[lanes] // width)
     vectors = max(divisors(blocks, max(1, most // 4)))
     together = _rows_together(facts, moving, lines, row, blocks) if moving.is_gated else sizes[down]
     if together < tile_of(sizes[down], most // vectors):

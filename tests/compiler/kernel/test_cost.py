@@ -105,7 +105,7 @@ FIGURES: dict[str, str] = {  # a kernel of the corpus that the figure decides so
     "loop_cycles": "conv_3x3 sum_16x64x56x56_k64x3x3", "body_limit": "mlp_step max_128_k10",
     "body_slowdown": "mlp_step sum_128_k10", "streams": "conv_stride_2 sum_16x128x28x28_k64x3x3",
     "stream_slowdown": "conv_3x3 map_16x56x56x64", "overlap": MATMUL, "fork_ns": MATMUL,
-    "launch_ns": "quant_q8_0_1 sum_128_k32",
+    "launch_ns": "mlp_step map_1 2",
     "0.size_bytes": "rms_norm sum_4096x4096_k4096", "0.bytes_per_cycle": MATMUL,
     "0.run_cycles": "mlp_step sum_128x512_k10", "1.size_bytes": COPY, "1.bytes_per_cycle": COPY,
     "1.run_cycles": "convnet_step sum_32_k128x10x10", "2.size_bytes": MATMUL_LARGE,

@@ -130,10 +130,20 @@ def test_short_rows_are_lanes_and_turn_in_registers() -> None:
         assert found["vectorize"] == [("i0", "16")]
         assert ("k0", str(size)) in found["unroll"]
         assert prod(int(count) for _, count in found["unroll"]) <= 96
-    for size in (16, 32, 40):
+    for size in (27, 112):
         assert chosen(total(data(0, 256, size), 1))["vectorize"] == [("k0", "16")]
     by_a_vector = chosen(matmul(data(0, 256, 10), data(1, 10, 1)))
     assert (by_a_vector["vectorize"], ("k0", "10") in by_a_vector["unroll"]) == ([("i0", "16")], True)
+
+
+def test_short_rows_are_folded_eight_at_a_time() -> None:
+    """Named regression: each row of 32 was folded alone, in a vector of 16 lanes: up to twice as long."""
+    for size in (16, 24, 32, 64):
+        found = chosen(total(data(0, 256, size), 1))
+        assert (found["vectorize"], found["unroll"]) == ([("k0", "8")], [("k0", str(size // 8)), ("i0", "8")])
+    assert chosen(total(data(0, 100, 32), 1))["unroll"] == [("k0", "4"), ("i0", "4")], "no row is left over"
+    for other in (data(0, 255, 32), data(0, 1 << 18, 32), data(0, 256, 104)):  # odd, from memory, long
+        assert ("k0", "8") not in chosen(total(other, 1))["vectorize"]
 
 
 def test_what_is_gathered_is_gathered_into_whole_vectors() -> None:
