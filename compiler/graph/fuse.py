@@ -203,9 +203,17 @@ def _gather_facts(order: list[UOp], stored: Mapping[UOp, Why]) -> dict[UOp, _Fac
             is_repeated = node.op is Ops.WINDOW and _elements(node.shape) > _elements(node.src[0].shape)
             is_heavy = any(f.is_heavy for f in below) and node.op is not Ops.EXPAND and not is_repeated
             widest = min(widest, _elements(node.shape))  # a slice may be taken
-            is_tiled, is_bytes = is_heavy and any(f.is_tiled for f in below), all(f.is_bytes for f in below)
+            is_tiled = is_heavy and any(f.is_tiled for f in below)
+            is_bytes = all(f.is_bytes for f in (below[:1] if _takes_slices(node) else below))
             facts[node] = _Facts(min(cost, 1000), reads, is_heavy, depth, widest, is_tiled, data, terms, is_bytes)
     return facts
+
+
+def _takes_slices(node: UOp) -> bool:
+    """True if each index selects many elements: the indices are far smaller than what they take."""
+    if node.op is not Ops.TAKE:
+        return False
+    return _elements(node.shape) >= _REUSE * dtypes.int64.size_bytes * _elements(node.src[1].shape)
 
 
 def _charge(uses: Iterable[Use], cost: int, fusion: Fusion) -> None:

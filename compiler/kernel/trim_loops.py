@@ -1,9 +1,10 @@
-"""Loops end where their gates are false for all further iterations: nothing is computed outside the triangle of a
-causal mask.
+"""Loops end where their gates are false for all further iterations. Nothing is computed outside the triangle of a
+causal mask, or for rows that a count in memory leaves out.
 
 When: first after `optimize`, once loops are split. Why there: a tile ends where its last row does, so its rows must be
 known. A reduction of where(g, value, neutral) needs no iteration in which g is false for all its rows; a row buffer
-needs no element that is never read. Guarantees: the same results; a loop may depend on the loops around it. Tests:
+needs no element that is never read. A value that is read only as where(g, value, other) needs no loop while g is false:
+g may compare with a loaded number. Guarantees: the same results; a loop may depend on the loops around it. Tests:
 tests/compiler/kernel/test_trim_loops.py.
 """
 
@@ -12,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, index_const, linear, simplify, substitute
+from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, dtypes, index_const, linear, memory_of, simplify, substitute
 
 from .distribute_work_items import fills_shared
 from .facts import combined, conjuncts, iterations, masked
-from .linearize import loop_paths
+from .linearize import loop_paths, walked
 
 __all__ = ["asked", "gate_of", "greatest", "trim_loops"]
 
@@ -25,6 +26,7 @@ _LEAST = 16  # iterations, each of its copies one; a shorter loop is not worth a
 
 def trim_loops(ast: UOp) -> UOp:
     """The kernel with loops that stop early."""
+    ast = _without_unread(ast)
     order = ast.toposort()
     if not any(node.op is Ops.REDUCE and gate_of(node) is not None for node in order):
         return ast
@@ -58,6 +60,71 @@ def trim_loops(ast: UOp) -> UOp:
     for loop in sorted(limits, key=lambda loop: len(paths[loop])):  # an end may name a loop around, itself trimmed
         table[loop] = loop.replace(src=(substitute(limits[loop], table),))
     return simplify(substitute(ast, table))
+
+
+def _without_unread(ast: UOp) -> UOp:
+    """Run the outermost loop of a value zero times where nobody reads the value."""
+    order = ast.toposort()
+    if not any(node.op is Ops.WHERE and node.src[1].op is not Ops.CONST for node in order):
+        return ast
+    read_if = _conditions(order)
+    written = {memory_of(store.src[0]) for store in order if store.op is Ops.STORE}
+    closers: dict[UOp, list[UOp]] = {}
+    for node in order:
+        for loop in walked(closed_ranges(node))[:1]:
+            closers.setdefault(loop, []).append(node)
+    inner = {loop for node in order for loop in walked(closed_ranges(node))[1:]}
+    paths: dict[UOp, tuple[UOp, ...]] = {}
+    table: dict[UOp, UOp] = {}
+    for loop, nodes in closers.items():
+        parts = set.intersection(*(read_if[node] for node in nodes))
+        is_short = max(prod(iterations(r) for r in closed_ranges(node)) for node in nodes) < _LEAST
+        if not parts or is_short or loop in inner or loop.arg[1] != AxisKind.REDUCE or loop.src[0].ranges:
+            continue
+        paths = paths or loop_paths(ast)
+        around = set(paths[loop][:-1])
+        runs = [one for part in sorted(parts, key=order.index) if (one := _holds(part, around, written)) is not None]
+        if runs:
+            table[loop] = loop.replace(src=(simplify(loop.src[0] * combined(Ops.MIN, runs)),))
+    return simplify(substitute(ast, table)) if table else ast
+
+
+def _conditions(order: list[UOp]) -> dict[UOp, set[UOp]]:
+    """For each node the conditions that hold whenever its value matters. An address matters always."""
+    found: dict[UOp, set[UOp]] = {}
+    for node in reversed(order):
+        own = found.setdefault(node, set())
+        for position, source in enumerate(node.src):
+            more = set(conjuncts(node.src[0])) if node.op is Ops.WHERE and position == 1 else set[UOp]()
+            passed = set[UOp]() if node.op is Ops.INDEX and position else own | more
+            found[source] = found[source] & passed if source in found else passed
+    return found
+
+
+def _holds(part: UOp, around: set[UOp], written: set[UOp]) -> UOp | None:
+    """Return 1 or 0: whether a comparison can be true for anything inside these loops."""
+    if part.op not in (Ops.LT, Ops.LE):
+        return None
+    left, right = (_as_index(s, around, written) for s in part.src)
+    if left is None or right is None:
+        return None
+    terms, offset = linear(right - left)
+    loaded = {atom for atom in terms if atom.op is Ops.CAST}
+    most = greatest(terms, offset + (part.op is Ops.LE), around | loaded, {}) if loaded else None
+    return None if most is None else most.alu(Ops.MAX, index_const(0)).alu(Ops.MIN, index_const(1))
+
+
+def _as_index(value: UOp, around: set[UOp], written: set[UOp]) -> UOp | None:
+    """The same number as an index: of loops, or loaded once for these loops. None for another."""
+    while value.op is Ops.CAST and value.dtype.is_int and value.src[0].dtype.is_int:
+        low, high = value.src[0].bounds
+        if low < value.dtype.min or high > value.dtype.max:
+            return None
+        value = value.src[0]
+    if value.dtype.is_index:
+        return value
+    is_fixed = value.op is Ops.LOAD and value.ranges <= around and memory_of(value.src[0]) not in written
+    return value.cast(dtypes.index) if is_fixed and value.dtype.is_int else None
 
 
 def gate_of(node: UOp) -> UOp | None:

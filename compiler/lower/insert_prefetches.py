@@ -91,8 +91,11 @@ def _with_prefetches(ast: UOp, prefetches: Mapping[UOp, Sequence[UOp]], without:
 
 
 def _prefetch_gathers(ast: UOp) -> UOp:
-    """Prefetch gathered data with the index that is loaded `bytes` later."""
-    loads = [node for node in ast.toposort() if _has_prefetch(node) and _lookups(node)]
+    """Prefetch gathered data with the index that is loaded `bytes` later. The next panel of a copy has the same one."""
+    order = ast.toposort()
+    copies = [node for node in order if node.op is Ops.AFTER and node.src[0].op is Ops.LOCAL]
+    copied = {part for copy in copies for part in copy.toposort() if not part.ranges <= copy.ranges}
+    loads = [node for node in order if _has_prefetch(node) and node not in copied and _lookups(node)]
     depths, prefetches = loop_depths(ast) if loads else {}, []
     for load in loads:
         index = load.src[0]

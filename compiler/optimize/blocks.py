@@ -136,7 +136,7 @@ def _many_rows(
     (columns, rows, words), sizes = loops, facts.sizes
     blocks = names_of(closed_ranges(_sums(schedule.ast)[0][0]))
     order = set(matrix.toposort())
-    reads = [a for a in facts.loads if a.node in order and not _looks_up(a, lanes)]
+    reads = [a for a in facts.loads if a.node in order and a.depends_on(lanes) and not _looks_up(a, lanes)]
     slot, indices = reads[0].memory.arg[0], [a.node.src[0] for a in reads]
     panel = facts.iterations([*blocks, *words]) * (facts.target.vector_bytes // WORD_BYTES)
     room = facts.target.l2_bytes // 2 // panel

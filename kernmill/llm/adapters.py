@@ -79,9 +79,9 @@ class AdaptedMatrix:
             found = found + linear(rows(pair.first, ids), pair.second) * pair.factor
         return found
 
-    def chosen(self, x: Tensor, ids: Tensor) -> Tensor:
-        """Rows with the expert of their tile. Shapes: (tiles, rows, in), (tiles,) -> (tiles, rows, out)."""
-        found = chosen(x, self.weight, ids)
+    def chosen(self, x: Tensor, ids: Tensor, counts: Tensor | None = None) -> Tensor:
+        """Rows with the expert of their tile. Shapes: (tiles, rows, in), (tiles,), (tiles,) -> (tiles, rows, out)."""
+        found = chosen(x, self.weight, ids, counts=counts)
         for pair in self.pairs:
             small = chosen(x, pair.first, ids)
             found = found + chosen(small, pair.second, ids) * pair.factor

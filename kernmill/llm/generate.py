@@ -130,7 +130,8 @@ class Model:
         model = self.architecture
         self._texts = WholeTexts(model.encoder if isinstance(model, T5) else model, capacity)
         self._sources = Sources(model, self._texts, capacity, sequences) if isinstance(model, T5) else None
-        if float_unit((config.cache_homes or (default_device(),))[0]) is None or self.large_block < MANY_ROWS:
+        has_unit = float_unit((config.cache_homes or (default_device(),))[0]) is not None
+        if not (has_unit or config.experts.count) or self.large_block < MANY_ROWS:
             self.large_block = self.block
         if tokenizer is not None and len(tokenizer) > self.architecture.vocabulary:
             raise FormatError(

@@ -13,7 +13,6 @@ from kernmill.ir import Progress
 from ..captures import Jit
 from ..quant.importance import Columns, Importance
 from .arch import Cache, Positions, Weight, kept_by
-from .arch.experts import rows_in_use
 from .arch.tensors import is_plain
 from .arch.weight import Matrix, chosen, linear, nbytes, rows
 from .generate import Model
@@ -80,14 +79,14 @@ class _Watched(Matrix):
         self._watcher.add(self._name, squares, squares[:, 0]._filled(float(count)))
         return linear(x, self._weight)
 
-    def chosen(self, x: Tensor, ids: Tensor, /) -> Tensor:
-        """Rows with the matrix of their tile. Shapes: (tiles, rows, in), (tiles,) -> (tiles, rows, out)."""
-        squares, in_use = x.float().square(), rows_in_use.get()
-        counts = squares[:, :, 0]._filled(1.0) if in_use is None else in_use.float()
-        squares = (squares * counts.unsqueeze(-1)).sum(1)  # (tiles, in)
+    def chosen(self, x: Tensor, ids: Tensor, counts: Tensor | None = None, /) -> Tensor:
+        """Rows with the matrix of their tile. Shapes: (tiles, rows, in), (tiles,), (tiles,) -> (tiles, rows, out)."""
+        squares, number = x.float().square(), Tensor.arange(x.shape[1])
+        is_in = squares[:, :, 0]._filled(1.0) if counts is None else number.lt(counts.unsqueeze(-1)).float()
+        squares = (squares * is_in.unsqueeze(-1)).sum(1)  # (tiles, in)
         is_of = ids.unsqueeze(0).eq(Tensor.arange(self.shape[0]).unsqueeze(-1)).float().contiguous()
-        self._watcher.add(self._name, is_of.matmul(squares.contiguous()), (is_of * counts.sum(1)).sum(1))
-        return chosen(x, self._weight, ids)
+        self._watcher.add(self._name, is_of.matmul(squares.contiguous()), (is_of * is_in.sum(1)).sum(1))
+        return chosen(x, self._weight, ids, counts=counts)
 
 
 def importance_of(model: Model, watcher: Collector, chunks: Array, text: str = "") -> Importance:

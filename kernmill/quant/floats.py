@@ -23,6 +23,7 @@ from ..tensor import Tensor
 from ..tensor_bytes import in_new_memory
 from .interleave import SIDE, lay_in_pieces
 from .matrix_unit import float_unit, is_rounded
+from .product import in_use
 
 __all__ = ["FloatMatrix", "prefers_interleaved_rows"]
 
@@ -95,10 +96,12 @@ class FloatMatrix:
         result = sums.reshape(*x.shape[:-1], groups * SIDE)
         return result if rows % SIDE == 0 else result.contiguous()[..., :rows]
 
-    def chosen(self, x: Tensor, ids: Tensor) -> Tensor:
-        """Multiply rows by the matrix of their tile: x[t] @ self[ids[t]].T. Only the values of these are read.
+    def chosen(self, x: Tensor, ids: Tensor, counts: Tensor | None = None) -> Tensor:
+        """Multiply rows by the matrix of their tile: x[t] @ self[ids[t]].T. Only the values of these are read. With
+        `counts` the result has zeros for the rows of a tile from its count on.
 
-        Shapes: x [tiles, rows, n], ids [tiles] and this [matrices, m, n] give [tiles, rows, m]. Dtypes: as `linear`.
+        Shapes: x [tiles, rows, n], ids and counts [tiles], and this [matrices, m, n] give [tiles, rows, m]. Dtypes: as
+        `linear`.
 
         Raises:
             ShapeError: the axes do not fit.
@@ -113,7 +116,8 @@ class FloatMatrix:
         _, words, _, word = self.data.shape
         picked = self.data.unflatten(0, (self.shape[0], -1))[ids].contiguous().unsqueeze(1).float()
         sums = (x.reshape(tiles, rows, 1, words, 1, word) * picked).sum((-3, -1))
-        return sums.reshape(tiles, rows, self.shape[1])
+        result = sums.reshape(tiles, rows, self.shape[1])
+        return result if counts is None else in_use(result, counts)
 
     def rows(self, index: Tensor) -> Tensor:
         """The values of some rows. Shapes: index [..] and this [m, n] give [.., n]. Dtypes: ints to float32."""

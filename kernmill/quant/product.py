@@ -18,7 +18,7 @@ from ..methods.elementwise import where
 from ..tensor import Tensor
 from .block import BlockType, Codes
 
-__all__ = ["ACTIVATIONS", "Rows", "adds_bytes", "product", "quantized_rows"]
+__all__ = ["ACTIVATIONS", "Rows", "adds_bytes", "in_use", "product", "quantized_rows"]
 
 ACTIVATIONS = 32  # values of x that share a scale
 _LEAST = 1e-30  # blocks of x below this magnitude count as zeros: quotients by it are finite
@@ -112,6 +112,12 @@ def product(x: Tensor, codes: Codes, kind: BlockType) -> Tensor:
     if codes.offset is not None:
         result = result + of_groups(codes.offset) * of_x((per_run(rows.scale) * sums.float()).contiguous())
     return result.sum(tuple(range(-1 - len(outer), 0)))
+
+
+def in_use(result: Tensor, counts: Tensor) -> Tensor:
+    """Zeros for the rows of a tile from its count on: these are not computed. Shapes: (tiles, rows, ..), (tiles,)."""
+    rows = Tensor.arange(result.shape[1]).reshape(-1, *[1] * (result.ndim - 2))
+    return where(rows.lt(counts.reshape(-1, *[1] * (result.ndim - 1))), result, result._filled(0.0))
 
 
 def _cut(axes: tuple[int, ...], run: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -21,7 +21,7 @@ from ..tensor_bytes import in_new_memory
 from .block import BlockType, Codes
 from .interleave import SIDE, lay_in_pieces, side_of
 from .matrix_unit import unit_for, unit_product
-from .product import ACTIVATIONS, adds_bytes, product
+from .product import ACTIVATIONS, adds_bytes, in_use, product
 from .registry import BLOCKS, block_type
 
 __all__ = ["QuantizedTensor", "interleaved_bytes", "rows_together"]
@@ -209,10 +209,12 @@ class QuantizedTensor:
             result = result.contiguous()[..., : self.shape[0]]
         return result if bias is None else result + bias
 
-    def chosen(self, x: Tensor, ids: Tensor) -> Tensor:
-        """Multiply rows by the matrix of their tile: x[t] @ values[ids[t]].T. Only the blocks of these are read.
+    def chosen(self, x: Tensor, ids: Tensor, counts: Tensor | None = None) -> Tensor:
+        """Multiply rows by the matrix of their tile: x[t] @ values[ids[t]].T. Only the blocks of these are read. With
+        `counts` the result has zeros for the rows of a tile from its count on, and they are not computed.
 
-        Shapes: x [tiles, rows, n], ids [tiles] and this [matrices, m, n] give [tiles, rows, m]. Dtypes: as `linear`.
+        Shapes: x [tiles, rows, n], ids and counts [tiles], and this [matrices, m, n] give [tiles, rows, m]. Dtypes: as
+        `linear`.
 
         Raises:
             ShapeError: the axes do not fit.
@@ -230,11 +232,12 @@ class QuantizedTensor:
                 "(matrices, m, n). Reshape one."
             )
         x = self.form.permuted(x)
-        codes = self._codes(ids) if self.interleave == 1 else self._codes(matrices=ids, are_copied=x.shape[1] > _FEW)
-        if x.dtype.bits < 64 and x.dtype.is_float and not x.requires_grad and setting("QUANT_ACT") == "int8":
-            result = product(x, codes, self.form)
-        else:
-            result = self._float_product(x, codes, tiles=1)
+        is_rounded = x.dtype.bits < 64 and x.dtype.is_float and not x.requires_grad and setting("QUANT_ACT") == "int8"
+        is_copied = x.shape[1] > _FEW and not (is_rounded and adds_bytes(self.device))
+        codes = self._codes(ids) if self.interleave == 1 else self._codes(matrices=ids, are_copied=is_copied)
+        result = product(x, codes, self.form) if is_rounded else self._float_product(x, codes, tiles=1)
+        if counts is not None:
+            result = in_use(result, counts)
         result = result.reshape(*x.shape[:-1], self.shape[1])
         return result.contiguous() if self.interleave > SIDE else result  # nothing between the blocks of its rows
 

@@ -376,7 +376,7 @@ class Architecture(LayerTensors):
             inputs = rows
         if self.config.part is not None:
             choice = Choice(*self.config.part.chosen_here(*choice, e.count))
-        result = apart(inputs, choice, e.here or e.count, lambda part, ids: self._experts_of(n, part, ids))
+        result = apart(inputs, choice, e.here or e.count, partial(self._experts_of, n))
         if "ffn_down_shexp.weight" in self.matrices[n]:
             *gate, up = self.products(n, rows, SHARED if self.has_gate else SHARED[1:])
             mixed = self.activation(gate[0]) * up if gate else self.activation(up)
@@ -385,19 +385,23 @@ class Architecture(LayerTensors):
             result = result + (shared if weight is None else shared * (rows * weight).sum(-1, keepdim=True).sigmoid())
         return self.summed(result.reshape(x.shape))
 
-    def _experts_of(self, n: int, x: Tensor, ids: Tensor) -> Tensor:
-        """Rows with the expert of their tile. Shapes: (tiles, rows, width), (tiles,) -> (tiles, rows, width)."""
+    def _experts_of(self, n: int, x: Tensor, ids: Tensor, counts: Tensor | None) -> Tensor:
+        """Rows with the expert of their tile; those from its count on may be anything.
+
+        Shapes: (tiles, rows, width), (tiles,), (tiles,) -> (tiles, rows, width).
+        """
         matrices, vectors, width = self.matrices[n], self.vectors[n], self.config.experts.width
         parts: list[Tensor] = []
         for name in EXPERTS:
             if f"{name}.weight" in matrices:  # None: it is merged into the one before, or there are no gates
-                parts += parts_of(chosen(x, matrices[f"{name}.weight"], ids), [width] * (2 - len(parts)))
+                product = chosen(x, matrices[f"{name}.weight"], ids, counts=counts)
+                parts += parts_of(product, [width] * (2 - len(parts)))
         biases = [vectors.get(f"{name}.bias") for name in EXPERTS[-len(parts) :]]
         *gate, up = (
             part if bias is None else part + bias[ids].unsqueeze(1) for part, bias in zip(parts, biases, strict=True)
         )
         mixed = (self._activated(gate[0], up) if gate else self.activation(up)).contiguous()
-        return chosen(mixed, matrices["ffn_down_exps.weight"], ids, vectors.get("ffn_down_exps.bias"))
+        return chosen(mixed, matrices["ffn_down_exps.weight"], ids, vectors.get("ffn_down_exps.bias"), counts)
 
     def _activated(self, gate: Tensor, up: Tensor) -> Tensor:
         """Activate a gate and multiply: the input of `ffn_down_exps`."""

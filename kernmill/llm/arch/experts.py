@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextvars import ContextVar
 from typing import NamedTuple
 
 from kernmill import Tensor, where
 
 from .config import Config, Experts
 
-__all__ = ["Choice", "apart", "chosen_experts", "expert_shapes", "rows_in_use"]
+__all__ = ["Choice", "apart", "chosen_experts", "expert_shapes"]
 
-# In a call of `apart`'s expert, which rows of its tiles are of a token: (tiles, rows); None: all of them.
-rows_in_use: ContextVar[Tensor | None] = ContextVar("rows_in_use", default=None)
+Expert = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 _LEAST = 6.103515625e-5  # of a sum of weights: the smallest normal float16, as in llama.cpp
 
@@ -91,11 +89,12 @@ def _best_groups(scores: Tensor, e: Experts) -> Tensor:
     return where(is_best.unsqueeze(-1), groups, groups._filled(-math.inf)).flatten(-2)
 
 
-def apart(x: Tensor, choice: Choice, count: int, expert: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+def apart(x: Tensor, choice: Choice, count: int, expert: Expert) -> Tensor:
     """The sum over the experts of each token, weighted.
 
     `expert` computes rows of x with one expert for each tile of rows: (tiles, rows, width) and ids (tiles,) give
-    (tiles, rows, width). `count` is the number of experts.
+    (tiles, rows, width). Its third argument is the number of rows of each tile that are of a token; None: all are.
+    `count` is the number of experts.
     Shapes: x (tokens, width) or, with rows of their own for each expert of a token, (tokens, used, width).
     """
     tokens, used = choice.ids.shape
@@ -104,35 +103,26 @@ def apart(x: Tensor, choice: Choice, count: int, expert: Callable[[Tensor, Tenso
     rows = rows.reshape(pairs, rows.shape[-1])
     tile = 1 << max(0, (pairs // count).bit_length() - 1)
     if tile == 1:  # experts have a row or none
-        made = expert(rows.unsqueeze(1), choice.ids.flatten()).squeeze(1)
+        made = expert(rows.unsqueeze(1), choice.ids.flatten(), None).squeeze(1)
     else:
         tiles = _Tiles.of(choice.ids.flatten(), count, tile)
-        before = rows_in_use.set(tiles.are_used())
-        made = expert(rows[tiles.pairs].contiguous(), tiles.experts).contiguous().flatten(0, 1)[tiles.positions]
-        rows_in_use.reset(before)
+        made = expert(rows[tiles.pairs].contiguous(), tiles.experts, tiles.counts).contiguous()
+        made = made.flatten(0, 1)[tiles.positions]
     return (made.reshape(tokens, used, -1) * choice.weights.unsqueeze(-1)).sum(1)
 
 
 class _Tiles(NamedTuple):
     """Pairs of a token and an expert, sorted by expert, each expert's pairs filled up to whole tiles.
 
-    `experts` is the expert of each tile. `pairs` are the numbers of the pairs in a tile; a row that is left over has
-    any. `positions` is the row of each pair, counted over all tiles.
-    Shapes: experts (tiles,), pairs (tiles, rows), positions (pairs,).
+    `experts` is the expert of each tile, and `counts` says how many of its rows have a pair. `pairs` are the numbers of
+    the pairs in a tile; a row that is left over has any. `positions` is the row of each pair, counted over all tiles.
+    Shapes: experts and counts (tiles,), pairs (tiles, rows), positions (pairs,).
     """
 
     experts: Tensor
+    counts: Tensor
     pairs: Tensor
     positions: Tensor
-
-    def are_used(self) -> Tensor:
-        """True for a row that has a pair. Shapes: (tiles, rows)."""
-        ones = self.positions._filled(1)
-        return (
-            Tensor.zeros(self.pairs.numel(), dtype=ones.dtype)
-            .scatter(0, self.positions, ones)
-            .reshape(self.pairs.shape)
-        )
 
     @classmethod
     def of(cls, ids: Tensor, count: int, rows: int) -> _Tiles:
@@ -140,13 +130,18 @@ class _Tiles(NamedTuple):
         pairs = ids.shape[0]
         is_of = ids.unsqueeze(-1).eq(Tensor.arange(count)).int()  # (pairs, experts)
         so_far = is_of.cumsum(0)
-        tiles = (so_far[-1] + (rows - 1)) // rows  # of each expert
+        sizes = so_far[-1]
+        tiles = (sizes + (rows - 1)) // rows  # of each expert
         ends = tiles.cumsum().contiguous()
         most = pairs // rows + min(count, pairs)
         before = (so_far - 1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
         positions = ((ends - tiles)[ids] * rows + before).contiguous()
-        experts = ends.unsqueeze(0).le(Tensor.arange(most).unsqueeze(-1)).int().sum(-1).clamp(0, count - 1)
+        tile = Tensor.arange(most)
+        experts = ends.unsqueeze(0).le(tile.unsqueeze(-1)).int().sum(-1).clamp(0, count - 1).contiguous()
+        left = sizes[experts] - (tile - (ends - tiles)[experts]) * rows  # less than none for a tile behind the last one
         sorted_pairs = Tensor.zeros(most * rows, dtype=positions.dtype).scatter(
             0, positions, Tensor.arange(pairs).cast(positions.dtype)
         )
-        return cls(experts.contiguous(), sorted_pairs.contiguous().reshape(most, rows), positions)
+        return cls(
+            experts, left.clamp(0, rows).int().contiguous(), sorted_pairs.contiguous().reshape(most, rows), positions
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from kernmill import Tensor
 
@@ -89,5 +90,5 @@ class Gemma4(LayerInputs):
             self.product(n, (routed * vectors["ffn_gate_inp.scale"]).contiguous(), "ffn_gate_inp"), e
         )
         rows = self.normed(n, flat, "pre_ffw_norm_2").contiguous()
-        mixed = apart(rows, choice, e.count, lambda part, ids: self._experts_of(n, part, ids)).reshape(x.shape)
+        mixed = apart(rows, choice, e.count, partial(self._experts_of, n)).reshape(x.shape)
         return self.normed(n, dense, "post_ffw_norm_1") + self.normed(n, mixed, "post_ffw_norm_2")

@@ -43,10 +43,11 @@ class Matrix(Protocol):
 class Stack(Protocol):
     """Matrices of one shape behind each other in a form of their own. Shapes: (matrices, out, in)."""
 
-    def chosen(self, x: Tensor, ids: Tensor, /) -> Tensor:
-        """Rows with the matrix of their tile: x[t] @ self[ids[t]].T for each t; only these matrices are read.
+    def chosen(self, x: Tensor, ids: Tensor, counts: Tensor | None = None, /) -> Tensor:
+        """Rows with the matrix of their tile: x[t] @ self[ids[t]].T for each t; only these matrices are read. Rows of a
+        tile from its count on may be anything.
 
-        Shapes: (tiles, rows, in), (tiles,) -> (tiles, rows, out).
+        Shapes: (tiles, rows, in), (tiles,), (tiles,) -> (tiles, rows, out).
         """
         ...
 
@@ -77,16 +78,16 @@ def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
     return result if bias is None else result + bias
 
 
-def chosen(x: Tensor, weight: Weight, ids: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Rows with the matrix of their tile, and its bias.
+def chosen(x: Tensor, weight: Weight, ids: Tensor, bias: Tensor | None = None, counts: Tensor | None = None) -> Tensor:
+    """Rows with the matrix of their tile, and its bias. Rows of a tile from its count on may be anything.
 
-    Shapes: (tiles, rows, in), (matrices, out, in), (tiles,), (matrices, out) -> (tiles, rows, out).
+    Shapes: (tiles, rows, in), (matrices, out, in), (tiles,), (matrices, out), (tiles,) -> (tiles, rows, out).
     """
     if isinstance(weight, Tensor):
         result = (x.unsqueeze(2) * weight[ids].unsqueeze(1).float()).sum(-1)
     else:
         assert isinstance(weight, Stack)
-        result = weight.chosen(x, ids)
+        result = weight.chosen(x, ids, counts)
     return result if bias is None else result + bias[ids].unsqueeze(1)
 
 

@@ -15,6 +15,7 @@ from tests.compiler.kernels import (
     kernels,
     matmul,
     only,
+    params,
     run_ast,
     run_on,
     scheduled,
@@ -99,8 +100,38 @@ def test_a_kept_row_read_as_far_as_a_column_goes(shift: int) -> None:
         close(run_on("LLVM", ast, arrays), run_ast(ast, arrays))
 
 
+def counted(tiles: int = 5, rows: int = 32, terms: int = 64, columns: int = 48) -> UOp:
+    """Products of tiles of rows, of each as many rows as a count in memory says."""
+    x = reshape(data(0, tiles, rows, terms), (tiles, rows, 1, terms))
+    w = reshape(data(1, tiles, columns, terms), (tiles, 1, columns, terms))
+    product = total(elementwise(Ops.MUL, x, w), 3)
+    counts = reshape(data(2, tiles, dtype=dtypes.int32), (tiles, 1, 1, 1))
+    number = reshape(iota(rows), (1, rows, 1, 1)).cast(dtypes.int32)
+    return elementwise(Ops.WHERE, elementwise(Ops.LT, number, counts), product, const(F32, 0.0))
+
+
+@pytest.mark.parametrize("schedule", [
+    "", "unroll i1 4", "unroll i1 5",
+    "vectorize i2 16; unroll i1 4; order i0 i2 i1; stage 3 k0 i2.v; prefetch 4096 k0'",
+])  # fmt: skip
+def test_rows_behind_a_count_in_memory_are_not_computed(schedule: str) -> None:
+    """Named regression: half of all rows of experts were computed for nobody, and a copied panel for none."""
+    ast = merge_loops(only(counted()))
+    arrays = inputs(ast)
+    (counts,) = (n for n, param in enumerate(params(ast)) if param.dtype is dtypes.int32)
+    arrays[counts][:] = [0, 32, 3, 17, -1]
+    actions = parse_schedule(schedule)
+    found = ends(trim_loops(apply_actions(ast, actions)))
+    assert [name for name, end in found.items() if not end.is_const] == [
+        "k0",
+        *(["k0'"] if "stage" in schedule else []),
+    ]
+    close(run_on("LLVM", ast, arrays, actions), run_ast(ast, arrays))
+
+
 @pytest.mark.parametrize("root", [
     total(data(0, 64, 64), 1),
+    counted(terms=8),
     triangle(64, 8),  # too short to be worth a test
     total(elementwise(Ops.WHERE, elementwise(Ops.LE, reshape(iota(64), (1, 64)), reshape(iota(64), (64, 1))),
                       data(0, 64, 64), const(F32, 1.0)), 1),  # outside the gate something is added

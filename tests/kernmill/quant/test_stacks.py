@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import Context, ShapeError, Tensor
+from kernmill import Context, ShapeError, Tensor, dtypes
+from kernmill.ir import Ops
 from kernmill.quant import FloatMatrix, QuantizedTensor
+from kernmill.quant.product import adds_bytes
 
 chance = np.random.default_rng(0)
 VALUES = chance.standard_normal((5, 32, 256)).astype(np.float32)
@@ -38,6 +40,25 @@ def test_chosen_matrices(kind: str, act: str) -> None:
 def test_chosen_matrices_of_floats() -> None:
     found = FloatMatrix.of(Tensor(VALUES)).chosen(Tensor(X), Tensor(IDS))
     np.testing.assert_allclose(found.numpy(), expected(VALUES), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_K", "Q6_K", "float"])
+def test_rows_behind_the_count_of_a_tile_are_zeros(kind: str) -> None:
+    """Named regression: tiles of more than two rows copied the matrices of their experts before."""
+    x, counts = chance.standard_normal((4, 20, 256)).astype(np.float32), np.array([20, 0, 5, 17])
+    values, stack = VALUES, FloatMatrix.of(Tensor(VALUES))
+    if kind != "float":
+        stack = QuantizedTensor.quantize(Tensor(VALUES), kind).interleaved()
+        values = stack.dequantize().numpy()
+    x, ids, counts = Tensor(x).realize(), Tensor(IDS).realize(), Tensor(counts).realize()
+    found = stack.chosen(x, ids, counts).numpy()
+    is_in = np.arange(20)[None] < counts.numpy()[:, None]
+    wanted = np.einsum("trn,tmn->trm", x.numpy().astype(np.float64), values[IDS]) * is_in[..., None]
+    np.testing.assert_allclose(found, wanted, atol=0.5 if kind != "float" else 1e-3)
+    assert not found[~is_in].any()
+    if kind != "float" and adds_bytes(stack.device):
+        parts = stack.chosen(x, ids, counts).uop.toposort()
+        assert not any(node.op is Ops.CONTIGUOUS and node.dtype is dtypes.uint8 for node in parts)
 
 
 def test_chosen_matrices_on_opencl(opencl: str) -> None:

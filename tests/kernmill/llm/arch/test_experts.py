@@ -322,7 +322,7 @@ def test_rows_apart_are_each_rows(tokens: int, count: int, used: int, is_one: bo
     ids, weights = order[:, :used], chance.random((tokens, used)).astype(np.float32)
     x = chance.standard_normal((tokens, 3)).astype(np.float32)
     choice = Choice(Tensor(ids.astype(np.int64)), Tensor(weights))
-    found = apart(Tensor(x), choice, count, lambda rows, of: rows * (of + 1).float().reshape(-1, 1, 1))
+    found = apart(Tensor(x), choice, count, lambda rows, of, _: rows * (of + 1).float().reshape(-1, 1, 1))
     np.testing.assert_allclose(found.numpy(), (weights * (ids + 1)).sum(1, keepdims=True) * x, rtol=1e-5, atol=1e-6)
 
 
