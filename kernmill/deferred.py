@@ -14,7 +14,7 @@ from sys import getrefcount
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernmill.ir import DType, Op, Ops, UOp, apart, current_origin, process_lock
-from kernmill.runtime import Buffer, buffer_node, remember_run, run_again
+from kernmill.runtime import Buffer, buffer_node, graph_key, remember_run, run_again
 
 from .lazy import KNOWN
 
@@ -65,14 +65,14 @@ def make_nodes(table: Table, operands: list[UOp]) -> UOp:
 class DeferredCall:
     """A recorded call. It has its operands until it has a node."""
 
-    __slots__ = ("is_known", "node", "operands", "origin", "own", "storage", "table")
+    __slots__ = ("first_realize", "node", "operands", "origin", "own", "storage", "table")
 
     def __init__(self, table: Table, operands: list[Any], own: int) -> None:
         self.table, self.operands, self.own = table, operands, own
         self.origin = current_origin.line
         self.node: UOp | None = None
         self.storage: Buffer | None = None  # its values, computed before it had a node
-        self.is_known = False  # a run has computed it, maybe without keeping its values
+        self.first_realize = 0  # number of the run that computed it first, maybe without keeping its values; 0: none
 
     def expand(self) -> UOp:
         """Its node, made now with those of the calls below unless it has one."""
@@ -109,11 +109,12 @@ class DeferredCall:
                     made.own = self.own
                 else:
                     made = apart(made, self.own > 1)
+            made.was_named = True
         finally:
             current_origin.line = line
-        if self.is_known:
+        if self.first_realize:
             for node in (*nodes[count:], made):
-                node.is_known = True
+                node.first_realize = node.first_realize or self.first_realize
         if storage is not None:
             made.storage = storage
             storage.makers.append(weakref.ref(made))
@@ -151,8 +152,9 @@ def run_calls(tensor: Lazy, call: DeferredCall, compute: Callable[[], Any]) -> b
     if buffer is None:
         remember_run(key, bottoms, compute())
         return True
+    number = graph_key.next_realize()
     for one in calls:
-        one.is_known = True
+        one.first_realize = number
     call.settle(buffer)
     tensor._device = buffer.device
     return True
@@ -173,7 +175,7 @@ def _tree(root: DeferredCall) -> tuple[tuple[Any, ...], list[UOp], list[Deferred
         if call in calls:
             waiting.pop()
             continue
-        if call.is_known:  # its values may be worth keeping
+        if call.first_realize:  # its values may be worth keeping
             return None
         operands = call.operands
         below = [

@@ -339,6 +339,7 @@ class Lazy(AnyTensor):
                 self.uop.own = 2 if is_constant else 1
             else:
                 self.uop = apart(self.uop, is_constant)
+        self.uop.was_named = True
         return self
 
     # --- properties

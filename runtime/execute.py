@@ -38,7 +38,7 @@ from .memory.allocator import Lease
 from .memory.buffer import Arena, Buffer, Placeholder, buffer_node
 from .pins import pinned_nodes
 from .plans.families import find_plan, wants_exact
-from .plans.graph_key import STALE, GraphWalk
+from .plans.graph_key import STALE, GraphWalk, next_realize
 from .plans.plan import Plan, plans, runs_unseen, settings_key
 from .plans.prepared import Prepared, prepare
 from .plans.views import part_of, views
@@ -143,10 +143,11 @@ def realize(
         if len(pending) > 1:
             pending = list(dict.fromkeys(pending))
         try:
-            run = Run(pending, others, variables or _NO_VALUES)
+            number = next_realize()
+            run = Run(pending, others, variables or _NO_VALUES, number)
             if run.walk.fresh and (parameters := run.parameters()):
-                Run(parameters, others, run.variables).go()
-                run = Run(pending, others, run.variables)
+                Run(parameters, others, run.variables, number).go()
+                run = Run(pending, others, run.variables, number)
             if (record := current_recording()) is not None and record.on_realize is not None:
                 record.on_realize(run.walk.storages)
             run.go()
@@ -165,13 +166,15 @@ def realize(
 class Run:
     """One realize."""
 
-    def __init__(self, roots: list[UOp], others: Callable[[], Iterable[UOp]], variables: Mapping[str, int]) -> None:
+    def __init__(
+        self, roots: list[UOp], others: Callable[[], Iterable[UOp]], variables: Mapping[str, int], number: int
+    ) -> None:
         self.variables, self.is_recorded = variables, is_to_be_recorded()
         is_recorded, record = self.is_recorded, current_recording()
         is_exact = is_recorded and not (record is not None and record.shares_numbers)
-        walk = GraphWalk(roots, {}, is_exact=is_exact or len(device_list()) > 1)
+        walk = GraphWalk(roots, {}, is_exact=is_exact or len(device_list()) > 1, realize=number)
         if walk.numbers and (Ops.COPY in walk.ops or len({s.device for s in walk.storages}) > 1):
-            walk = GraphWalk(roots, {}, is_exact=True)  # a number is on one device
+            walk = GraphWalk(roots, {}, is_exact=True, realize=number)  # a number is on one device
         assigns: list[UOp] = []
         if Ops.ASSIGN in walk.ops:
             assigns = [n for n in walk.order if n.op is Ops.ASSIGN and n.storage is None]
@@ -187,7 +190,7 @@ class Run:
             self.parts = {node: part for node, part in found.items() if id(part.owner) not in assigned}
             if self.parts:
                 self.plain = None if assigns else self.plain  # slots that are overwritten have other numbers there
-                walk = GraphWalk(roots, self.parts, is_exact=walk.is_exact)
+                walk = GraphWalk(roots, self.parts, is_exact=walk.is_exact, realize=number)
         self.walk, self.roots = walk, roots
         self.in_place = self.overwritable(assigns, others) if assigns else _NO_SLOTS
 
@@ -401,15 +404,15 @@ def held_again(walk: GraphWalk, roots: Sequence[UOp], held: Iterable[UOp]) -> li
     wanted = [node for node in walk.known if node in known and (node in bases or node in read)]
     if not wanted:
         return []
-    with_data = _with_data(walk)
-    return [node for node in wanted if node in with_data and not _is_view(node)]
+    lasting = _with_data(walk) | _grown(walk)
+    return [node for node in wanted if node in lasting and not _is_view(node)]
 
 
 def _was_named(node: UOp) -> bool:
     """True if a tensor had this node, not only an expression: equal expressions share nodes."""
-    while not node.own and node.storage is None and node.op in (Ops.RESHAPE, Ops.DETACH):
+    while not node.was_named and node.storage is None and node.op in (Ops.RESHAPE, Ops.DETACH):
         node = node.src[0]
-    return bool(node.own)
+    return node.was_named
 
 
 def _with_history(walk: GraphWalk) -> set[UOp]:
@@ -437,6 +440,17 @@ def _with_data(walk: GraphWalk) -> set[UOp]:
     found: set[UOp] = set()
     for node in walk.order:
         if node.storage is not None or not found.isdisjoint(node.src):
+            found.add(node)
+    return found
+
+
+def _grown(walk: GraphWalk) -> set[UOp]:
+    """The nodes that read a tensor of an earlier realize than the one that met them first: a round of a loop."""
+    found: set[UOp] = set()
+    for node in walk.order:
+        if not found.isdisjoint(node.src) or any(
+            0 < s.first_realize < node.first_realize and _was_named(s) for s in node.src
+        ):
             found.add(node)
     return found
 

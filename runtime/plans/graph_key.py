@@ -16,6 +16,7 @@ The entries follow the positions of the roots. Tests: tests/runtime/plans/test_g
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
@@ -27,7 +28,7 @@ from ..device import default_device
 from ..memory.buffer import Buffer, Placeholder
 from .views import opened
 
-__all__ = ["NUMBER_DTYPES", "STALE", "GraphWalk", "Structure", "is_form", "is_number"]
+__all__ = ["NUMBER_DTYPES", "STALE", "GraphWalk", "Structure", "is_form", "is_number", "next_realize"]
 
 Structure: TypeAlias = "tuple[Any, ...]"
 
@@ -36,10 +37,16 @@ STALE: Any = SimpleNamespace(device="nowhere")
 
 _CONST, _DETACH, _PARAM = Ops.CONST, Ops.DETACH, Ops.PARAM
 _WITH_CONSTANT = (Ops.POW, Ops.DIV)
+_realizes = itertools.count(1)
 _FORMS = frozenset({0.0, 1.0, -1.0, math.inf, -math.inf})
 _FLOATS = frozenset({dtypes.float16, dtypes.float32, dtypes.float64})
 NUMBER_DTYPES = _FLOATS | {dtype for dtype in dtypes.data if dtype.is_int}
 """The dtypes of numbers that kernels take as arguments."""
+
+
+def next_realize() -> int:
+    """The number of a new realize, from 1."""
+    return next(_realizes)
 
 
 def is_form(value: float) -> bool:
@@ -56,7 +63,7 @@ class GraphWalk:
     """The graph of some roots above the memory that is given: leaves, and `parts` of them.
 
     `order` numbers the nodes, sources first. `numbers` are the values of the number entries, in their order, and
-    `known` the inner nodes that an earlier walk has met: they are computed for the second time. `fresh` are leaves of
+    `known` the inner nodes that an earlier realize than number `realize` has met: they are computed again. `fresh` are leaves of
     gradients that were not computed yet.
     With `is_exact` no number becomes an argument.
 
@@ -78,7 +85,7 @@ class GraphWalk:
         "storages",
     )
 
-    def __init__(self, roots: Sequence[UOp], parts: Mapping[UOp, Buffer], *, is_exact: bool) -> None:
+    def __init__(self, roots: Sequence[UOp], parts: Mapping[UOp, Buffer], *, is_exact: bool, realize: int) -> None:
         self.roots, self.is_exact = roots, is_exact
         self.order: dict[UOp, int] = {}
         self.leaves: list[UOp] = []
@@ -89,9 +96,9 @@ class GraphWalk:
         self.fresh: list[UOp] = []
         self.ops: set[Any] = set()
         self.fixed = None if is_exact else {_unshaped(root) for root in roots}
-        self._walk(parts)
+        self._walk(parts, realize)
 
-    def _walk(self, parts: Mapping[UOp, Buffer]) -> None:
+    def _walk(self, parts: Mapping[UOp, Buffer], realize: int) -> None:
         """Visit every node once. Constants in `fixed` stay in the key; None: all of them."""
         order, entries, ops, known, fixed = self.order, self.entries, self.ops, self.known, self.fixed
         stack = list(self.roots)[::-1]
@@ -130,9 +137,10 @@ class GraphWalk:
                     entry = op, node.dtype, arg, order[src[0]]
                 else:
                     entry = (op, node.dtype, arg, *[order[s] for s in src])
-                if node.is_known:
+                if not node.first_realize:
+                    node.first_realize = realize
+                elif node.first_realize != realize:
                     known.append(node)
-                node.is_known = True
             order[node] = len(entries)
             entries.append(entry)
             stack.pop()

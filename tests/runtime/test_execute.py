@@ -142,7 +142,7 @@ def test_the_structure_of_a_graph_tells_what_its_closed_graph_tells() -> None:
     for make in GRAPHS * 2:
         x, y = (Tensor(np.arange(20.0, dtype=np.float32).reshape(4, 5)).realize() for _ in range(2))
         with rehearsal():  # where numbers stay what they are
-            one = start([tensor.uop for tensor in make(x, y)], tuple, {}).walk
+            one = start([tensor.uop for tensor in make(x, y)], tuple, {}, 1).walk
         closed = plan.closed(one.structure, [node.origin for node in one.order])
         assert closed is over_params(one)
         found.append((one.structure, closed))

@@ -83,7 +83,7 @@ class Decoder:
 
     def closed(self) -> tuple[list[UOp], list[str], set[int]]:
         """The graph over PARAMs, their devices, and the slots of inputs."""
-        walk = graph_key.GraphWalk([self.root.uop], {}, is_exact=True)
+        walk = graph_key.GraphWalk([self.root.uop], {}, is_exact=True, realize=1)
         roots = plan.closed(walk.structure, [None] * len(walk.order)).src
         devices = [self.device[id(storage)] for storage in walk.storages]
         inputs = {slot for slot, storage in enumerate(walk.storages) if id(storage) in self.inputs}

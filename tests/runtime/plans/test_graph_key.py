@@ -13,7 +13,9 @@ from kernmill.runtime import graph_key
 
 
 def walk(*tensors: Tensor, is_exact: bool = False) -> graph_key.GraphWalk:
-    return graph_key.GraphWalk([tensor.uop for tensor in tensors], {}, is_exact=is_exact)
+    return graph_key.GraphWalk(
+        [tensor.uop for tensor in tensors], {}, is_exact=is_exact, realize=graph_key.next_realize()
+    )
 
 
 def data(count: int = 6) -> Tensor:

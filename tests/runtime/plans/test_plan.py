@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +153,7 @@ def test_many_sums_are_expected_before_they_are_scheduled(
     monkeypatch.setattr(plan, "build_all", lambda wanted: [None for _ in wanted])
     x = data(0, 97)
     sums = [reduce_axes(x + float(number), Ops.ADD, (0,)) for number in range(count)]
-    one: Any = importlib.import_module("kernmill.runtime.execute").Run(sums, tuple, {})
+    one: Any = importlib.import_module("kernmill.runtime.execute").Run(sums, tuple, {}, 1)
     plan.new_plan(one.walk.structure, one.walk.order, ("LLVM",) * (1 + count), frozenset())
     assert found == ["LLVM"] * started
 
@@ -204,14 +204,30 @@ def _masked(x: Tensor) -> tuple[Tensor, Tensor]:
     return (x * 0.9).where(mask, x * 0.8), mask.float()
 
 
-@pytest.mark.parametrize("step", [_halved, _descended, _masked], ids=["step", "descent", "mask"])
+def _remainders(x: Tensor) -> tuple[Tensor, Tensor]:
+    return (x * 3 + 1) % 7, x
+
+
+ZERO_TO_1 = np.linspace(0, 1, 5, dtype=np.float32)
+STARTS = {
+    "step": (_halved, lambda: Tensor(ZERO_TO_1)),
+    "descent": (_descended, lambda: Tensor(ZERO_TO_1)),
+    "mask": (_masked, lambda: Tensor(ZERO_TO_1)),
+    "integers": (_remainders, lambda: Tensor([1, 2, 3])),
+    "ones": (_halved, lambda: Tensor.ones(5)),
+    "arange": (_descended, lambda: Tensor.arange(5).float()),
+    "arange of integers": (_remainders, lambda: Tensor.arange(5)),
+}
+
+
+@pytest.mark.parametrize("name", STARTS)
 @pytest.mark.parametrize("reads_new", [True, False], ids=["reads the new one", "reads what it was made from"])
-def test_a_loop_that_reads_a_value_in_each_round_compiles_no_longer_graphs(
-    step: Callable[[Tensor], tuple[Tensor, Tensor]], reads_new: bool
-) -> None:
-    """Nothing of a round was kept, since its name was gone by the next one: round n computed n rounds, and compiled."""
+def test_a_loop_that_reads_a_value_in_each_round_compiles_no_longer_graphs(name: str, reads_new: bool) -> None:
+    """Nothing of a round was kept, since its name was gone by the next one: round n computed n rounds, and compiled.
+    So it was later, of integers and of what starts as a constant."""
+    step, start = STARTS[name]
     with Context(DEVICE="NULL", CACHE="0"):
-        x = Tensor(np.linspace(0, 1, 5, dtype=np.float32))
+        x = start()
         counts = []
         for _ in range(12):
             x, other = step(x)
