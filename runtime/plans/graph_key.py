@@ -63,8 +63,8 @@ class GraphWalk:
     """The graph of some roots above the memory that is given: leaves, and `parts` of them.
 
     `order` numbers the nodes, sources first. `numbers` are the values of the number entries, in their order, and
-    `known` the inner nodes that an earlier realize than number `realize` has met: they are computed again. `fresh` are leaves of
-    gradients that were not computed yet.
+    `known` the inner nodes that an earlier realize than number `realize` has met: they are computed again. `fresh` are
+    leaves of gradients that were not computed yet.
     With `is_exact` no number becomes an argument.
 
     Raises:
