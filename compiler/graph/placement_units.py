@@ -210,8 +210,11 @@ def _count(unit: PlacementUnit, node: UOp, unit_of: dict[UOp, PlacementUnit], fr
 
 def _has_long_rows(product: UOp, reduced: int) -> bool:
     """True if an operand is read down the columns of long rows, and more than once."""
+    terms, length = prod(static(product.shape)), static(product.shape)[reduced]
     for operand in product.src:
         node, axis = operand, reduced
+        if not length * PAGE_BYTES <= size_bytes(base_of(operand)) < terms * operand.dtype.size_bytes:
+            continue
         while is_view(node) and node.op not in (Ops.WINDOW, Ops.UNWINDOW):
             below = node.src[0]
             if node.op is Ops.PERMUTE:
@@ -224,7 +227,7 @@ def _has_long_rows(product: UOp, reduced: int) -> bool:
                 axis = found
             node = below
         is_long = static(node.shape)[axis] > 1 and _elements_apart(node, axis) * node.dtype.size_bytes >= PAGE_BYTES
-        if is_long and node.op is not Ops.WINDOW and prod(static(product.shape)) > prod(static(node.shape)):
+        if is_long and node.op is not Ops.WINDOW:
             return True
     return False
 
