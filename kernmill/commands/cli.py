@@ -10,14 +10,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TextIO
 
 import kernmill
 from kernmill.ir import SETTINGS, Context, KernmillError, SettingError, check_environment, setting
 from kernmill.runtime import (
     canonical_devices,
-    canonical_name,
     compile_cache,
     default_device,
     device_indices,
@@ -171,6 +170,7 @@ def _parser() -> argparse.ArgumentParser:
     info = commands.add_parser("info", help="version, devices, CPU features, cache, settings")
     info.add_argument("--measure", action="store_true", help="measure this CPU for the estimate of times, and use that")
     info.add_argument("--forget", action="store_true", help="use the row of this CPU's family again")
+    info.add_argument("--links", action="store_true", help="what placement knows of DEVICE: measured rates and links")
     info.set_defaults(command=show_info)
     demo = commands.add_parser(
         "demo", help="train a tiny language model, generate stories, and show the time per kernel"
@@ -235,6 +235,10 @@ def show_info(given: argparse.Namespace) -> int:
         from .machine_row import run
 
         return run(is_forgotten=given.forget)
+    if given.links:
+        from . import links
+
+        return links.run()
     print(f"kernmill {kernmill.__version__}, Python {sys.version.split()[0]}, {_PACKAGE}")
     print("\ndevices")
     default = default_device()
@@ -624,7 +628,9 @@ def _run_own_bench(given: argparse.Namespace) -> int:
 
 
 def run_conformance(given: argparse.Namespace) -> int:
-    """The op table on a device; 1 when something differs."""
+    """The op table on each device of the list; 1 when something differs."""
     from .conformance import run
 
-    return 0 if run(canonical_name(given.device) if given.device else default_device(), given.failures) else 1
+    with Context(DEVICE=given.device) if given.device else nullcontext():
+        names = device_list()
+    return 0 if False not in [run(name, given.failures) for name in names] else 1
