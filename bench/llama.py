@@ -321,13 +321,31 @@ def run_here(arguments: argparse.Namespace, threads: int, folder: Path) -> Itera
         if not path.exists():
             write_model(path, name if row else arguments.shape, row.mix if row else mix)
         usual = "em128" if row and row.is_encoder else "tg16,pp64" if arguments.quick else "tg128,pp512"
-        tests = arguments.tests or usual
-        for test in tests.split(","):
+        for test in tests_for(mix, arguments.tests or usual):
             line = measured(path, mix, test, threads, 3 if arguments.quick else 11, arguments.seconds)
             print(as_row(list(cells(line))) if not line.failed else line.failed, file=sys.stderr, flush=True)
             yield line
         if not arguments.folder:
             path.unlink()
+
+
+def tests_for(mix: str, tests: str) -> list[str]:
+    """Return those of the tests that a file can take: an encoder embeds texts, others read and make tokens.
+
+    Raises:
+        ValueError: there are none, or one has another name.
+    """
+    row, given = ARCHITECTURES.get(mix.split()[0]), tests.split(",")
+    if wrong := [test for test in given if not (test[:2] in ("tg", "pp", "em") and test[2:].isdecimal())]:
+        raise ValueError(
+            f"--tests {wrong[0]}: must be tg, pp or em with a number of tokens, such as tg128,pp512 or em128"
+        )
+    is_encoder = row is not None and row.is_encoder
+    fitting = [test for test in given if test.startswith("em") == is_encoder]
+    if not fitting:
+        what = "an encoder: it takes em" if is_encoder else "no encoder: it takes tg and pp"
+        raise ValueError(f"--tests {tests}: {mix} is {what}. Add such a test, or leave --tests out")
+    return fitting
 
 
 def run_all(arguments: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list[Line]]:
@@ -382,6 +400,10 @@ def main(given: Sequence[str] | None = None) -> int:
         *GOALS, *(f"all {kind}" for kind in TYPES), *(f"{name} {row.mix}" for name, row in ARCHITECTURES.items())
     }:  # fmt: skip
         made.error(f"{min(unknown)}: must be one of {', '.join(GOALS)}")
+    try:
+        _ = [tests_for(mix, arguments.tests) for mix in arguments.mixes or GOALS if arguments.tests]
+    except ValueError as error:
+        made.error(f"{error}.")
     try:
         llama_cpp = importlib.import_module("llama_cpp")
     except ImportError:

@@ -11,7 +11,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from bench.llama import GOALS, Line, apart, main, markdown, measured, verdicts
+from bench.llama import GOALS, Line, apart, main, markdown, measured, tests_for, verdicts
 from bench.model_file import write_model
 from kernmill.formats import gguf
 from kernmill.llm import Model
@@ -116,3 +116,13 @@ def test_both_sides_agree(tmp_path: Path) -> None:
         found = measured(tmp_path / "a.gguf", mix, "tg2", 1, 1)
         assert not found.failed
         assert json.dumps(found.kernmill)
+
+
+def test_an_encoder_takes_tests_of_texts_only() -> None:
+    """Named regression: `--architectures bert --tests pp64` was a traceback after minutes."""
+    assert tests_for("bert F16", "pp64,em32") == ["em32"]
+    assert tests_for("mamba2 Q4_K_M", "tg16,em32,pp64") == ["tg16", "pp64"]
+    with pytest.raises(ValueError, match="bert F16 is an encoder: it takes em"):
+        tests_for("bert F16", "pp64")
+    with pytest.raises(ValueError, match="--tests x9: must be tg, pp or em"):
+        tests_for("Q4_0", "tg16,x9")

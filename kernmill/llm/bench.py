@@ -24,6 +24,7 @@ from . import folders
 from .arch.cache import CACHE_TYPES, CacheTypes, pair_of
 from .generate import Model
 from .memory_needs import needing_memory
+from .sources import check_without_source
 
 __all__ = ["OUTPUTS", "Lengths", "Test", "Wanted", "measure", "run"]
 
@@ -119,6 +120,7 @@ def _measured(file: gguf.GGUFFile, lengths: Lengths, wanted: Wanted) -> Test:
     model = Model.from_gguf(
         file, tokenizer=None, capacity=sum(lengths), block=wanted.block, cache_type=wanted.cache_type
     )
+    check_without_source(model.architecture, "bench")
     ids = np.random.default_rng(SEED).integers(0, model.architecture.vocabulary, sum(lengths)).tolist()
     for _ in range(WARM_UP):
         _once(model, ids, lengths._replace(gen=min(lengths.gen, 2)))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from kernmill import FormatError, SettingError, Tensor
+from kernmill.commands.cli import main
 from kernmill.llm import Model
 from kernmill.llm.engine import Engine
 from kernmill.llm.saved_state import save_state
@@ -94,6 +95,12 @@ def _shift(model: Model) -> Any:
 def test_what_such_a_model_cannot_do_is_said(path: Path, use: Callable[[Model], Any], words: str) -> None:
     with Model.from_gguf(path, capacity=64, block=16) as model, pytest.raises(SettingError, match=words):
         use(model)
+
+
+def test_the_command_bench_says_that_it_gives_no_source(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Named regression: it asked for a call of Python."""
+    assert main(["bench", str(path), "-p", "4", "-n", "1"]) == 2
+    assert "bench: t5 has an encoder and a decoder, which only Model and kernmill run" in capsys.readouterr().err
 
 
 def test_a_decoder_alone_has_nothing_to_encode(tmp_path: Path) -> None:
