@@ -451,9 +451,17 @@ class Engine:
         start = time.perf_counter_ns()
         logits = self._steps.next_tokens(rows)
         self._stepped(start)
-        for slot, row, scores in zip(slots, rows, logits, strict=True):
-            slot.seen.append(row.token)
-            self._advance(slot, scores)
+        # all at once: readers that wake up between two tokens would take turns with this thread
+        held = [slot.task.generation for slot in slots if slot.task is not None]
+        for generation in held:
+            generation.hold()
+        try:
+            for slot, row, scores in zip(slots, rows, logits, strict=True):
+                slot.seen.append(row.token)
+                self._advance(slot, scores)
+        finally:
+            for generation in held:
+                generation.release()
 
     def _shift_full(self, slot: Slot) -> None:
         """Drop tokens of a text that fills its context, if its request has `keep`."""

@@ -118,6 +118,7 @@ class Generation(Iterator[Piece]):
         self._on_piece, self._wake = on_piece, wake
         self._pieces: queue.SimpleQueue[Piece | None] = queue.SimpleQueue()
         self._is_read = False
+        self._held: list[Piece | None] | None = None
 
     def __next__(self) -> Piece:
         piece = None if self._is_read else self._pieces.get()
@@ -151,7 +152,20 @@ class Generation(Iterator[Piece]):
             self.error, self.finish_reason = error, reason
             self._pass_on(None)
 
+    def hold(self) -> None:
+        """Keep what is given until `release`: for the engine, which calls both."""
+        self._held = []
+
+    def release(self) -> None:
+        """Pass on what was given since `hold`."""
+        held, self._held = self._held, None
+        for piece in held or ():
+            self._pass_on(piece)
+
     def _pass_on(self, piece: Piece | None) -> None:
+        if self._held is not None:
+            self._held.append(piece)
+            return
         if self._on_piece is None:
             self._pieces.put(piece)
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,33 @@ def test_pieces_are_passed_on_by_a_call(stories: Model, engine: Engine) -> None:
     engine.submit(GenerationRequest(ids(stories, PROMPTS[0]), max_tokens=10), take)
     assert ended.wait(60)
     assert "".join(piece.text for piece in found if piece is not None) == alone(stories, PROMPTS[0], 10)
+
+
+def test_pieces_of_a_step_come_together(stories: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named regression: readers woke up between the tokens of a step, and took turns with the engine's thread."""
+    seen: list[str] = []
+    with Engine(stories, slots=2, chunk=32) as engine:
+        advance = engine._advance
+
+        def advanced(*given: Any) -> None:
+            advance(*given)
+            seen.append("token")
+
+        monkeypatch.setattr(engine, "_advance", advanced)
+        ended = [threading.Event(), threading.Event()]
+
+        def take(number: int, piece: Piece | None) -> None:
+            seen.append("piece")
+            if piece is None:
+                ended[number].set()
+
+        for number in range(2):
+            request = GenerationRequest(ids(stories, PROMPTS[number]), max_tokens=30)
+            engine.submit(request, partial(take, number))
+        assert all(event.wait(60) for event in ended)
+    steps = "".join(word[0] for word in seen)
+    assert steps.count("ttpp") > 10
+    assert "tptp" not in steps[steps.index("ttpp") : steps.rindex("ttpp")]
 
 
 def test_a_call_that_fails_ends_its_own_text_only(stories: Model, engine: Engine) -> None:
