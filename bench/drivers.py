@@ -1,7 +1,7 @@
 """Every OpenCL driver that is here, against DEVICE=LLVM: `python -m bench.drivers`.
 
 For each driver some rows of `python -m bench` run with the peer `opencl`, in a process that sees no other driver.
-`--list` prints the drivers' names and places for `.ci/run drivers`.
+`--list` prints the drivers' names and libraries for `.ci/run drivers`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from kernmill.ir import UOp, dtypes
+from kernmill.ir import UOp
 from kernmill.renderers import AMDRenderer
 from kernmill.runtime import amd_target, llvm_codegen
 from tests.compiler.kernels import data, lowered, matmul, only, small_kernels
@@ -35,9 +35,3 @@ def test_groups_share_memory_and_wait() -> None:
     assert "global_load" in text
     assert "flat_load" not in text, "the address space is lost"
     assert int(re.findall(r"\.vgpr_count:\s+(\d+)", text)[0]) <= 128
-
-
-@pytest.mark.parametrize("left", [dtypes.int8, dtypes.uint8], ids=str)
-def test_products_of_bytes_are_one_instruction_for_four(left: object) -> None:
-    a, b = data(0, 256, 256, dtype=left), data(1, 256, 256, dtype=dtypes.int8)  # type: ignore[arg-type]
-    assert "v_dot4_i32_iu8" in assembly(only(matmul(a.cast(dtypes.int32), b.cast(dtypes.int32))))
