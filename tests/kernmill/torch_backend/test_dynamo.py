@@ -19,8 +19,8 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import torch
 
+from bench.torch_families import TINY
 from kernmill.torch_backend import backend
-from tests.kernmill.torch_backend.families import FAMILIES
 
 
 @pytest.fixture(autouse=True)
@@ -46,9 +46,9 @@ def test_the_entry_point_is_the_backend() -> None:
     assert getattr(importlib.import_module(module), name) is backend
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", TINY)
 def test_training_is_that_of_eager(name: str) -> None:
-    make, batch = FAMILIES[name]
+    make, batch = TINY[name]
     model = make().double() if name == "resnet" else make()  # of float32 one relu may be 0 in one of the two
     other = copy.deepcopy(model)
     fast = compiled(model)
@@ -67,9 +67,9 @@ def test_training_is_that_of_eager(name: str) -> None:
             close(p, q)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", TINY)
 def test_eval_is_that_of_eager(name: str) -> None:
-    make, batch = FAMILIES[name]
+    make, batch = TINY[name]
     model = make().eval()
     fast = compiled(model)
     with torch.no_grad():
