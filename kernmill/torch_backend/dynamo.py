@@ -21,6 +21,7 @@ from . import networks as networks
 from . import products as products
 from . import reductions as reductions
 from .graph import TorchProgram
+from .packing import packed
 
 __all__ = ["backend"]
 
@@ -41,10 +42,14 @@ def _compiled(module: Any, inputs: Sequence[Any]) -> TorchProgram:
     return program
 
 
+def _partitioned(joint: Any, inputs: Any, *, num_fwd_outputs: int, **options: Any) -> tuple[Any, Any]:
+    forward, backward = min_cut_rematerialization_partition(joint, inputs, num_fwd_outputs=num_fwd_outputs, **options)
+    return packed(forward, backward, num_fwd_outputs)
+
+
 _aot = aot_autograd(
-    fw_compiler=_compiled, bw_compiler=_compiled, decompositions=core_aten_decompositions(),
-    partition_fn=min_cut_rematerialization_partition,
-)  # fmt: skip
+    fw_compiler=_compiled, bw_compiler=_compiled, decompositions=core_aten_decompositions(), partition_fn=_partitioned
+)
 
 
 @contextmanager

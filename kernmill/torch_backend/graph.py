@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 from ..captures import Jit
+from ..lazy import default_device
 from ..tensor import Tensor
-from .memory import Converter
+from .memory import Converter, Order, to_torch
 from .table import OPERATORS, dtype_of
 
 __all__ = ["TorchProgram"]
@@ -85,7 +86,7 @@ class _GraphStep:
         moving = {n for n in self.inputs if not _is_size(n)}
         for node in self.nodes:
             moving.update([node] if moving.intersection(node.all_input_nodes) else [])
-        self.constants = set(self.results) - moving
+        self.are_constants = [node not in moving for node in self.results]
         self.dropped: list[Node] = []  # inputs that no later step needs
 
     def run(self, known: dict[Node, Any]) -> None:
@@ -99,36 +100,38 @@ class _GraphStep:
             del known[node]
 
     def _launch(self, known: dict[Node, Any]) -> None:
-        values = [known[n] for n in self.inputs]
-        numbers = tuple(_A_TENSOR if isinstance(v, torch.Tensor) else v for v in values)
-        tensors = [c(v) for c, v in zip(self.converters, values, strict=True) if isinstance(v, torch.Tensor)]
-        found = self._function_for(numbers, tuple(t.shape for t in tensors))(*tensors)
-        used = {v.data_ptr() for v in values if isinstance(v, torch.Tensor)}
-        for node, value, order in zip(self.results, found, self.orders, strict=True):
-            known[node] = _to_torch(value, order, used, is_constant=node in self.constants)
+        device, values = default_device(), [known[n] for n in self.inputs]
+        numbers = tuple([_A_TENSOR if isinstance(v, torch.Tensor) else v for v in values])
+        given = [v for v in values if isinstance(v, torch.Tensor)]
+        pairs = [convert(v, device) for convert, v in zip(self.converters, given, strict=False)]
+        form = numbers, tuple([order for _, order in pairs])
+        key = (form, tuple([v.shape for v in given])) if self.is_dynamic else form
+        found = self._function_for(key, *form)(*[tensor for tensor, _ in pairs])
+        used = {v.data_ptr() for v in given}
+        for node, value, order, is_constant in zip(self.results, found, self.orders, self.are_constants, strict=True):
+            known[node] = _to_torch(value, order, used, device, is_constant=is_constant)
 
-    def _function_for(self, numbers: tuple[Any, ...], shapes: tuple[Any, ...]) -> Callable[..., Any]:
+    def _function_for(self, key: Any, numbers: tuple[Any, ...], given: tuple[Order, ...]) -> Callable[..., Any]:
         """The function for these sizes: captured, unless sizes that change have occurred a few times only.
 
         Outside of a capture, kernels of symbolic size serve all of them.
         """
-        key = numbers if not self.is_dynamic else (numbers, shapes)
         use = self.uses.setdefault(key, _Use())
         self.uses.move_to_end(key)
         if len(self.uses) > _MOST_SIZES:
             self.uses.popitem(last=False)
         use.count += 1
         if use.function is None or (use.count == _CAPTURED_AFTER and self.is_dynamic):
-            run = self._interpreter(numbers)
+            run = self._interpreter(numbers, given)
             is_captured = not self.is_dynamic or use.count == _CAPTURED_AFTER
             use.function = Jit(run, runs_first=False) if is_captured else _realized(run)
         return use.function
 
-    def _interpreter(self, numbers: tuple[Any, ...]) -> Callable[..., list[Any]]:
+    def _interpreter(self, numbers: tuple[Any, ...], before: tuple[Order, ...]) -> Callable[..., list[Any]]:
         inputs, nodes, results, orders = self.inputs, self.nodes, self.results, self.orders
 
         def run(*tensors: Tensor) -> list[Any]:
-            given = iter(tensors)
+            given = iter([_back(t, order) for t, order in zip(tensors, before, strict=True)])
             known = {n: next(given) if v is _A_TENSOR else v for n, v in zip(inputs, numbers, strict=True)}
             for node in nodes:
                 known[node] = _computed_node(node, known)
@@ -256,7 +259,7 @@ def _as_traced(found: Any, wanted: Any) -> Any:
 
 
 # --- strides ---------------------------------------------------------------------------------------------------------
-def _axis_order(node: Any) -> tuple[int, ...] | None:
+def _axis_order(node: Any) -> Order:
     """The axes by descending stride where PyTorch expects another order than ours."""
     value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
     if not isinstance(value, torch.Tensor) or value.is_contiguous():
@@ -266,21 +269,23 @@ def _axis_order(node: Any) -> tuple[int, ...] | None:
     return order if value.permute(order).is_contiguous() and order != tuple(range(value.ndim)) else None
 
 
-def _in_order(value: Any, order: tuple[int, ...] | None) -> Any:
+def _in_order(value: Any, order: Order) -> Any:
     return value if order is None else value.permute(order)
 
 
-def _to_torch(value: Any, order: tuple[int, ...] | None, used: set[int], *, is_constant: bool = False) -> Any:
+def _back(value: Tensor, order: Order) -> Tensor:
+    return value if order is None else value.permute([order.index(i) for i in range(len(order))])
+
+
+def _to_torch(value: Any, order: Order, used: set[int], device: str, *, is_constant: bool = False) -> Any:
     """A result as PyTorch's tensor, in memory that no other one has: PyTorch may write to it."""
     if isinstance(value, (list, tuple)):
-        return [_to_torch(v, None, used, is_constant=is_constant) for v in value]
+        return [_to_torch(v, None, used, device, is_constant=is_constant) for v in value]
     if not isinstance(value, Tensor):
         return value
-    found: Any = torch.utils.dlpack.from_dlpack(value)
-    if is_constant or found.data_ptr() in used:
-        found = found.clone()
+    found = to_torch(value, order, device, is_copied=lambda address: is_constant or address in used)
     used.add(found.data_ptr())
-    return found if order is None else found.permute([order.index(i) for i in range(len(order))])
+    return found
 
 
 def _is_fixed(node: Node) -> bool:

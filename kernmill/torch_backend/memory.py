@@ -1,8 +1,9 @@
-"""Tensors of PyTorch as ours, over the same memory."""
+"""Tensors of PyTorch as ours, and ours as PyTorch's, over the same memory."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,7 +14,37 @@ from ..lazy import device_name
 from ..tensor import Tensor
 from .table import dtype_of
 
-__all__ = ["Converter"]
+__all__ = ["Converter", "Order", "to_torch"]
+
+
+Order = tuple[int, ...] | None  # the axes by descending stride, unless they are row-major
+_MADE = "_kernmill_made"  # the attribute of PyTorch's tensors that are over memory of ours
+
+
+class _Made(NamedTuple):
+    """Our tensor below one of PyTorch's: what a forward pass keeps is what its backward pass reads."""
+
+    tensor: Tensor
+    order: Order
+    key: Any
+
+
+def to_torch(value: Tensor, order: Order, device: str, *, is_copied: Callable[[int], bool]) -> Any:
+    """PyTorch's tensor over the memory of one of ours, whose axes are in an order; a copy of it for some addresses."""
+    dense: Any = torch.utils.dlpack.from_dlpack(value) if value.dtype is dtypes.bfloat16 else (
+        torch.from_numpy(value._on_host())
+    )  # fmt: skip
+    is_shared = value._device == device and get_device(device).limits.wraps_host_memory
+    if is_copied(dense.data_ptr()):
+        dense, is_shared = dense.clone(), False
+    found = dense if order is None else dense.permute([order.index(i) for i in range(len(order))])
+    if is_shared:
+        found.__dict__[_MADE] = _Made(value, order, _key_of(found, device))
+    return found
+
+
+def _key_of(x: Any, device: str) -> Any:
+    return device, x.data_ptr(), x.shape, x.stride(), x.dtype
 
 
 class Converter:
@@ -25,31 +56,33 @@ class Converter:
 
     def __init__(self) -> None:
         self.key: Any = None
-        self.tensor: Tensor | None = None
+        self.known: tuple[Tensor, Order] | None = None
 
-    def __call__(self, x: Any) -> Tensor:
-        """The tensor over the memory of x."""
-        if not isinstance(x, torch.nn.Parameter):
-            return _over(x.detach())[0]
-        key = (x.data_ptr(), x.shape, x.stride(), x.dtype, device_name(None))
-        if self.tensor is not None and key == self.key:
-            return self.tensor
-        tensor, is_shared = _over(x.detach())
-        self.key, self.tensor = (key, tensor) if is_shared else (None, None)
-        return tensor
+    def __call__(self, x: Any, device: str) -> tuple[Tensor, Order]:
+        """The tensor over the memory of x, and the order of x's axes in it; `device` is the default device."""
+        key, made = _key_of(x, device), x.__dict__.get(_MADE)
+        if made is not None and made.key == key:
+            return made.tensor, made.order
+        if self.known is not None and key == self.key:
+            return self.known
+        tensor, order, is_shared = _over(x.detach())
+        is_kept = is_shared and isinstance(x, torch.nn.Parameter)
+        self.key, self.known = (key, (tensor, order)) if is_kept else (None, None)
+        return tensor, order
 
 
-def _over(x: Any) -> tuple[Tensor, bool]:
-    """A tensor over the memory of one of PyTorch's, whose axes may be in any order; True if it is the same memory."""
+def _over(x: Any) -> tuple[Tensor, Order, bool]:
+    """A tensor over the memory of one of PyTorch's, the order of its axes there, and True if it is the same memory."""
     if x.is_contiguous():
-        return _over_dense(x)
+        tensor, is_shared = _over_dense(x)
+        return tensor, None, is_shared
     strides = x.stride()
-    order = sorted(range(x.ndim), key=lambda i: (-strides[i], i))
+    order = tuple(sorted(range(x.ndim), key=lambda i: (-strides[i], i)))
     dense = x.permute(order)
     if not dense.is_contiguous():
-        return _over_dense(x.contiguous())[0], False
+        return _over_dense(x.contiguous())[0], None, False
     tensor, is_shared = _over_dense(dense)
-    return tensor.permute([order.index(i) for i in range(x.ndim)]), is_shared
+    return tensor, order, is_shared
 
 
 def _over_dense(x: Any) -> tuple[Tensor, bool]:
