@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
+from kernmill.runtime import default_device
+
 from ..captures import Jit
-from ..lazy import default_device
 from ..tensor import Tensor
 from .memory import Converter, Order, to_torch
 from .table import OPERATORS, dtype_of

@@ -52,7 +52,7 @@ def _is_small(node: Any) -> bool:
         return False
     if not all(isinstance(size, int) for size in value.shape) or not value.is_contiguous():
         return False
-    return 0 < value.numel() * value.element_size() <= _MOST_BYTES
+    return bool(0 < value.numel() * value.element_size() <= _MOST_BYTES)
 
 
 def _written(graph: Any, output: Any, nodes: Sequence[Any], name: str) -> Any:

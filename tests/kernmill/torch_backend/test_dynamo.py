@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kernmill import Context, DeviceError
+from kernmill import Context, DeviceError, Tensor
 from kernmill.runtime import counters
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -221,16 +221,48 @@ def test_other_devices_are_refused() -> None:
 
 
 def test_parameters_are_not_copied() -> None:
-    from kernmill.torch_backend.memory import Converter
+    from kernmill.torch_backend.memory import Converter, to_torch
 
     weight = torch.nn.Parameter(torch.randn(4, 5))
     convert = Converter()
-    tensor = convert(weight)
-    assert convert(weight) is tensor
+    tensor, order = convert(weight, "LLVM")
+    assert convert(weight, "LLVM")[0] is tensor
+    assert order is None
     assert tensor.numpy().ctypes.data == weight.data_ptr()
-    turned = Converter()(torch.nn.Parameter(weight.detach().t()))
-    assert turned.shape == (5, 4)
-    assert turned.numpy().tolist() == weight.t().tolist()
+    turned, order = Converter()(torch.nn.Parameter(weight.detach().t()), "LLVM")
+    assert (turned.shape, order) == ((4, 5), (1, 0))
+    assert turned.numpy().tolist() == weight.tolist()
+    ours = Tensor([[1.0, 2.0, 3.0]]).realize()
+    theirs = to_torch(ours, (1, 0), "LLVM", is_copied=lambda _: False)
+    assert theirs.tolist() == [[1], [2], [3]]
+    assert convert(theirs, "LLVM") == (ours, (1, 0))
+    theirs.data = torch.zeros(3, 1)  # other memory
+    assert convert(theirs, "LLVM")[0].tolist() == [[0], [0], [0]]
+
+
+def test_values_between_the_passes_are_one_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named regression: each of them was converted, for an LSTM a hundred in each step."""
+    from kernmill.torch_backend.packing import packed as known
+
+    counts = list[int]()
+
+    def packed(forward: Any, backward: Any, count: int) -> Any:
+        forward, backward = known(forward, backward, count)
+        (output,) = forward.graph.find_nodes(op="output")
+        counts.append(sum("tanh" in n.name or "packed" in n.name for n in output.args[0]))
+        return forward, backward
+
+    monkeypatch.setattr("kernmill.torch_backend.dynamo.packed", packed)
+    x, w = torch.randn(3, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
+
+    def run(x: Any) -> Any:
+        y = torch.tanh(x @ w)
+        z = torch.tanh(y @ w)
+        return (z @ w).exp().sum()
+
+    want = torch.autograd.grad(run(x), (x, w))
+    close(torch.autograd.grad(compiled(run)(x), (x, w)), want)
+    assert counts == [1]
 
 
 def gapped() -> Any:
