@@ -29,8 +29,8 @@ def packed(forward: Any, backward: Any, count: int) -> tuple[Any, Any]:
     descriptions = output.meta.get("desc")
     for number, nodes in enumerate(group for group in groups.values() if len(group) > 1):
         name = f"kernmill_packed_{number}"
-        whole = _pack(forward.graph, output, nodes, name)
-        _unpack(backward.graph, whole, [reads[node.name] for node in nodes], name)
+        whole = _join_parts(forward.graph, output, nodes, name)
+        _split_whole(backward.graph, whole, [reads[node.name] for node in nodes], name)
         places = [outputs.index(node, count) for node in nodes]
         outputs[places[-1]] = whole
         for place in reversed(places[:-1]):
@@ -55,14 +55,14 @@ def _is_small(node: Any) -> bool:
     return bool(0 < value.numel() * value.element_size() <= _MOST_BYTES)
 
 
-def _pack(graph: Any, output: Any, nodes: Sequence[Any], name: str) -> Any:
+def _join_parts(graph: Any, output: Any, nodes: Sequence[Any], name: str) -> Any:
     """The packed tensor as an output of the forward graph."""
     with graph.inserting_before(output):
-        flat = [_put(graph, _aten.view.default, node, [node.meta["val"].numel()]) for node in nodes]
-        return _put(graph, _aten.cat.default, flat, 0, name=name)
+        flat = [_add_node(graph, _aten.view.default, node, [node.meta["val"].numel()]) for node in nodes]
+        return _add_node(graph, _aten.cat.default, flat, 0, name=name)
 
 
-def _unpack(graph: Any, whole: Any, reads: Sequence[Any], name: str) -> None:
+def _split_whole(graph: Any, whole: Any, reads: Sequence[Any], name: str) -> None:
     """The packed tensor as an input of the backward graph, in place of the last of its parts."""
     with graph.inserting_before(reads[-1]):
         source = graph.placeholder(name)
@@ -73,13 +73,13 @@ def _unpack(graph: Any, whole: Any, reads: Sequence[Any], name: str) -> None:
         shape = [*node.meta["val"].shape]
         stop = start + math.prod(shape)
         with graph.inserting_before(first):
-            part = _put(graph, _aten.slice.Tensor, source, 0, start, stop)
-            node.replace_all_uses_with(_put(graph, _aten.view.default, part, shape))
+            part = _add_node(graph, _aten.slice.Tensor, source, 0, start, stop)
+            node.replace_all_uses_with(_add_node(graph, _aten.view.default, part, shape))
         graph.erase_node(node)
         start = stop
 
 
-def _put(graph: Any, target: Any, *arguments: Any, name: str | None = None) -> Any:
+def _add_node(graph: Any, target: Any, *arguments: Any, name: str | None = None) -> Any:
     """A node with its value of fake tensors."""
     node = graph.create_node("call_function", target, arguments, name=name)
     given = torch.fx.node.map_arg(arguments, lambda n: n.meta["val"])
