@@ -28,7 +28,7 @@ def scan(function: Callable[..., Any], init: Any, xs: Any = None, length: int | 
 
     Returns the last carry, and all y stacked along a new first axis. `xs`: tensors in dicts, lists and tuples, of which
     the first axis is the sequence; without them x is None, and `length` is the number of rounds. With `reverse` the
-    last entry comes first. In a captured function it does not unroll, and has first derivatives.
+    last entry comes first. In a captured function it does not unroll, and has gradients of every order.
 
     Raises:
         ShapeError: sequences of different lengths, or a carry that changes its form, shape or dtype.

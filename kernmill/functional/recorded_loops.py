@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from kernmill.ir import (
@@ -13,6 +14,7 @@ from kernmill.ir import (
     Ops,
     ShapeError,
     UOp,
+    apart,
     dtypes,
     numel,
     reshape,
@@ -137,9 +139,11 @@ def _recorded(body: _LoopBody, reads: Sequence[Buffer], begins: Sequence[Buffer]
     table = {n: buffer_node(b, n.shape) for n, b in zip(nodes, (*reads, *begins), strict=True)}
     again = Rewriter(table)
     roots = [UOp(Ops.CONTIGUOUS, n.dtype, (again(n),)) for n in (*body.outs, *body.after)]
+    results = {root: Tensor._make(root) for root in roots}  # equal constants are one node
     with recording_apart() as recorded:
-        Tensor._make(roots[0]).realize(*map(Tensor._make, roots[1:]))
-    made: list[Buffer] = [root.storage for root in roots]
+        first_result, *others = results.values()
+        first_result.realize(*others)
+    made = [_memory_of_values(results[root]) for root in roots]
     order = [*reads, *made[: len(body.outs)], *begins, *made[len(body.outs) :]]
     first = {id(b): number for number, b in reversed([*enumerate(order)])}
     first |= {id(b): number for number, b in enumerate(reads)}  # a result may be an argument
@@ -303,7 +307,7 @@ class _Backward:
         slopes: dict[UOp, UOp] = {}
         targets = (*carries, *rows, *outer)
         for root, seed in [*zip([n for n, _ in of_ys], dy, strict=True), *zip(after, dc, strict=True)]:
-            for target, part in gradient_of(root, seed, targets).items():
+            for target, part in gradient_of(root, seed, targets, targets).items():
                 slopes[target] = slopes[target] + part if target in slopes else part
         outer = [n for n in outer if n in slopes]
         sums = [placeholder(n.dtype, n.shape, scan.device) for n in outer]
@@ -325,6 +329,8 @@ class _Backward:
         begins += [_Rows(_memory_of_values(_zeros(n))) for n in outer]
         made = _launch(back, scan.rounds, rows_read, begins, layout, is_reverse=not scan.is_reverse)
         found = dict(zip([*rows, *carries, *outer], layout.slots, strict=True))
+        loops = _BothLoops(scan, back, of_ys, [of_carries[a] if of_carries[a][0] == self.key else None for a in after],
+                           [*rows, *carries, *outer])  # fmt: skip
         results: list[UOp | None] = []
         for node in (*body.carries, *body.rows, *scan.outer):
             if node not in found:
@@ -333,15 +339,66 @@ class _Backward:
             key, first, step, like = found[node]
             whole_of = Tensor._make(buffer_node(made[key]))
             shown = _unpacked_rows(whole_of, first, step, like, scan.rounds if node in rows else None)
-            results.append(sealed(shown, [Tensor._make(grad), *map(Tensor._make, below)], _no_second).uop)
+            sources = [Tensor._make(grad), *map(Tensor._make, below)]
+            results.append(sealed(shown, sources, partial(loops.gradient, node)).uop)
         return results
 
 
-def _no_second(*_: Any) -> list[UOp | None]:
-    raise GradientError(
-        "scan: in a captured function a scan has first derivatives only. Take the second ones outside of jit, or write "
-        "a Python loop."
-    )
+@dataclass(slots=True)
+class _BothLoops:
+    """The loop and the one that is its gradient, as scans that have gradients in turn. They run again: few programs
+    take second derivatives, and no other keeps anything for them.
+
+    `of_ys`: the ys of the gradient's buffer, with where they are in it; `of_carries`: the same of the last carries,
+    None for one in another buffer; `made`: of which nodes the second loop makes gradients.
+    """
+
+    scan: _Scan
+    back: _LoopBody
+    of_ys: Sequence[Any]
+    of_carries: Sequence[Any]
+    made: Sequence[UOp]
+
+    def gradient(self, node: UOp, _: UOp, below: tuple[UOp, ...], grad: UOp) -> list[UOp | None]:
+        """The gradient of one result of the second loop: by the gradient that it began with, then by what the first
+        loop began with and read."""
+        body = self.scan.body
+        split = 1 + len(body.carries) + len(body.rows)
+        # movements are looked through where a body reads from outside, so those nodes are themselves
+        given = [*(_leaf(apart(n, is_constant=False)) for n in below[:split]), *map(_leaf, below[split:])]
+        middle = 1 + len(body.carries)
+        outer = dict(zip(self.scan.outer, (t.uop for t in given[split:]), strict=True))
+        found = self._again(given[0], given[1:middle], given[middle:split], outer)
+        targets = [t.uop for t in given]
+        slopes = gradient_of(found[node].uop, grad, targets, targets)
+        return [slopes.get(target) for target in targets]
+
+    def _again(
+        self, grad: Tensor, begin: Sequence[Tensor], rows: Sequence[Tensor], outer: dict[UOp, UOp]
+    ) -> dict[UOp, Tensor]:
+        scan, body, back = self.scan, self.scan.body, self.back
+
+        def forward(carries: list[Tensor], x: list[Tensor]) -> Any:
+            table = dict(zip([*body.carries, *body.rows], (t.uop for t in (*carries, *x)), strict=True))
+            again = Rewriter(table | outer)
+            return [_leaf(again(n)) for n in body.after], list(carries)
+
+        def backward(carries: list[Tensor], x: list[Tensor]) -> Any:
+            table = dict(zip([*back.carries, *back.rows], (t.uop for t in (*carries, *x)), strict=True))
+            again = Rewriter(table | outer)
+            return [_leaf(again(n)) for n in back.after], [_leaf(again(n)) for n in back.outs]
+
+        saved = recorded_scan(forward, list(begin), list(rows), scan.rounds, is_reverse=scan.is_reverse)[1]
+        seeds = [_unpacked_rows(grad, first, step, n, scan.rounds) for n, (_, first, step, _) in self.of_ys]
+        starts = [_leaf(_zeros(n).uop) if slot is None else _unpacked_rows(grad, slot[1], slot[2], n, None)
+                  for slot, n in zip(self.of_carries, back.carries, strict=False)]  # fmt: skip
+        starts += [_leaf(_zeros(n).uop) for n in back.carries[len(starts) :]]
+        last, ys = recorded_scan(backward, starts, [*saved, *rows, *seeds], scan.rounds, is_reverse=not scan.is_reverse)
+        return dict(zip(self.made, [*ys, *last], strict=True))
+
+
+def _leaf(node: UOp) -> Tensor:
+    return Tensor._make(node, None, node.dtype.is_float)
 
 
 def _or_zeros(slopes: dict[UOp, UOp], node: UOp) -> UOp:

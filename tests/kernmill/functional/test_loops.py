@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kernmill import DTypeError, GradientError, KernmillError, ShapeError, Tensor, jit, no_grad
-from kernmill.functional import cond, grad, hessian, scan, vmap, while_loop
+from kernmill.functional import cond, grad, scan, vmap, while_loop
 
 DRAW = np.random.default_rng(0)
 WEIGHT, ENTRIES = DRAW.standard_normal((3, 3)) / 2, DRAW.standard_normal((5, 2, 3))
@@ -131,8 +131,6 @@ def slope() -> Tensor:
          "scan: the body reads values"),
         (lambda: jit(lambda x: scan(lambda c, x: (c + Tensor.rand(2, 3), x), h0(), x))(xs()), KernmillError,
          "scan: the body draws random numbers"),
-        (lambda: jit(hessian(lambda x: scan(lambda c, x: (c * x, None), Tensor(1.0), x)[0]))(slope().detach()),
-         GradientError, "scan: in a captured function a scan has first derivatives only"),
         (lambda: jit(lambda x: while_loop(lambda v: v, lambda v: v, x))(h0()), ShapeError,
          "while_loop: the condition is"),
         (lambda: jit(lambda x: while_loop(lambda v: v.sum() < 9, lambda v: v * slope(), x))(Tensor([1.0])),

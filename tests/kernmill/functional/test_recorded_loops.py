@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from kernmill import Tensor, jit
-from kernmill.functional import grad, scan, while_loop
+from kernmill.functional import grad, jvp, scan, while_loop
 
 
 def test_results_may_be_arguments_and_each_other() -> None:
@@ -39,3 +40,27 @@ def test_two_values_in_a_loop_of_unknown_length() -> None:
     for _ in range(3):
         a, b = swap(Tensor([1.0]), Tensor([1.0]))
         assert (a.item(), b.item()) == (21, 34)
+
+
+@pytest.mark.parametrize("device", ["LLVM"])
+def test_gradients_of_gradients(device: str) -> None:
+    """Named regression: a captured scan had first derivatives only."""
+    xs = Tensor(np.linspace(-1.0, 1.0, 3))
+
+    def loss(w: Tensor) -> Tensor:
+        scale = w * w.sum()  # the body reads it, and what it is computed from
+        last, ys = scan(lambda c, x: ((c * w).tanh() + x * scale, (c * scale).sum()), w[:1], xs.reshape(3, 1))
+        found: Tensor = last.sum() + (ys * ys).sum()
+        return found
+
+    def second(w: Tensor) -> Tensor:
+        return grad(lambda v: grad(loss)(v).square().sum())(w)  # type: ignore[no-any-return]
+
+    def along(w: Tensor) -> Tensor:
+        return jvp(loss, (w,), (w,))[1]  # type: ignore[no-any-return]
+
+    w = Tensor(np.array([0.7]))
+    for function in (second, along):
+        fast = jit(function)
+        for _ in range(2):
+            np.testing.assert_allclose(fast(w).numpy(), function(w).numpy(), rtol=1e-10)
