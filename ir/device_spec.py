@@ -145,6 +145,7 @@ class DeviceTable(NamedTuple):
     links: Mapping[tuple[str, str], Link]
     method: str = "cost"  # of the choice: least predicted time, or `passes`
     pins: tuple[Pin, ...] = ()
+    price: Mapping[str, float] = {}  # nanoseconds for each byte that is allocated where memory is short
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -167,5 +168,7 @@ class DeviceTable(NamedTuple):
     def border_ns(self, source: str, target: str, size_bytes: int, is_given: bool) -> float:
         """Predicted time of a copy, and of the start of the split that reads it. No split waits for a value that is
         given, not computed."""
-        start = 0.0 if is_given or source == target else self.spec(target).start_ns
-        return self.copy_ns(source, target, size_bytes) + start
+        if source == target:
+            return 0.0
+        start = 0.0 if is_given else self.spec(target).start_ns
+        return self.copy_ns(source, target, size_bytes) + start + self.price.get(target, 0.0) * size_bytes

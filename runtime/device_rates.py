@@ -146,6 +146,7 @@ def _measure_device(device: Device) -> list[float]:
     first = _Workbench(device, _FEW)
     launches = [first.time("batch of 1", _EMPTY) for _ in range(_TAKES)]
     is_slow = min(launches) > _ENOUGH_NS or first.time("additions", _elementwise(_FEW, _ADDITIONS)) > _ENOUGH_NS
+    del first  # and its memory
     room = _room(device) // dtypes.float32.size_bytes
     count, many, side = (_FEW, _FEW, 16) if is_slow else (min(1 << 16, room), min(1 << 20, room), 256)
     side = side if side * side < room else 16
@@ -172,8 +173,8 @@ def _works(count: int, many: int, side: int, lengths: Sequence[int]) -> dict[str
         "functions": _functions(count),
         "product": _product(side, side),
         "long product": _product(min(_ROWS, row), row),
-        "rows": _sums(many // 256, 256, 1),
-        "columns": _sums(many // 256, 256, 0),
+        "rows": _sums(-(-many // 256), 256, 1),
+        "columns": _sums(-(-many // 256), 256, 0),
         "long columns": _sums(row, row, 0),
         "transposed": _transposed(row),
         "rescaled": _rescaled(row),
@@ -206,7 +207,7 @@ def _figures(times: Mapping[str, float], launch: float, sizes: tuple[int, int, i
         _FUNCTIONS * (Ops.EXP.cost + 2) * count / functions,
         many / summing,
         2 * size * row**2 / times["transposed"],
-        size * (many // 256) * 256 / times["columns"],
+        size * (-(-many // 256)) * 256 / times["columns"],
         min(launch, max(1.0, times["batch"] / (_BATCH - 1))),
         size * row**2 / again,
         min(_ROWS, row) * row**2 / times["long product"],

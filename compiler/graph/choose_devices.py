@@ -29,29 +29,29 @@ class PlacementChoice:
     def __init__(
         self, units: Sequence[PlacementUnit], values: Sequence[Value], table: DeviceTable, price: Mapping[str, float]
     ):
-        self.units, self.values, self.table = units, values, table
+        self.units, self.values, self.table = units, values, table._replace(price=price)
         self.names = [spec.name for spec in table.specs if spec.computes]
         self.device: list[str] = [unit.pinned or self.names[0] for unit in units]
-        self._times: dict[KernelWork, dict[str, float]] = {}  # equal units of a model's layers take the same time
-        self.cost = [self._costs(unit, price) for unit in units]
+        self._times: dict[tuple[KernelWork, int], dict[str, float]] = {}  # equal layers have units that take as long
+        self.cost = [self._costs(unit) for unit in units]
         for first in [unit.number for unit in units if not unit.is_leaf][:1]:  # a split begins with it
             self.cost[first] = {name: ns + table.spec(name).start_ns for name, ns in self.cost[first].items()}
         self.given: list[list[Value]] = [[] for _ in units]  # values of a unit
         for value in values:
             self.given[value.producer.number].append(value)
 
-    def _costs(self, unit: PlacementUnit, price: Mapping[str, float]) -> dict[str, float]:
-        """Time of a unit on each device that it may run on. `price`: ns for a byte where memory is short."""
+    def _costs(self, unit: PlacementUnit) -> dict[str, float]:
+        """Time of a unit on each device that it may run on."""
         if unit.pinned is not None and unit.is_leaf:
             return {unit.pinned: 0.0}
         found: dict[str, float] = {}
-        work = unit.kernel_work
-        if work not in self._times:
-            self._times[work] = {
-                spec.name: spec.in_batch_ns + spec.kernel_ns(work) + price.get(spec.name, 0.0) * work.size_bytes
+        work, result = unit.kernel_work, unit.size_bytes - unit.read_bytes
+        if (work, result) not in self._times:
+            self._times[work, result] = {
+                spec.name: spec.in_batch_ns + spec.kernel_ns(work) + self.table.price.get(spec.name, 0.0) * result
                 for spec in self.table.specs
             }
-        times = self._times[work]
+        times = self._times[work, result]
         for spec in self.table.specs:
             if unit.pinned not in (None, spec.name) or (unit.pinned is None and not spec.computes):
                 continue

@@ -21,9 +21,7 @@ def run() -> int:
 def _rates_of(spec: DeviceSpec) -> list[str]:
     products = f"products {spec.products_per_ns:g}, {spec.long_products_per_ns:g} with long rows"
     columns = f"columns {spec.column_bytes_per_ns:g}, {spec.long_column_bytes_per_ns:g} of long rows"
-    beyond = (
-        f", beyond {spec.near_bytes / 2**20:.0f} MiB {spec.far_bytes_per_ns:g}" if spec.near_bytes < 1 << 62 else ""
-    )
+    beyond = f", beyond {spec.near_bytes / 2**20:.0f} MiB {spec.far_bytes_per_ns:g}" if spec.near_bytes < 1e18 else ""
     return [
         f"launch {show_ns(spec.launch_ns)}, behind another one {show_ns(spec.in_batch_ns)}",
         f"operations/ns: additions {spec.ops_per_ns:g}, functions {spec.functions_per_ns:g}, "

@@ -226,3 +226,14 @@ def test_memory_and_writes_stay_where_they_are() -> None:
     placed = place([copied], ["B"], table(NAMES[:2]), {})
     assert placed.placement is not None
     assert ("copy", "A", "pinned by .to") in [unit[:1] + unit[2:4] for unit in placed.placement().units]
+
+
+def test_a_price_of_memory_is_for_what_is_allocated() -> None:
+    """Named regression: it was for all bytes that a unit reads. Where a device was nearly full, units left its weights,
+    and copies of these filled the next one: a model over four small devices did not fit, but could have."""
+    devices = table(NAMES[:2])
+    x, w = leaf(0, 1, 64), leaf(1, 64, 64)
+    placed = place([product(x, w)], ["B", "A"], devices, {"A": 1.0})
+    assert placed.placement is not None
+    assert [unit.device for unit in placed.placement().units if unit.op == "reduce"] == ["A"]
+    assert devices._replace(price={"B": 2.0}).border_ns("A", "B", 1000, is_given=True) == 4_000 + 3 * 1000
