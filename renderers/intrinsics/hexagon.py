@@ -1,4 +1,4 @@
-"""Hexagon with HVX vectors of 128 bytes: dot products of bytes, and comparisons that keep nan."""
+"""Hexagon with HVX vectors of 128 bytes: dot products of bytes, table lookups, and comparisons that keep nan."""
 
 from __future__ import annotations
 
@@ -31,14 +31,31 @@ class Hexagon(Intrinsics):
         name = f"llvm.hexagon.V6.{_DOTS[u.src[0].dtype.scalar, u.src[1].dtype.scalar]}.acc.128B"
         kind = llvm_type(u.dtype)
         words = [w.define(f"bitcast {w.typed(s)} to {kind}") for s in u.src[:2]]
-        operands = [w.values[u.src[2]], *words]
-        if lanes < _WORDS:
-            mask = _mask(range(lanes), _WORDS)
-            operands = [w.define(f"shufflevector {kind} {v}, {kind} poison, {mask}") for v in operands]
-        result = w.define(w.call(wide, name, *((wide, value) for value in operands)))
-        if lanes < _WORDS:
-            result = w.define(f"shufflevector {wide} {result}, {wide} poison, {_mask(range(lanes), lanes)}")
-        return result
+        operands = [self._widened(value, lanes) for value in (w.values[u.src[2]], *words)]
+        return self._narrowed(w.define(w.call(wide, name, *((wide, value) for value in operands))), lanes)
+
+    def table(self, u: UOp) -> str:
+        """`vlut32` of 16 bytes: they are the low bytes of the first halfwords of a register."""
+        w, lanes, wide = self.w, u.dtype.lanes // 4, f"<{_WORDS} x i32>"
+        table = [byte & 255 for byte in u.arg] + [0] * (2 * _WORDS - len(u.arg))
+        words = [f"i32 {low | high << 16}" for low, high in zip(table[::2], table[1::2], strict=True)]
+        index = w.define(f"bitcast {w.typed(u.src[0])} to {_words(lanes)}")
+        operands = (wide, self._widened(index, lanes)), (wide, f"<{', '.join(words)}>"), ("i32", 0)
+        found = self._narrowed(w.define(w.call(wide, "llvm.hexagon.V6.vlutvvb.128B", *operands)), lanes)
+        return w.define(f"bitcast {_words(lanes)} {found} to {llvm_type(u.dtype)}")
+
+    def _widened(self, value: str, lanes: int) -> str:
+        """Words in the first lanes of a register."""
+        if lanes == _WORDS:
+            return value
+        kind = _words(lanes)
+        return self.w.define(f"shufflevector {kind} {value}, {kind} poison, {_mask(range(lanes), _WORDS)}")
+
+    def _narrowed(self, value: str, lanes: int) -> str:
+        if lanes == _WORDS:
+            return value
+        kind = _words(_WORDS)
+        return self.w.define(f"shufflevector {kind} {value}, {kind} poison, {_mask(range(lanes), lanes)}")
 
     def select(self, condition: UOp, yes: str, no: str) -> str:
         """Compare by the inverse, with the arms exchanged: LLVM makes an ordered comparison and a selection of its
@@ -49,6 +66,10 @@ class Hexagon(Intrinsics):
         kind = llvm_type(a.dtype)
         inverse = self.w.define(f"fcmp {_INVERSE[condition.op]} {kind} {self.w.values[a]}, {self.w.values[b]}")
         return f"select {llvm_type(condition.dtype)} {inverse}, {no}, {yes}"
+
+
+def _words(lanes: int) -> str:
+    return f"<{lanes} x i32>"
 
 
 def _mask(lanes: range, width: int) -> str:

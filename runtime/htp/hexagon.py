@@ -56,6 +56,7 @@ def hexagon_target(version: int) -> Target:
         compute_dtypes=frozenset(dtypes.data) - {dtypes.float16, dtypes.bfloat16},
         scalar_dtypes=frozenset(wide | floats),
         dots=_DOTS,
+        table_lanes=128,
         l1_bytes=32 << 10,
         l2_bytes=1 << 20,
     )

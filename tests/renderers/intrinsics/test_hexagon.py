@@ -29,6 +29,18 @@ def test_dots(pair: tuple[DType, DType], lanes: int) -> None:
     assert "vrmpy" in text
 
 
+@pytest.mark.parametrize("lanes", [16, 64, 128])
+def test_tables(lanes: int) -> None:
+    """Bytes of a table are every second one of a register."""
+    kind, zero = dtypes.int8.vec(lanes), const(dtypes.index, 0)
+    place = UOp(Ops.INDEX, dtypes.uint8.vec(lanes), (UOp(Ops.PARAM, dtypes.uint8, (), (0, lanes)), zero))
+    found = UOp(Ops.TABLE, kind, (UOp(Ops.LOAD, place.dtype, (place,)),), tuple(range(-8, 8)))
+    out = UOp(Ops.INDEX, kind, (UOp(Ops.PARAM, dtypes.int8, (), (1, lanes)), zero))
+    source = LLVMRenderer(HVX).render("k", [*UOp(Ops.STORE, dtypes.void, (out, found)).toposort()])
+    assert f"<i32 {248 | 249 << 16}, i32 {250 | 251 << 16}" in source
+    assert "vlut32" in llvm_codegen.assembly(source, V67)
+
+
 @pytest.mark.parametrize("op", [Ops.MAX, Ops.MIN, Ops.EXP, Ops.TANH])
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64], ids=str)
 def test_comparisons_keep_nan(op: Op, dtype: DType) -> None:
