@@ -31,30 +31,30 @@ class Hexagon(Intrinsics):
         name = f"llvm.hexagon.V6.{_DOTS[u.src[0].dtype.scalar, u.src[1].dtype.scalar]}.acc.128B"
         kind = llvm_type(u.dtype)
         words = [w.define(f"bitcast {w.typed(s)} to {kind}") for s in u.src[:2]]
-        operands = [self._widened(value, lanes) for value in (w.values[u.src[2]], *words)]
-        return self._narrowed(w.define(w.call(wide, name, *((wide, value) for value in operands))), lanes)
+        operands = [self._as_register(value, lanes) for value in (w.values[u.src[2]], *words)]
+        return self._first_words(w.define(w.call(wide, name, *((wide, value) for value in operands))), lanes)
 
     def table(self, u: UOp) -> str:
         """`vlut32` of 16 bytes: they are the low bytes of the first halfwords of a register."""
         w, lanes, wide = self.w, u.dtype.lanes // 4, f"<{_WORDS} x i32>"
         table = [byte & 255 for byte in u.arg] + [0] * (2 * _WORDS - len(u.arg))
         words = [f"i32 {low | high << 16}" for low, high in zip(table[::2], table[1::2], strict=True)]
-        index = w.define(f"bitcast {w.typed(u.src[0])} to {_words(lanes)}")
-        operands = (wide, self._widened(index, lanes)), (wide, f"<{', '.join(words)}>"), ("i32", 0)
-        found = self._narrowed(w.define(w.call(wide, "llvm.hexagon.V6.vlutvvb.128B", *operands)), lanes)
-        return w.define(f"bitcast {_words(lanes)} {found} to {llvm_type(u.dtype)}")
+        index = w.define(f"bitcast {w.typed(u.src[0])} to {_kind_of_words(lanes)}")
+        operands = (wide, self._as_register(index, lanes)), (wide, f"<{', '.join(words)}>"), ("i32", 0)
+        found = self._first_words(w.define(w.call(wide, "llvm.hexagon.V6.vlutvvb.128B", *operands)), lanes)
+        return w.define(f"bitcast {_kind_of_words(lanes)} {found} to {llvm_type(u.dtype)}")
 
-    def _widened(self, value: str, lanes: int) -> str:
+    def _as_register(self, value: str, lanes: int) -> str:
         """Words in the first lanes of a register."""
         if lanes == _WORDS:
             return value
-        kind = _words(lanes)
+        kind = _kind_of_words(lanes)
         return self.w.define(f"shufflevector {kind} {value}, {kind} poison, {_mask(range(lanes), _WORDS)}")
 
-    def _narrowed(self, value: str, lanes: int) -> str:
+    def _first_words(self, value: str, lanes: int) -> str:
         if lanes == _WORDS:
             return value
-        kind = _words(_WORDS)
+        kind = _kind_of_words(_WORDS)
         return self.w.define(f"shufflevector {kind} {value}, {kind} poison, {_mask(range(lanes), lanes)}")
 
     def select(self, condition: UOp, yes: str, no: str) -> str:
@@ -68,7 +68,7 @@ class Hexagon(Intrinsics):
         return f"select {llvm_type(condition.dtype)} {inverse}, {no}, {yes}"
 
 
-def _words(lanes: int) -> str:
+def _kind_of_words(lanes: int) -> str:
     return f"<{lanes} x i32>"
 
 
