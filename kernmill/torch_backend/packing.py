@@ -63,7 +63,7 @@ def _join_parts(graph: Any, output: Any, nodes: Sequence[Any], name: str) -> Any
 
 
 def _split_whole(graph: Any, whole: Any, reads: Sequence[Any], name: str) -> None:
-    """The packed tensor as an input of the backward graph, in place of the last of its parts."""
+    """The packed tensor as an input of the backward graph, instead of the last of its parts."""
     with graph.inserting_before(reads[-1]):
         source = graph.placeholder(name)
     source.meta["val"] = whole.meta["val"]
