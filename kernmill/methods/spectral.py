@@ -127,6 +127,21 @@ class Spectral(Factors):
 
     def _svd_square(self) -> tuple[Self, Self, Self]:
         n = self.node_shape[-1]
+        if not math.prod(self.node_shape):
+            return self._svd_by_rotations(n)
+        most = self.abs().max((-2, -1), keepdim=True)
+        most = choose(most.eq(0), most._filled(1), most)
+        x = self.div(most)  # its squares neither overflow nor vanish
+        if n <= SMALL:
+            u, s, vh = x._svd_by_rotations(n)
+            return u, s.mul(most.squeeze(-1)), vh
+        turn = x.mT.matmul(x)._eigh(n)[1].flip(-1)  # columns of x @ turn are nearly orthogonal: few rotations are left
+        turn = turn.mul(1.5).sub(turn.matmul(turn.mT.matmul(turn)).mul(0.5))  # a Newton step: orthogonal to rounding
+        u, s, vh = x.matmul(turn)._svd_by_rotations(n)
+        return u, s.mul(most.squeeze(-1)), vh.matmul(turn.mT)
+
+    def _svd_by_rotations(self, n: int) -> tuple[Self, Self, Self]:
+        """One-sided Jacobi."""
         parts = [Part(0, n, n), Part(n * n, n, n), Part(2 * n * n, 1, n)]
         w, j, lengths = self.mT._routine("svd", 2 * n * n + n, (n, n), parts)
         lengths = lengths.squeeze(-2)

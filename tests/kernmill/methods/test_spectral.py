@@ -76,3 +76,14 @@ def test_large_matrices_have_exponentials() -> None:
 def test_another_triangle_is_an_error() -> None:
     with pytest.raises(SettingError, match=r"^eigh: UPLO='X': must be 'L' or 'U'\.$"):
         Tensor(np.eye(2)).eigh("X")
+
+
+@pytest.mark.parametrize(("n", "scale"), [(4, 1e30), (40, 1e-30)])
+def test_squares_of_singular_values_may_overflow(n: int, scale: float) -> None:
+    """Named regression: in float32 they were off by a quarter, and for n = 200 by a hundred roundings at any scale."""
+    x = (np.random.default_rng(n).standard_normal((n, n)) * scale).astype(np.float32)
+    u, s, vh = (part.numpy().astype(float) for part in Tensor(x).svd())
+    eps = float(np.finfo(np.float32).eps)
+    assert abs(s - np.linalg.svd(x.astype(float))[1]).max() < 10 * eps * s[0]
+    assert abs((u * s) @ vh - x).max() < 10 * eps * s[0]
+    assert abs(vh @ vh.T - np.eye(n)).max() < 20 * eps
