@@ -5,6 +5,7 @@ from .files import load, load_tensor, save
 from .floats import FloatMatrix, prefers_interleaved_rows
 from .joining import joined
 from .matrix_unit import MANY_ROWS, float_linear, float_unit
+from .product import rows_of_tile
 from .registry import BLOCKS, block_type
 from .tensor import QuantizedTensor, interleaved_bytes, interleaved_layout, rows_together
 
@@ -24,6 +25,7 @@ __all__ = [
     "load",
     "load_tensor",
     "prefers_interleaved_rows",
+    "rows_of_tile",
     "rows_together",
     "save",
 ]

@@ -18,11 +18,12 @@ from ..methods.elementwise import where
 from ..tensor import Tensor
 from .block import BlockType, Codes
 
-__all__ = ["ACTIVATIONS", "Rows", "adds_bytes", "in_use", "product", "quantized_rows"]
+__all__ = ["ACTIVATIONS", "Rows", "adds_bytes", "in_use", "product", "quantized_rows", "rows_of_tile"]
 
 ACTIVATIONS = 32  # values of x that share a scale
 _LEAST = 1e-30  # blocks of x below this magnitude count as zeros: quotients by it are finite
 _BYTE_PAIRS = {(dtypes.uint8, dtypes.int8), (dtypes.int8, dtypes.int8)}
+_FEW = 4  # rows of a tile whose sums are in registers at once
 _WORD = 4  # bytes that a dot product takes at once
 
 
@@ -112,6 +113,11 @@ def product(x: Tensor, codes: Codes, kind: BlockType) -> Tensor:
     if codes.offset is not None:
         result = result + of_groups(codes.offset) * of_x((per_run(rows.scale) * sums.float()).contiguous())
     return result.sum(tuple(range(-1 - len(outer), 0)))
+
+
+def rows_of_tile(most: int, matrix_bytes: int, device: str) -> int:
+    """Return how many rows to multiply by one matrix of a stack at a time: few, where it stays in a core's cache."""
+    return min(most, _FEW) if matrix_bytes <= get_device(device).target.l2_bytes else most
 
 
 def in_use(result: Tensor, counts: Tensor) -> Tensor:

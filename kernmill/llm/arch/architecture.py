@@ -24,7 +24,7 @@ from .experts import Choice, apart, chosen_experts, expert_shapes
 from .pooling import Pooling
 from .rope import rotate, tables
 from .tensors import ATTENTION, EXPERTS, GATED, SHARED, LayerTensors, Weights
-from .weight import Weight, chosen, linear, parts_of, rows
+from .weight import Weight, chosen, linear, nbytes, parts_of, rows
 
 __all__ = ["Architecture", "Weights"]
 
@@ -376,7 +376,7 @@ class Architecture(LayerTensors):
             inputs = rows
         if self.config.part is not None:
             choice = Choice(*self.config.part.chosen_here(*choice, e.count))
-        result = apart(inputs, choice, e.here or e.count, partial(self._experts_of, n))
+        result = apart(inputs, choice, e.here or e.count, partial(self._experts_of, n), self._bytes_of_expert(n))
         if "ffn_down_shexp.weight" in self.matrices[n]:
             *gate, up = self.products(n, rows, SHARED if self.has_gate else SHARED[1:])
             mixed = self.activation(gate[0]) * up if gate else self.activation(up)
@@ -384,6 +384,11 @@ class Architecture(LayerTensors):
             weight = vectors.get("ffn_gate_inp_shexp.weight")
             result = result + (shared if weight is None else shared * (rows * weight).sum(-1, keepdim=True).sigmoid())
         return self.summed(result.reshape(x.shape))
+
+    def _bytes_of_expert(self, n: int) -> int:
+        """The size of the matrix of an expert."""
+        stack = self.matrices[n]["ffn_down_exps.weight"]
+        return nbytes(stack) // stack.shape[0]
 
     def _experts_of(self, n: int, x: Tensor, ids: Tensor, counts: Tensor | None) -> Tensor:
         """Rows with the expert of their tile; those from its count on may be anything.

@@ -3,8 +3,9 @@
     scores = softmax(router(x)), or sigmoid, ..     of each expert
     y = sum of weight * expert(x) over the `used` experts with the largest scores
 
-One token reads the weights of its own experts only. A batch of tokens is sorted by expert: rows with the same expert
-are multiplied together, in tiles of as many rows as an expert has on average.
+One token reads the weights of its own experts only. A batch of tokens is sorted by expert. Rows with the same expert
+are multiplied together, in tiles of as many rows as an expert has on average. Where the matrix of an expert stays in a
+cache from tile to tile, these have few rows, so that less of them is padding.
 Tests: tests/kernmill/llm/arch/test_experts.py.
 """
 
@@ -16,6 +17,7 @@ from typing import NamedTuple
 
 from kernmill import Tensor, where
 
+from ...quant import rows_of_tile
 from .config import Config, Experts
 
 __all__ = ["Choice", "apart", "chosen_experts", "expert_shapes"]
@@ -89,12 +91,12 @@ def _best_groups(scores: Tensor, e: Experts) -> Tensor:
     return where(is_best.unsqueeze(-1), groups, groups._filled(-math.inf)).flatten(-2)
 
 
-def apart(x: Tensor, choice: Choice, count: int, expert: Expert) -> Tensor:
+def apart(x: Tensor, choice: Choice, count: int, expert: Expert, matrix_bytes: int) -> Tensor:
     """The sum over the experts of each token, weighted.
 
     `expert` computes rows of x with one expert for each tile of rows: (tiles, rows, width) and ids (tiles,) give
     (tiles, rows, width). Its third argument is the number of rows of each tile that are of a token; None: all are.
-    `count` is the number of experts.
+    `count` is the number of experts, and `matrix_bytes` the size of one matrix of an expert.
     Shapes: x (tokens, width) or, with rows of their own for each expert of a token, (tokens, used, width).
     """
     tokens, used = choice.ids.shape
@@ -102,6 +104,7 @@ def apart(x: Tensor, choice: Choice, count: int, expert: Expert) -> Tensor:
     rows = x.unsqueeze(1).expand(tokens, used, x.shape[-1]) if x.ndim == 2 else x
     rows = rows.reshape(pairs, rows.shape[-1])
     tile = 1 << max(0, (pairs // count).bit_length() - 1)
+    tile = rows_of_tile(tile, matrix_bytes, x.device)
     if tile == 1:  # experts have a row or none
         made = expert(rows.unsqueeze(1), choice.ids.flatten(), None).squeeze(1)
     else:

@@ -90,5 +90,5 @@ class Gemma4(LayerInputs):
             self.product(n, (routed * vectors["ffn_gate_inp.scale"]).contiguous(), "ffn_gate_inp"), e
         )
         rows = self.normed(n, flat, "pre_ffw_norm_2").contiguous()
-        mixed = apart(rows, choice, e.count, partial(self._experts_of, n)).reshape(x.shape)
+        mixed = apart(rows, choice, e.count, partial(self._experts_of, n), self._bytes_of_expert(n)).reshape(x.shape)
         return self.normed(n, dense, "post_ffw_norm_1") + self.normed(n, mixed, "post_ffw_norm_2")

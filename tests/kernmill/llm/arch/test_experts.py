@@ -316,13 +316,14 @@ def test_equal_scores_take_the_first_experts() -> None:
 @pytest.mark.parametrize(("tokens", "count", "used"), [(1, 4, 2), (2, 8, 3), (9, 4, 2), (16, 3, 1), (32, 4, 4)])
 @pytest.mark.parametrize("is_one", [False, True], ids=["spread", "all to one"])
 def test_rows_apart_are_each_rows(tokens: int, count: int, used: int, is_one: bool) -> None:
-    """Expert e multiplies by e + 1; also where the first of them has all rows."""
+    """Expert e multiplies by e + 1; also where the first of them has all rows, and in tiles of few rows."""
     chance = np.random.default_rng(tokens)
     order = np.stack([np.arange(count) if is_one else chance.permutation(count) for _ in range(tokens)])
     ids, weights = order[:, :used], chance.random((tokens, used)).astype(np.float32)
     x = chance.standard_normal((tokens, 3)).astype(np.float32)
     choice = Choice(Tensor(ids.astype(np.int64)), Tensor(weights))
-    found = apart(Tensor(x), choice, count, lambda rows, of, _: rows * (of + 1).float().reshape(-1, 1, 1))
+    size = 1 << (0 if is_one else 40)  # of a matrix: in a cache, or in none
+    found = apart(Tensor(x), choice, count, lambda rows, of, _: rows * (of + 1).float().reshape(-1, 1, 1), size)
     np.testing.assert_allclose(found.numpy(), (weights * (ids + 1)).sum(1, keepdims=True) * x, rtol=1e-5, atol=1e-6)
 
 
