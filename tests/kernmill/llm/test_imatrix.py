@@ -51,7 +51,7 @@ def test_rows_that_fill_up_tiles_do_not_count(name: str, tmp_path: Path, monkeyp
     write(CASES[name], tmp_path / "m.gguf")
     found, _ = computed(tmp_path / "m.gguf", 32)
     apart = experts.apart
-    monkeypatch.setattr(architecture, "apart", lambda x, choice, count, expert: apart(x, choice, 1 << 20, expert))
+    monkeypatch.setattr(architecture, "apart", lambda x, choice, count, *others: apart(x, choice, 1 << 20, *others))
     alone, _ = computed(tmp_path / "m.gguf", 32)
     layers = [name for name in found.columns if name.endswith("_exps.weight")]
     assert layers

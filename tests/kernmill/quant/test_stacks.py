@@ -46,18 +46,19 @@ def test_chosen_matrices_of_floats() -> None:
 def test_rows_behind_the_count_of_a_tile_are_zeros(kind: str) -> None:
     """Named regression: tiles of more than two rows copied the matrices of their experts before."""
     x, counts = chance.standard_normal((4, 20, 256)).astype(np.float32), np.array([20, 0, 5, 17])
-    values, stack = VALUES, FloatMatrix.of(Tensor(VALUES))
+    values: np.ndarray = VALUES
+    stack: FloatMatrix | QuantizedTensor = FloatMatrix.of(Tensor(VALUES))
     if kind != "float":
-        stack = QuantizedTensor.quantize(Tensor(VALUES), kind).interleaved()
-        values = stack.dequantize().numpy()
-    x, ids, counts = Tensor(x).realize(), Tensor(IDS).realize(), Tensor(counts).realize()
-    found = stack.chosen(x, ids, counts).numpy()
-    is_in = np.arange(20)[None] < counts.numpy()[:, None]
-    wanted = np.einsum("trn,tmn->trm", x.numpy().astype(np.float64), values[IDS]) * is_in[..., None]
+        blocks = QuantizedTensor.quantize(Tensor(VALUES), kind).interleaved()
+        values, stack = blocks.dequantize().numpy(), blocks
+    given = Tensor(x).realize(), Tensor(IDS).realize(), Tensor(counts).realize()
+    found = stack.chosen(*given).numpy()
+    is_in = np.arange(20)[None] < counts[:, None]
+    wanted = np.einsum("trn,tmn->trm", x.astype(np.float64), values[IDS]) * is_in[..., None]
     np.testing.assert_allclose(found, wanted, atol=0.5 if kind != "float" else 1e-3)
     assert not found[~is_in].any()
     if kind != "float" and adds_bytes(stack.device):
-        parts = stack.chosen(x, ids, counts).uop.toposort()
+        parts = stack.chosen(*given).uop.toposort()
         assert not any(node.op is Ops.CONTIGUOUS and node.dtype is dtypes.uint8 for node in parts)
 
 

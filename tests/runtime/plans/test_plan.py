@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -209,7 +209,7 @@ def _remainders(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 ZERO_TO_1 = np.linspace(0, 1, 5, dtype=np.float32)
-STARTS = {
+STARTS: dict[str, tuple[Callable[[Tensor], tuple[Tensor, Tensor]], Callable[[], Tensor]]] = {
     "step": (_halved, lambda: Tensor(ZERO_TO_1)),
     "descent": (_descended, lambda: Tensor(ZERO_TO_1)),
     "mask": (_masked, lambda: Tensor(ZERO_TO_1)),
