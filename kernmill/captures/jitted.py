@@ -45,7 +45,7 @@ from ..methods.random import _generators
 from ..size import SymbolicSize
 from ..tensor import Tensor
 from ..variable import given_values, values_of, variables_below, with_values
-from ..views import made_before, separate
+from ..views import made_before
 from .capture import Capture, OvertakenError
 from .entry import CapturedCall
 from .fast_path import write_fast_path
@@ -248,7 +248,6 @@ class Jit(Generic[P, R]):
             guarded = self._walk(call.parts.objects).tensors.values()
             given = [t for tensor in (*call.tensors, *held) for t in (tensor, tensor.grad) if t is not None]
             make_real([*found.tensors, *(t for t in guarded if not is_free(t)), *given])
-        _separate_views(found.tensors, (*guarded, *given))
         for tensor in found.tensors:
             _without_history(tensor)
         self._ran = True
@@ -310,7 +309,6 @@ class Jit(Generic[P, R]):
         ids = {id(tensor) for tensor in (*everything, *made, *after.tensors.values())}
         new = [tensor for tensor in alive_tensors() if id(tensor) not in ids]
         self._warn_of_escapes(known.coming_from(new, recorded))
-        _separate_views(found.tensors, everything)
         for tensor in made:
             _without_history(tensor)
         self._warn_of_numbers(args, kwargs, call)
@@ -435,7 +433,7 @@ def jit(function: Callable[..., Any] | None = None) -> Any:
     The first call runs normally, the next captures, later ones replay without running any Python of the function. Other
     shapes, dtypes, devices or plain arguments cause a new capture. So does a change of a Python value that it reads
     from its closure, its globals, or the attributes of objects it reaches from there. Side effects other than computing
-    tensors, such as printing, happen in captures only. A result that is a view of the state is a copy, in each call.
+    tensors, such as printing, happen in captures only.
 
     Changes in place are noticed in NumPy arrays of up to 1 MB and in lists, tuples and dicts of up to 4096 entries. A
     larger one keeps its value from the capture, and so does a value more than 32 levels deep. The logger "kernmill"
@@ -480,14 +478,6 @@ def _without_history(tensor: Lazy) -> None:
     if tensor.requires_grad and isinstance(tensor, Tensor) and not tensor._is_leaf():
         tensor._requires_grad = False
         refresh([tensor])
-
-
-def _separate_views(results: Iterable[Lazy], outside: Iterable[Lazy]) -> None:
-    """Give results that are views values of their own, as replays do; not those that the caller has already."""
-    known = set(map(id, outside))
-    for tensor in results:
-        if id(tensor) not in known:
-            separate(tensor)
 
 
 def _dependent(before: Mapping[weakref.ref[Lazy], UOp]) -> Iterator[tuple[list[str], Lazy, UOp | None]]:
