@@ -321,7 +321,7 @@ def run_here(arguments: argparse.Namespace, threads: int, folder: Path) -> Itera
         if not path.exists():
             write_model(path, name if row else arguments.shape, row.mix if row else mix)
         usual = "em128" if row and row.is_encoder else "tg16,pp64" if arguments.quick else "tg128,pp512"
-        for test in tests_for(mix, arguments.tests or usual):
+        for test in chosen_tests(mix, arguments.tests or usual):
             line = measured(path, mix, test, threads, 3 if arguments.quick else 11, arguments.seconds)
             print(as_row(list(cells(line))) if not line.failed else line.failed, file=sys.stderr, flush=True)
             yield line
@@ -329,7 +329,7 @@ def run_here(arguments: argparse.Namespace, threads: int, folder: Path) -> Itera
             path.unlink()
 
 
-def tests_for(mix: str, tests: str) -> list[str]:
+def chosen_tests(mix: str, tests: str) -> list[str]:
     """Return those of the tests that a file can take: an encoder embeds texts, others read and make tokens.
 
     Raises:
@@ -401,7 +401,7 @@ def main(given: Sequence[str] | None = None) -> int:
     }:  # fmt: skip
         made.error(f"{min(unknown)}: must be one of {', '.join(GOALS)}")
     try:
-        _ = [tests_for(mix, arguments.tests) for mix in arguments.mixes or GOALS if arguments.tests]
+        _ = [chosen_tests(mix, arguments.tests) for mix in arguments.mixes or GOALS if arguments.tests]
     except ValueError as error:
         made.error(f"{error}.")
     try:

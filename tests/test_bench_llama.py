@@ -11,7 +11,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from bench.llama import GOALS, Line, apart, main, markdown, measured, tests_for, verdicts
+from bench.llama import GOALS, Line, apart, chosen_tests, main, markdown, measured, verdicts
 from bench.model_file import write_model
 from kernmill.formats import gguf
 from kernmill.llm import Model
@@ -120,9 +120,9 @@ def test_both_sides_agree(tmp_path: Path) -> None:
 
 def test_an_encoder_takes_tests_of_texts_only() -> None:
     """Named regression: `--architectures bert --tests pp64` was a traceback after minutes."""
-    assert tests_for("bert F16", "pp64,em32") == ["em32"]
-    assert tests_for("mamba2 Q4_K_M", "tg16,em32,pp64") == ["tg16", "pp64"]
+    assert chosen_tests("bert F16", "pp64,em32") == ["em32"]
+    assert chosen_tests("mamba2 Q4_K_M", "tg16,em32,pp64") == ["tg16", "pp64"]
     with pytest.raises(ValueError, match="bert F16 is an encoder: it takes em"):
-        tests_for("bert F16", "pp64")
+        chosen_tests("bert F16", "pp64")
     with pytest.raises(ValueError, match="--tests x9: must be tg, pp or em"):
-        tests_for("Q4_0", "tg16,x9")
+        chosen_tests("Q4_0", "tg16,x9")

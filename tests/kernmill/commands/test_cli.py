@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 
 from kernmill.commands.cli import main
-from kernmill.ir import DeviceSpec, DeviceTable, Link
-from kernmill.runtime import device_rates
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 
@@ -38,19 +36,6 @@ def test_info(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"^  PYTHON .*the reference", text, re.MULTILINE)
     for part in ("features used:", " thread", "MiB", "CACHE_DIR="):
         assert part in text
-
-
-def test_info_of_links(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Named regression: what placement had measured could not be seen."""
-    specs = (DeviceSpec("A", near_bytes=float(1 << 24), long_products_per_ns=0.5), DeviceSpec("B"))
-    table = DeviceTable(specs, {("A", "B"): Link(1500.0, 2.5)})
-    monkeypatch.setattr(device_rates, "device_table", lambda leaves, nodes: table)
-    assert main(["info", "--links"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "A -> B: 1.5 us, 2.5 GB/s"
-    assert lines[1] == "  launch 1 us, behind another one 1 us"
-    assert "products 1, 0.5 with long rows" in lines[2]
-    assert "beyond 16 MiB 1," in lines[3]
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ class ScriptedEngine:
     """Answers each request with the tokens of `text`, in a thread of its own."""
 
     text = ""
+    has_failed = False
     requests: list[GenerationRequest]
 
     def __init__(self, model: Any, **options: Any) -> None:
