@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "REFLECTED", "Lazy", "constant", "device_name", "grad_state", "is_grad_enabled", "is_training", "no_grad",
-    "trace_origins", "train",
+    "trace_function", "trace_origins", "train",
 ]  # fmt: skip
 
 _grad_enabled: contextvars.ContextVar[bool] = contextvars.ContextVar("grad_enabled", default=True)
@@ -318,6 +318,7 @@ class Lazy(AnyTensor):
                 return False
             before = self.uop
             self.uop = node
+            _note_name(node)
             self._former = weakref.ref(before) if instead_of is not None and before.src else None
             _changes = next(_numbers)
         del before  # not under the lock: a graph may go with it
@@ -339,7 +340,7 @@ class Lazy(AnyTensor):
                 self.uop.own = 2 if is_constant else 1
             else:
                 self.uop = apart(self.uop, is_constant)
-        self.uop.was_named = True
+        _note_name(self.uop)
         return self
 
     # --- properties
@@ -655,6 +656,19 @@ def _traced(method: Method, name: str) -> Method:
 
     traced.is_traced = True  # type: ignore[attr-defined]
     return traced  # type: ignore[return-value]
+
+
+def _note_name(node: UOp) -> None:
+    """Note that a user's tensor has this node, and the one below a reshape, which another reshape leaves out."""
+    node.was_named = True
+    while node.op is Ops.RESHAPE and not node.own:
+        node = node.src[0]
+        node.was_named = True
+
+
+def trace_function(function: Method) -> Method:
+    """Decorate a public function of tensors: like a method of `trace_origins`."""
+    return _traced(function, function.__name__)
 
 
 Class = TypeVar("Class", bound=type)

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kernmill.ir import GradientError, ShapeError, show_shape
+from kernmill.ir import GradientError, Ops, ShapeError, UOp, show_shape
 
 from ..lazy import history
 from ..methods.movement import stack
 from ..tensor import Tensor
-from .trees import replaced, tensors_in
+from .trees import parts_of, replaced, tensors_in
 
 __all__ = ["grad", "hessian", "jacobian", "jvp", "value_and_grad", "vjp"]
 
@@ -50,7 +50,7 @@ def value_and_grad(function: Callable[..., Any], argnums: Argnums = 0, *, has_au
             raise GradientError(
                 f"grad: the function returns {shown} instead of one number. Reduce it, or use jacobian."
             )
-        found = iter(_gradients(loss, targets, None))
+        found = iter(_without_own(_gradients(loss, targets, None), targets, arguments))
         results = tuple(replaced(arguments[i], found) for i in chosen)
         return value, results[0] if isinstance(argnums, int) else results
 
@@ -67,7 +67,7 @@ def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any
         seeds = tensors_in(gradients, "vjp")
         _same_shapes("vjp", "gradients", seeds, outputs)
         parts = [_gradients(y, targets, seed) for y, seed in zip(outputs, seeds, strict=True)]
-        found = iter([_added(column) for column in zip(*parts, strict=True)])
+        found = iter(_without_own([_added(column) for column in zip(*parts, strict=True)], targets, primals))
         return tuple(replaced(p, found) for p in primals)
 
     return value, pull
@@ -138,6 +138,17 @@ def _with_targets(arguments: Sequence[Any], chosen: Sequence[int], call: str) ->
         targets += own
         given[i] = replaced(arguments[i], iter(own))
     return given, targets
+
+
+def _without_own(results: Sequence[Tensor], targets: Sequence[Tensor], arguments: Any) -> list[Tensor]:
+    """Results without history where it leads to variables of `_with_targets` alone, which nobody else has."""
+    given = list(parts_of(arguments))
+    own = {t.uop for t in targets if not any(t is part for part in given)}
+    return [t.detach() if all(n in own for n in history(t.uop) if _is_variable(n)) else t for t in results]
+
+
+def _is_variable(node: UOp) -> bool:
+    return node.op is Ops.DETACH and node.arg is not None
 
 
 def _same_shapes(call: str, what: str, given: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kernmill.ir import DType, DTypeError, Op, Ops, SettingError, UOp, dtypes, promote
 
-from ..arguments import with_sentences
-from ..lazy import KNOWN, Lazy, fits, weak
+from ..lazy import KNOWN, Lazy, fits, trace_function, weak
 from ..views import detached, link
 
 if TYPE_CHECKING:
@@ -435,7 +434,7 @@ def choose(condition: Lazy, yes: L, no: L) -> L:
     return yes._make(chosen.uop, chosen._device, chosen.requires_grad)
 
 
-@with_sentences
+@trace_function
 def where(condition: L, yes: Operand, no: Operand) -> L:
     """Return `yes` where the bool condition is true, else `no`, broadcast and promoted."""
     if isinstance(yes, Lazy):

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import Context, Tensor, Variable, jit
+from kernmill import Context, Tensor, Variable, jit, where
+from kernmill.functional import grad
 from kernmill.ir import IndexRangeError, Kernel, Ops, elementwise, reduce_axes
 from kernmill.runtime import collecting_kernels, counters, families, get_device, plan, planned
 from tests.compiler.kernels import data, matmul, softmax
@@ -204,6 +205,20 @@ def _masked(x: Tensor) -> tuple[Tensor, Tensor]:
     return (x * 0.9).where(mask, x * 0.8), mask.float()
 
 
+def _chosen(x: Tensor) -> tuple[Tensor, Tensor]:
+    return where(x > 0.5, x * 0.9, x + 0.01), x
+
+
+def _written(x: Tensor) -> tuple[Tensor, Tensor]:
+    x[[0, 2]] = x[[2, 0]] * 0.5
+    x[[1]] = 1.0
+    return x, x
+
+
+def _differentiated(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x - 0.1 * grad(lambda a: (a * a).sum())(x), x
+
+
 def _remainders(x: Tensor) -> tuple[Tensor, Tensor]:
     return (x * 3 + 1) % 7, x
 
@@ -213,6 +228,9 @@ STARTS: dict[str, tuple[Callable[[Tensor], tuple[Tensor, Tensor]], Callable[[], 
     "step": (_halved, lambda: Tensor(ZERO_TO_1)),
     "descent": (_descended, lambda: Tensor(ZERO_TO_1)),
     "mask": (_masked, lambda: Tensor(ZERO_TO_1)),
+    "where": (_chosen, lambda: Tensor(ZERO_TO_1)),
+    "writes": (_written, lambda: Tensor(ZERO_TO_1)),
+    "grad": (_differentiated, lambda: Tensor(ZERO_TO_1)),
     "integers": (_remainders, lambda: Tensor([1, 2, 3])),
     "ones": (_halved, lambda: Tensor.ones(5)),
     "arange": (_descended, lambda: Tensor.arange(5).float()),
@@ -224,7 +242,7 @@ STARTS: dict[str, tuple[Callable[[Tensor], tuple[Tensor, Tensor]], Callable[[], 
 @pytest.mark.parametrize("reads_new", [True, False], ids=["reads the new one", "reads what it was made from"])
 def test_a_loop_that_reads_a_value_in_each_round_compiles_no_longer_graphs(name: str, reads_new: bool) -> None:
     """Nothing of a round was kept, since its name was gone by the next one: round n computed n rounds, and compiled.
-    So it was later, of integers and of what starts as a constant."""
+    So it was later: of integers, constants, `where(..)`, writes by indices, and functional.grad."""
     step, start = STARTS[name]
     with Context(DEVICE="NULL", CACHE="0"):
         x = start()
