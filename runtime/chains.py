@@ -20,7 +20,7 @@ from .memory.buffer import Buffer
 __all__ = ["Chain", "find_chains"]
 
 _WORTH_NS = 100_000.0  # estimated time of all launches above which the search for chains pays
-_LEAST_NS = 2_000.0  # of a launch on one tile: the overhead of a call must be small in comparison
+_LEAST_NS = 300.0  # of a launch on one tile: twenty times what its call takes
 _PARTS = 4  # that each thread finds
 
 
