@@ -31,12 +31,12 @@ def packed(forward: Any, backward: Any, count: int) -> tuple[Any, Any]:
         name = f"kernmill_packed_{number}"
         whole = _join_parts(forward.graph, output, nodes, name)
         _split_whole(backward.graph, whole, [reads[node.name] for node in nodes], name)
-        places = [outputs.index(node, count) for node in nodes]
-        outputs[places[-1]] = whole
-        for place in reversed(places[:-1]):
-            del outputs[place]
+        positions = [outputs.index(node, count) for node in nodes]
+        outputs[positions[-1]] = whole
+        for position in reversed(positions[:-1]):
+            del outputs[position]
             if descriptions is not None:
-                descriptions = [*descriptions[:place], *descriptions[place + 1 :]]
+                descriptions = [*descriptions[:position], *descriptions[position + 1 :]]
     output.args = (type(output.args[0])(outputs),)
     if descriptions is not None:
         output.meta["desc"] = descriptions
