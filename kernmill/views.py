@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import weakref
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,6 +25,7 @@ from kernmill.ir import (
     Size,
     UOp,
     assign,
+    evaluate,
     expand,
     numel,
     pad,
@@ -46,7 +47,8 @@ if TYPE_CHECKING:
     Layout: TypeAlias = tuple[Any, list[tuple[Any, Any]]]  # offset; size and stride of each axis
 
 __all__ = [
-    "Memory", "check_replay", "detached", "diagonal", "link", "made_before", "mark", "renew", "separate", "write",
+    "Memory", "anchor", "check_replay", "cut_history", "detached", "diagonal", "link", "made_before", "mark", "renew",
+    "separate", "show", "stale", "write",
 ]  # fmt: skip
 
 _LEAST = 16  # views of one owner, before the dead ones among them are dropped
@@ -283,6 +285,77 @@ def _written_by_capture(view: Lazy) -> KernmillError:
         f"jit: the captured function writes to a view of shape {show_shape(view.uop.shape)} that was made before it. "
         "Write to the tensor itself, or make the view inside the function."
     )
+
+
+def anchor(
+    view: Lazy, links: Mapping[int, Lazy], values: Mapping[str, int]
+) -> tuple[Lazy, list[tuple[Change, Any]]] | None:
+    """Return the tensor that a replay finds or makes, and the changes from it to the view. `links`: views by the ids of
+    their links; the last one of them below the view is returned, else its owner. `values`: of variables in this call.
+
+    None: it is not a view, or no other tensor shows its elements. Then it is a separate tensor from here on.
+    """
+    if type(view._link) is tuple:
+        with contextlib.suppress(KernmillError):  # of several views without their owner one may show all others
+            _owner(view)
+    steps = _chain(view._link) if type(view._link) is tuple else []
+    owner = steps[0][0].owner() if steps else None
+    if owner is None:
+        separate(view)
+        return None
+    start = max((number for number, step in enumerate(steps[:-1], 1) if id(step) in links), default=0)
+    found = links[id(steps[start - 1])] if start else owner
+    changes = [(change, argument) for _, _, change, argument in steps]
+    if values:
+        view._link = None
+        for change, argument in in_call(changes, values):
+            view._link = steps[0][0], view._link, change, argument
+    return found, changes[start:]
+
+
+def in_call(argument: Any, values: Mapping[str, int]) -> Any:
+    """The changes to a view, or the argument of one, with the sizes of a call."""
+    if isinstance(argument, (list, tuple)):
+        return [in_call(one, values) for one in argument]
+    return int(evaluate(argument, None, values)) if isinstance(argument, UOp) else argument
+
+
+def show(source: Lazy, changes: Sequence[tuple[Change, Any]], values: Mapping[str, int]) -> Lazy:
+    """Make a view of `source`, without a node until it is read. `values`: of variables in this call."""
+    if values:
+        changes = in_call(changes, values)
+    if type(source._link) is tuple:  # a reshape of a view may have to copy
+        new = source
+        for step in changes:
+            new = new._view(step)
+        return stale(new)
+    memory = source._link
+    if memory is None:
+        memory = source._link = Memory(source)
+    made = source._make(source.uop, source._device)
+    for change, argument in changes:
+        made._link = memory, made._link, change, argument
+    return stale(made)
+
+
+def stale(view: Lazy) -> Lazy:
+    """Take the node of a view away: it is rebuilt from its owner's when it is read."""
+    memory = view._link[0] if type(view._link) is tuple else None
+    owner = None if memory is None else memory.owner()
+    if memory is not None and owner is not None:
+        with _lock:
+            view._owner = owner
+            view.__dict__.pop("uop", None)
+            memory.fresh = [ref for ref in memory.fresh if ref() is not view]
+            if not memory.others(view):
+                owner._pin = None
+    return view
+
+
+def cut_history(view: Lazy) -> None:
+    """Make a view constant to gradients, also after a write to its owner."""
+    if type(view._link) is tuple:
+        view._link = (view._link[0], view._link, detached, None)
 
 
 def check_replay(tensor: Lazy, used: Iterable[Lazy]) -> None:

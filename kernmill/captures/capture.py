@@ -10,8 +10,8 @@ Each buffer of a recording is one of these:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 from kernmill.ir import Ops, reshape
 from kernmill.runtime import STALE, Buffer, Recording, allocate_buffer, replay_of
@@ -23,7 +23,10 @@ from .guards import Guard, Walk
 from .ownership import Holders, Tensors, alive_tensors, buffer_of, stored
 from .pytree import Kind, contents, kind_of, rebuild
 
-__all__ = ["Capture", "OvertakenError"]
+__all__ = ["Capture", "OvertakenError", "Views"]
+
+
+Views: TypeAlias = Mapping[int, tuple[Lazy, list[tuple[Any, Any]]]]  # by id: the tensor that is shown, the changes
 
 
 class OvertakenError(Exception):
@@ -31,11 +34,13 @@ class OvertakenError(Exception):
 
 
 class Capture:
-    """A recording and the state before it: `known` tensors, `holders`, the walk of `guard`; `after`: the walk since."""
+    """A recording and the state before it: `known` tensors, `holders`. `walks`: the guard of the walk before, and the
+    walk since. `views`: of new tensors those that show elements of others."""
 
-    def __init__(self, recorded: Recording, known: Tensors, guard: Guard, after: Walk, holders: Holders) -> None:
-        self._recorded, self._known, self._holders = recorded, known, holders
-        self._guard, self._after = guard, after
+    def __init__(self, recorded: Recording, known: Tensors, walks: tuple[Guard, Walk], holders: Holders,
+                 views: Views) -> None:  # fmt: skip
+        self._recorded, self._known, self._holders, self._views = recorded, known, holders, views
+        self._guard, self._after = walks
         self._written = recorded.written()
         self._touched = {id(buffer): buffer for buffer in recorded.buffers()}
         self._tensors = [*known.arguments, *known.guarded]  # by number
@@ -63,14 +68,15 @@ class Capture:
     # --- sorting buffers
     def _others(self) -> list[Lazy]:
         """Return tensors in no argument and at no location whose memory the recording used, or which share what it
-        wrote."""
+        wrote, or whose elements a result shows."""
         known = self._known
         mine = {id(known.buffers.get(id(tensor))) for tensor in self._tensors}
+        shown = {id(owner) for owner, _ in self._views.values()}
         found = []
         for tensor in (t for t in known.others if "uop" in t.__dict__):  # not of stale views
             node, before = stored(tensor.uop), known.buffers.get(id(tensor))
             is_written = node is not None and node.storage is not before and id(node.storage) in self._written
-            if is_written or (id(before) in self._touched and id(before) not in mine):
+            if is_written or id(tensor) in shown or (id(before) in self._touched and id(before) not in mine):
                 found.append(tensor)
         return sorted(found, key=lambda t: id(known.buffers.get(id(t))) not in self._written)
 
@@ -127,8 +133,15 @@ class Capture:
         if isinstance(part, SymbolicSize):
             return ReplayValue("size", shape=part)
         if isinstance(part, Lazy):
-            same = self._number.get(id(part))
-            return self._value(part) if same is None else ReplayValue("same", same)
+            same, found = self._number.get(id(part)), self._views.get(id(part))
+            if same is not None:
+                return ReplayValue("same", same)
+            if found is None:
+                return self._value(part)
+            owner, changes = found
+            number = self._make(owner)  # first: it is shown
+            assert number is not None
+            return ReplayValue("view", number, changes)
         holder = self._holders.parts.number_of(part)
         return None if holder is None else ReplayValue("holder", holder)
 

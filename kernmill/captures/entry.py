@@ -21,7 +21,7 @@ from kernmill.runtime import Buffer, Replay, allocate_buffer, buffer_node
 
 from ..lazy import Lazy, changes
 from ..tensor import Tensor
-from ..views import check_replay, mark
+from ..views import check_replay, mark, show
 from .guards import Guard
 from .ownership import LONE, buffer_of, chain, constant_in, hold, make_real, own, release, shared_memory, stored
 from .pytree import Kind, contents
@@ -94,9 +94,10 @@ class Source(NamedTuple):
 
 class ReplayValue(NamedTuple):
     """A value of a replay: a tensor, a container of the arguments, or the number of a symbolic size. A tensor is over a
-    fresh buffer, over a source as it was before, a constant, or the same tensor as before."""
+    fresh buffer, over a source as it was before, a constant, the same tensor as before, or a view of a value before it:
+    `shape` is its changes."""
 
-    kind: str  # fresh, source, constant, same, holder, size
+    kind: str  # fresh, source, constant, same, view, holder, size
     which: int = 0
     shape: Any = None
     uop: UOp | None = None
@@ -343,7 +344,7 @@ class CapturedCall:
         """Launch, and leave the same state as plain execution. `now`: the result of `matches`."""
         for number in self._changed:
             if now[number]._link is not None:
-                check_replay(now[number], now)
+                check_replay(now[number], [tensor for n, tensor in enumerate(now) if n in self._slot_of])
         try:
             if self._written:
                 self._claim(now)
@@ -375,7 +376,14 @@ class CapturedCall:
         """Store the new values in their tensors and locations."""
         for slot in self._lent:
             self._buffers[slot] = None  # the caller's: not kept alive by us
-        made = [self.part(value, holders, now, values, pooled, old) for value in self.made]
+        made: list[Any] = []
+        for value in self.made:
+            is_view = value.kind == "view"
+            made.append(
+                show(made[value.which], value.shape, values)
+                if is_view
+                else self.part(value, holders, now, values, pooled, old)
+            )
         effects = self.effects
         if effects.rebound:
             self._rebind(now, pooled, old)

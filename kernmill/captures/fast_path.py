@@ -16,6 +16,7 @@ from typing import Any
 from kernmill.runtime import Recorder, open_lanes, settle, watcher
 
 from ..tensor import Tensor
+from ..views import show
 from .entry import CapturedCall, ReplayValue
 from .reader import Reading, read_call
 
@@ -126,18 +127,25 @@ class _PathWriter:
     def result(self) -> None:
         """Write the new values in the structure that the function returned."""
         entry, scope = self.entry, self.reading.scope
-        scope |= {"made": Tensor._make, "result": entry.result}
+        scope |= {"made": Tensor._make, "result": entry.result, "show": show}
         if len(entry.owners) < len(entry.effects.known):  # not gradients alone
             scope["put"] = entry.put
             index_of = {number: index for index, number in entry.effects.known if index in entry.owners}
-            names = [f"state[{index_of[n]}]" if n in index_of else self.part(v) for n, v in enumerate(entry.made)]
+            names = [f"state[{index_of[n]}]" if n in index_of else self.named(n) for n in range(len(entry.made))]
             self.lines += [f" new = [{', '.join(names)}]", " put(new)", " return result(new)"]
             return
-        names = [self.part(value) for value in entry.made[: entry.shown]]
-        if entry.is_tensor:
+        names = [self.named(number) for number in range(entry.shown)]
+        if entry.is_tensor and len(names) == 1:
             self.lines.append(f" return {names[0]}")
         else:
             self.lines.append(f" return result([{', '.join(names)}])")
+
+    def named(self, number: int) -> str:
+        """`part`, with a name where a view shows it."""
+        made = self.entry.made
+        text = self.part(made[number])
+        is_shown = any(value.kind == "view" and value.which == number for value in made)
+        return f"(m{number} := {text})" if is_shown else text
 
     def part(self, value: ReplayValue) -> str:
         """Python for one of the things made."""
@@ -149,6 +157,8 @@ class _PathWriter:
             device = entry.fresh[value.which].device
             leaf = ".requires_grad_()" if value.is_leaf else ""
             return f"made(f{value.which}.nodes[{value.shape}], {device!r}){leaf}"
+        if value.kind == "view":
+            return f"show(m{value.which}, {self.reading.name(value.shape)}, {self.reading.values_text()})"
         part = self.reading.name(value)
         return f"entry.part({part}, (), (), {self.reading.values_text()}, (), {{}})"
 

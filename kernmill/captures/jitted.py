@@ -45,8 +45,8 @@ from ..methods.random import _generators
 from ..size import SymbolicSize
 from ..tensor import Tensor
 from ..variable import given_values, values_of, variables_below, with_values
-from ..views import made_before
-from .capture import Capture, OvertakenError
+from ..views import anchor, cut_history, made_before, stale
+from .capture import Capture, OvertakenError, Views
 from .entry import CapturedCall
 from .fast_path import write_fast_path
 from .guards import Guard, Walk
@@ -234,19 +234,24 @@ class Jit(Generic[P, R]):
         with _turn() if self._ran else nullcontext():
             rollback = Rollback(self._name, self._walk(call.parts.objects), call.parts)
             try:
-                return self._capture(args, kwargs, call, rollback) if self._ran else self._first(args, kwargs, call)
+                return (
+                    self._capture(args, kwargs, call, rollback)
+                    if self._ran
+                    else self._first(args, kwargs, call, rollback)
+                )
             except OutOfMemoryError as error:
                 error.add_note(rollback.put_back())
                 raise
 
-    def _first(self, args: Any, kwargs: Any, call: _Call) -> R:
+    def _first(self, args: Any, kwargs: Any, call: _Call, rollback: Rollback) -> R:
         """Run plainly; afterwards nothing that the function made is lazy."""
         plain: Callable[..., R] = self.__kernmill_captured__
         with rehearsal():
             result = plain(*args, **kwargs)
             found, held = _parts(result), self._container_tensors(call)
-            guarded = self._walk(call.parts.objects).tensors.values()
+            guarded, before = self._walk(call.parts.objects).tensors.values(), rollback.walk.tensors.values()
             given = [t for tensor in (*call.tensors, *held) for t in (tensor, tensor.grad) if t is not None]
+            _views_in([*found.tensors, *held, *guarded], (*before, *call.tensors), call.values)
             make_real([*found.tensors, *(t for t in guarded if not is_free(t)), *given])
         for tensor in found.tensors:
             _without_history(tensor)
@@ -305,15 +310,22 @@ class Jit(Generic[P, R]):
             after = self._walk(call.parts.objects, before)
             made = [*found.tensors, *self._container_tensors(call), *known.gradients()]
             made += [t for location, t in after.tensors.items() if t is not before.tensors.get(location)]
-            make_real([*made, *known.changed(recorded)], always=True)
+            views = _views_in(made, everything, call.values)
+            made += [owner for owner, _ in views.values()]
+            make_real([*(t for t in made if id(t) not in views), *known.changed(recorded)], always=True)
+        for tensor in made:
+            if id(tensor) in views:
+                tensor._requires_grad = False
+                stale(tensor)
         ids = {id(tensor) for tensor in (*everything, *made, *after.tensors.values())}
         new = [tensor for tensor in alive_tensors() if id(tensor) not in ids]
         self._warn_of_escapes(known.coming_from(new, recorded))
         for tensor in made:
-            _without_history(tensor)
+            if id(tensor) not in views:
+                _without_history(tensor)
         self._warn_of_numbers(args, kwargs, call)
         with suppress(OutOfMemoryError, OvertakenError):  # no entry is kept; this call is done
-            entry = Capture(recorded, known, Guard(before), after, holders).entry(result)
+            entry = Capture(recorded, known, (Guard(before), after), holders, views).entry(result)
             before.forget_tensors()
             self._keep(call.key, entry, after)
         return _with_numbers(result, found, call.values)  # type: ignore[no-any-return]
@@ -478,6 +490,24 @@ def _without_history(tensor: Lazy) -> None:
     if tensor.requires_grad and isinstance(tensor, Tensor) and not tensor._is_leaf():
         tensor._requires_grad = False
         refresh([tensor])
+
+
+def _views_in(tensors: Sequence[Lazy], before: Iterable[Lazy], values: Mapping[str, int]) -> Views:
+    """The views among tensors that a function made, by id: their tensor, and the changes to them (`anchor`). No
+    gradient flows from them. `before`: tensors that existed before; `values`: of variables in this call."""
+    known = {id(tensor): tensor for tensor in before}
+    made = {id(t): t for t in tensors if id(t) not in known and t._link is not None}  # each once
+    new = [t for t in made.values() if _has_fixed_shape(t)]
+    for tensor in new:
+        if tensor._requires_grad:
+            cut_history(tensor)
+    named = [(one._link, one) for one in (*known.values(), *new) if type(one._link) is tuple]
+    links = {id(link): one for link, one in named}  # `named` keeps them: no other link takes such an id
+    return {id(tensor): found for tensor in new if (found := anchor(tensor, links, values)) is not None}
+
+
+def _has_fixed_shape(tensor: Lazy) -> bool:
+    return all(isinstance(size, int) for size in tensor.node_shape)
 
 
 def _dependent(before: Mapping[weakref.ref[Lazy], UOp]) -> Iterator[tuple[list[str], Lazy, UOp | None]]:

@@ -45,6 +45,14 @@ def is_refusal(error: Exception) -> bool:
     return str(error).startswith("jit:") and "a view" in str(error)
 
 
+def write(t: Tensor, value: float) -> None:
+    """Write into the first row. A view that overlaps another one refuses it where the base tensor is gone."""
+    try:
+        t[0] = value
+    except KernmillError as error:
+        raise Refused from error
+
+
 def limited(x: Tensor) -> Tensor:
     return x.clamp(-31, 31)
 
@@ -127,6 +135,8 @@ class Program:
             *[x] * 4,
             lambda m, names: x(m, names).reshape(6).reshape(2, 3),
             lambda m, names: x(m, names).detach(),
+            lambda m, names: x(m, names)[::-1],
+            lambda m, names: x(m, names).T.T,
             lambda m, names: x(m, names).flip(0),
             lambda m, names: x(m, names).contiguous(),
         ]
@@ -327,11 +337,12 @@ class Life:
 
     def call(self) -> None:
         rng, m = self.rng, self.world[0]
-        call, m.fails, is_kept, feeds = (
+        call, m.fails, is_kept, feeds, writes = (
             rng.choice(self.calls),
             rng.random() < 0.08,
             rng.random() < 0.3,
             rng.random() < 0.2,
+            rng.random() < 0.4,
         )
         x, y = rng.choice([*self.inputs, Tensor(numbers(rng)), m.a, m.cache[1:3]]), rng.choice(self.inputs)
         y = x.reshape(6).reshape(2, 3) if rng.random() < 0.1 else y
@@ -346,6 +357,9 @@ class Life:
                 break
             if is_kept:
                 self.kept += results
+            if results and writes and not results[-1].requires_grad:  # views of the state and of other results
+                write(results[-1], float(rng.randint(-4, 4)))
+                self.found.append([result.tolist() for result in results])
             if feeds and results and not results[0].requires_grad:
                 x = results[0]
             results = None

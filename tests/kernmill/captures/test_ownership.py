@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import gc
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from kernmill import Tensor, jit
+from kernmill import Tensor, Variable, jit, no_grad
 from kernmill.captures.ownership import (
     Tensors,
     buffer_of,
@@ -267,3 +268,76 @@ def test_another_thread_finds_no_gradient_that_a_replay_is_about_to_free(monkeyp
     assert found == [None]
     assert w.grad is not None
     assert w.grad.tolist() == [32.0] * 4
+
+
+def _dead(x: Tensor) -> tuple[Tensor, ...]:
+    shown = (x * 2).reshape(2, 2)
+    return shown[0], shown, shown.T
+
+
+VIEWS: dict[str, Callable[[SimpleNamespace, Tensor], tuple[Tensor, ...]]] = {
+    "every second": lambda s, x: (s.a[::2], s.a),
+    "reshaped": lambda s, x: (s.a.reshape(2, 2), s.a),
+    "a part, transposed": lambda s, x: (s.a.reshape(2, 2).T[0], s.a),
+    "detached": lambda s, x: (s.a.detach(), s.a),
+    "of an argument": lambda s, x: (x[1:], x),
+    "of a view of an argument": lambda s, x: (x[1:][::-1], x[1:], x),
+    "of another result": lambda s, x: (lambda y: (y[1:], y))(x * 2),
+    "of each other": lambda s, x: _dead(x),
+    "at a location": lambda s, x: (setattr(s, "b", s.a[1:]), s.b, s.a)[1:],  # type: ignore[func-returns-value]
+}
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+@pytest.mark.parametrize("name", VIEWS)
+def test_results_that_are_views_are_views_in_replays_too(name: str, is_replaced: bool) -> None:
+    """The first two calls gave views, and replays copies: a write to either was not seen in the other."""
+
+    def lived(wrap: Callable[[Any], Any]) -> list[Any]:
+        state = SimpleNamespace(a=Tensor.zeros(4).contiguous().realize(), b=None)
+
+        def step(x: Tensor) -> tuple[Tensor, ...]:
+            if is_replaced:
+                state.a = state.a * 2 + x
+            else:
+                state.a.assign(state.a * 2 + x)
+            return VIEWS[name](state, x)
+
+        call, seen = wrap(step), []
+        for number in range(6):
+            shown = call(Tensor(np.arange(4, dtype=np.float32) + number))
+            shown[0][0] = 100.0 + number
+            seen.append([t.tolist() for t in (*shown, state.a)])
+            shown[-1][0:2] = 7.0
+            seen.append([t.tolist() for t in (*shown, state.a)])
+            del shown
+            state.b = None
+        return seen
+
+    assert lived(jit) == lived(lambda function: function)
+
+
+def test_a_view_at_a_symbolic_offset_is_at_that_of_its_call() -> None:
+    state, place = Tensor.zeros(6).contiguous().realize(), Variable("n", 0, 3)
+
+    @jit
+    def part(n: Any) -> Tensor:
+        return state[n : n + 2]
+
+    for turn, n in enumerate((0, 3, 1, 3, 2)):
+        shown = part(place.bind(n))
+        shown[1] = turn + 1.0
+        assert state[n + 1].item() == turn + 1
+        state[n] = -1.0
+        assert shown.tolist() == [-1, turn + 1]
+
+
+def test_a_result_that_shows_a_leaf_is_constant_in_each_call() -> None:
+    w = Tensor([1.0, 2.0, 3.0], requires_grad=True)
+    call = jit(lambda: w[1:])
+    for number in range(4):
+        shown = call()
+        with no_grad():
+            w.assign(w + 1)
+        assert not shown.requires_grad
+        assert shown.tolist() == [number + 3, number + 4]
