@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from numbers import Real
 from typing import Any
 
@@ -12,7 +13,7 @@ from ..arguments import with_sentences_at_init
 from ..lazy import no_grad
 from ..tensor import Tensor
 
-__all__ = ["Distribution", "parameters_of"]
+__all__ = ["Distribution", "checked", "parameters_of"]
 
 
 class Distribution:
@@ -69,16 +70,34 @@ class Distribution:
         return f"{type(self).__name__}(batch {show_shape(self.batch_shape)}, event {show_shape(self.event_shape)})"
 
 
-def parameters_of(name: str, *, positive: Sequence[str] = (), **given: Any) -> list[Tensor]:
-    """The parameters as float tensors of one shape.
+def parameters_of(name: str, *, positive: Sequence[str] = (), probable: Sequence[str] = (),
+                  **given: Any) -> list[Tensor]:  # fmt: skip
+    """The parameters as float tensors of one shape. Tensors with values out of range fail when they are computed.
 
     Raises:
-        SettingError: a number that must be positive is not.
+        SettingError: a number that must be positive is not, or one of `probable` is not from 0 to 1.
     """
     for word in positive:
         if isinstance(given[word], Real) and not given[word] > 0:
             raise SettingError(f"{name}: {word}={given[word]!r}. Give a positive number, or a tensor of them.")
+    for word in probable:
+        if isinstance(given[word], Real) and not 0 <= given[word] <= 1:
+            raise SettingError(f"{name}: {word}={given[word]!r}. Give a number from 0 to 1, or a tensor of them.")
     tensors = [value if isinstance(value, Tensor) else Tensor(value) for value in given.values()]
     tensors = [t if t.dtype.is_float else t.float() for t in tensors]
+    for index, (word, value) in enumerate(given.items()):
+        own = tensors[index]
+        if isinstance(value, Real):
+            continue
+        if word in positive:
+            own = checked(own, own > 0, f"{name}: a value of {word} is not positive, or nan.")
+        if word in probable:
+            own = checked(own, (own >= 0) & (own <= 1), f"{name}: a value of {word} is outside 0 to 1, or nan.")
+        tensors[index] = own
     shape = static(broadcast_shapes(name, *[t.uop.shape for t in tensors]))
     return [t.expand(shape) if t.uop.shape != shape else t for t in tensors]
+
+
+def checked(t: Tensor, is_right: Tensor, message: str) -> Tensor:
+    """A parameter that fails when it is computed, unless all its values are right."""
+    return t._checked(is_right.detach().logical_not(), message) if prod(t.shape) else t

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 from typing import Any
 
-from kernmill.ir import ShapeError, show_shape
+from kernmill.ir import SettingError, ShapeError, show_shape
 
 from ..methods.elementwise import where
 from ..tensor import Tensor
-from .base import Distribution, parameters_of
+from .base import Distribution, checked, parameters_of
 
 __all__ = [
     "Cauchy", "Exponential", "Gumbel", "HalfNormal", "Laplace", "LogNormal", "MultivariateNormal", "Normal", "Uniform",
@@ -227,10 +228,18 @@ class Exponential(Distribution):
 
 
 class Uniform(Distribution):
-    """Equal density from `low` to below `high`."""
+    """Equal density from `low` to below `high`.
+
+    Raises:
+        SettingError: both are numbers, and `high` is not above `low`. Of tensors it fails when they are computed.
+    """
 
     def __init__(self, low: Any, high: Any) -> None:
+        if isinstance(low, Real) and isinstance(high, Real) and not low < high:
+            raise SettingError(f"Uniform: low={low!r}, high={high!r}: high must be above low.")
         self.low, self.high = parameters_of("Uniform", low=low, high=high)
+        if not (isinstance(low, Real) and isinstance(high, Real)):
+            self.high = checked(self.high, self.low < self.high, "Uniform: a value of high is not above low, or nan.")
         self.batch_shape = self.low.shape
 
     @property

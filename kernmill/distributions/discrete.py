@@ -9,7 +9,7 @@ from kernmill.ir import SettingError, ShapeError, show_shape
 
 from ..methods.elementwise import where
 from ..tensor import Tensor
-from .base import Distribution, parameters_of
+from .base import Distribution, checked, parameters_of
 
 __all__ = ["Bernoulli", "Categorical", "Geometric"]
 
@@ -27,7 +27,7 @@ class Bernoulli(Distribution):
     def __init__(self, probs: Any = None, logits: Any = None) -> None:
         _one_of("Bernoulli", probs, logits)
         if logits is None:
-            (self.probs,) = parameters_of("Bernoulli", probs=probs)
+            (self.probs,) = parameters_of("Bernoulli", probs=probs, probable=["probs"])
             self.logits = (self.probs / (1 - self.probs)).log()
         else:
             (self.logits,) = parameters_of("Bernoulli", logits=logits)
@@ -69,6 +69,9 @@ class Categorical(Distribution):
         if not isinstance(given, Tensor) or not given.ndim:
             raise ShapeError("Categorical: probs or logits must be a tensor with an axis of classes.")
         raw = given if given.dtype.is_float else given.float()
+        if logits is None:
+            is_right = (raw >= 0).all(-1, keepdim=True) & (raw.sum(-1, keepdim=True) > 0)
+            raw = checked(raw, is_right, "Categorical: probs are below 0, nan, or all 0. Give weights of the classes.")
         self.logits = raw.log_softmax(-1) if probs is None else (raw / raw.sum(-1, keepdim=True)).log()
         self.probs = self.logits.exp()
         self.batch_shape = given.shape[:-1]
@@ -102,7 +105,7 @@ class Geometric(Distribution):
     has_rsample = False
 
     def __init__(self, probs: Any) -> None:
-        (self.probs,) = parameters_of("Geometric", probs=probs, positive=["probs"])
+        (self.probs,) = parameters_of("Geometric", probs=probs, positive=["probs"], probable=["probs"])
         self.batch_shape = self.probs.shape
 
     @property

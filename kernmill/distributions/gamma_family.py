@@ -107,7 +107,7 @@ class Dirichlet(Distribution):
     def __init__(self, concentration: Tensor) -> None:
         if not isinstance(concentration, Tensor) or not concentration.ndim:
             raise ShapeError("Dirichlet: concentration must be a tensor with an axis of classes.")
-        (self.concentration,) = parameters_of("Dirichlet", concentration=concentration)
+        (self.concentration,) = parameters_of("Dirichlet", concentration=concentration, positive=["concentration"])
         self.batch_shape, self.event_shape = concentration.shape[:-1], concentration.shape[-1:]
 
     @property
