@@ -26,6 +26,7 @@ from kernmill.ir import (
     UOp,
     current_origin,
     dtypes,
+    numel,
     process_lock,
     setting,
 )
@@ -404,8 +405,9 @@ def held_again(walk: GraphWalk, roots: Sequence[UOp], held: Iterable[UOp]) -> li
     wanted = [node for node in walk.known if node in known and (node in bases or node in read)]
     if not wanted:
         return []
-    lasting = _with_data(walk) | _grown(walk)
-    return [node for node in wanted if node in lasting and not _is_view(node)]
+    grown = _grown(walk)
+    lasting = _with_data(walk) | grown
+    return [node for node in wanted if node in lasting and not _is_view(node, node in grown)]
 
 
 def _was_named(node: UOp) -> bool:
@@ -462,11 +464,15 @@ def _base(node: UOp) -> UOp:
     return node
 
 
-def _is_view(node: UOp) -> bool:
-    """True if the node only moves values that are in memory."""
-    while node.storage is None and (node.op.group is OpGroup.MOVEMENT or node.op is Ops.DETACH):
-        node = node.src[0]
-    return node.storage is not None
+def _is_view(node: UOp, is_grown: bool) -> bool:
+    """True if the node only moves values that are in memory, and keeping them would repeat values, or save no round of
+    a loop."""
+    below, repeats = node, False
+    while below.storage is None and (below.op.group is OpGroup.MOVEMENT or below.op is Ops.DETACH):
+        repeats = repeats or below.op is Ops.EXPAND
+        below = below.src[0]
+    is_long = is_grown and not (repeats and numel(node.shape) > numel(below.shape))
+    return below.storage is not None and not is_long
 
 
 def number_buffers(device: str, numbers: Sequence[tuple[DType, float]]) -> list[Buffer]:

@@ -254,6 +254,36 @@ def test_a_loop_that_reads_a_value_in_each_round_compiles_no_longer_graphs(name:
     assert counts[6] == counts[-1]
 
 
+MOVES: dict[str, Callable[[Tensor], Tensor]] = {
+    "flip": lambda x: x.flip(0),
+    "transpose": lambda x: x.T,
+    "pad and cut": lambda x: x.pad((1, 0, 0, 1))[:-1, 1:],
+    "repeat and cut": lambda x: x.repeat(2, 1)[1:7],
+    "permute": lambda x: x.reshape(2, 3, 6).permute(1, 0, 2).reshape(6, 6),
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_a_loop_that_only_moves_values_keeps_the_graph_of_a_round(name: str) -> None:
+    """Views of memory were never kept: round n moved each value n times, by an expression of n nodes."""
+    x, once = Tensor(np.arange(36, dtype=np.float32).reshape(6, 6)), Tensor(np.arange(36).reshape(6, 6))
+    sizes = []
+    for _ in range(12):
+        x, once = MOVES[name](x), Tensor(MOVES[name](once).numpy())
+        x.sum().realize()
+        sizes.append(len(x.uop.toposort(stop=lambda u: u.storage is not None)))
+    assert max(sizes[6:]) <= max(sizes[:6])
+    assert x.tolist() == once.tolist()
+
+
+def test_a_loop_that_repeats_values_does_not_keep_them() -> None:
+    x = Tensor(np.ones((1, 4), np.float32))
+    for _ in range(6):
+        x = x[:1].expand(1000, 4)
+        x[0].sum().realize()
+        assert not x.is_realized
+
+
 @pytest.mark.parametrize("holds_old", [False, True], ids=["one name", "two names"])
 def test_a_loop_that_reads_a_value_in_each_round_keeps_the_memory_of_one(holds_old: bool) -> None:
     """Values that were kept for the next round were kept for ever: 4 MB more in each."""
