@@ -135,7 +135,7 @@ def _given(arguments: Sequence[str]) -> argparse.Namespace:
         )
     if arguments[:1] == ["bench"]:
         return argparse.Namespace(command=run_bench, rest=rest)
-    return _parser().parse_args(arguments)
+    return model_parsers.parsed(_parser(), arguments)
 
 
 def _speaker() -> str:

@@ -43,7 +43,7 @@ def _texts(given: argparse.Namespace) -> list[str]:
         except UnicodeDecodeError:
             raise FormatError(f"{given.name}: stdin is not in UTF-8. Convert it with iconv.") from None
     if not texts:
-        raise SettingError(f"{given.name}: no text. Give one with -p TEXT, or a file with -f.")
+        raise SettingError(f"{given.name}: no text. Give one after the model, or a file with -f.")
     return texts
 
 
@@ -74,6 +74,8 @@ def embed_texts(given: argparse.Namespace) -> int:
 
 def rerank_texts(given: argparse.Namespace) -> int:
     """Print score and text, the best first."""
+    if given.query is None:
+        raise SettingError("rerank: no query. Give it with -q TEXT.")
     texts = _texts(given)
 
     def use(model: Any) -> None:

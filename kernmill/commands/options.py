@@ -181,7 +181,7 @@ _TOKENS = whole_number("number of tokens", 0)
 
 # fmt: off
 _MODEL = Option("-m --model", str, None, "a GGUF file, the first part of a split one, or the folder of a Hugging Face model; also without -m", "FILE")
-_HUB = (
+HUB = (
     Option("-hf -hfr --hf-repo", str, None, "a model of the Hugging Face hub, downloaded once: owner/name, or owner/name:Q8_0 for one of its files", "NAME"),
     Option("-hff --hf-file", str, None, "the file of it", "FILE"),
     Option("-hft --hf-token", str, None, "token for it; default: the variable HF_TOKEN", "TOKEN"),
@@ -266,7 +266,7 @@ _TEXT = (
 )
 RUN = (
     _MODEL,
-    *_HUB,
+    *HUB,
     Option("-p --prompt", str, None, "prompt; with --chat the first message. Default: stdin, if it is a pipe", "TEXT"),
     Option("-f --file", str, None, "read the prompt from a file (one trailing newline is removed)", "FILE"),
     Option("--no-escape", None, False, r"\n, \t, \\, \" and \x41 in -p, --system and -r are not escape sequences"),
@@ -295,7 +295,7 @@ RUN = (
 )
 SERVE = (
     Option("-m --model", str, None, "a GGUF file, also without -m; several are served by their names", "FILE", repeats=True),
-    *_HUB,
+    *HUB,
     Option("--models-dir", str, None, "serve all GGUF files of a folder; each is loaded when it is asked for", "FOLDER"),
     Option("--models-max", _COUNT, 1, "most models in memory; the least recently used one goes first", "N"),
     Option("--models-memory", _COUNT, None, "most memory of loaded models, by the sizes of their files", "MIB"),
@@ -339,7 +339,7 @@ SERVE = (
 )
 BENCH = (
     _MODEL,
-    *_HUB,
+    *HUB,
     Option("-p --n-prompt", _list_of(_TOKENS), [512], "prompt tokens; 0 = none", "N,N"),
     Option("-n --n-gen", _list_of(_TOKENS), [128], "tokens to generate; 0 = none", "N,N"),
     Option("-pg --pg", _two_lengths, None, "a prompt of P tokens, then N tokens, in one row; may be repeated", "P,N", repeats=True),
@@ -485,12 +485,17 @@ def parse(command: str, words: Sequence[str], positional: Mapping[str, Any], **t
     parser = argparse.ArgumentParser(prog=f"kernmill {command}", allow_abbrev=False, **texts)  # type: ignore[arg-type]
     for name, how in positional.items():
         parser.add_argument(name, **how)
-    for row in _TABLES[command]:
+    add(parser, _TABLES[command])
+    return parser.parse_args(_spelled(command, words))
+
+
+def add(parser: argparse.ArgumentParser, rows: Iterable[Option]) -> None:
+    """Add the options of a table."""
+    for row in rows:
         what: dict[str, Any] = {"action": "store_true"}
         if row.reads is not None:
             what = {"type": row.reads, "metavar": row.value, "action": "append" if row.repeats else "store"}
         parser.add_argument(*row.names.split(), default=row.default, help=row.help.replace("%", "%%"), **what)
-    return parser.parse_args(_spelled(command, words))
 
 
 def check_path(command: str, path: str | None, remedy: str) -> None:

@@ -57,7 +57,7 @@ def test_ids_of_a_text(encoder: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert json.loads(capsys.readouterr().out)[-1] == 2
     assert main(["tokenize", str(encoder), "-p", "a</s>", "--ids", "--no-bos", "--no-parse-special"]) == 0
     assert 2 not in json.loads(capsys.readouterr().out)
-    assert main(["tokenize", str(encoder), "-p", "a"]) == 0
+    assert main(["tokenize", str(encoder), "a"]) == 0
     assert "      1 -> '<s>'" in capsys.readouterr().out
 
 
@@ -76,6 +76,7 @@ def test_what_is_in_a_file(encoder: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_mistakes(encoder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, message in (
         (["rerank", str(encoder), "-q", "a", "-p", "b"], "rerank: the file's pooling type is cls, not rank."),
+        (["rerank", str(encoder), "b"], "rerank: no query. Give it with -q TEXT."),
         (["embed", "", "-p", "a"], "embed: the path is empty: is a variable of the shell unset?"),
         (["embed", str(encoder), "-f", "nowhere"], "nowhere: cannot be read: "),
     ):
