@@ -26,6 +26,7 @@ IDS = [1, *np.random.default_rng(7).integers(3, 279, 40).tolist()]
 SOURCE = [*IDS[20:33], 2]  # of a model with an encoder and a decoder
 RESULTS = Path(__file__).with_name("llama_cpp.json")
 LIMIT, GELU_LIMIT = 1e-4, 6e-3  # standard deviations; where llama.cpp reads gelu from a table of float16
+TIE = 1e-6  # standard deviations: two tokens of llama.cpp whose order the rounding of float32 decides
 
 
 def _show(level: int, text: bytes, data: object) -> None:
@@ -34,7 +35,7 @@ def _show(level: int, text: bytes, data: object) -> None:
 
 
 class Found(NamedTuple):
-    """Distances: of a prompt, of the last token after single steps, of vectors; and whether greedy tokens agree."""
+    """Distances: of a prompt, of the last token after single steps, of vectors; and whether greedy tokens agree, but for ties."""
 
     prompt: float
     step: float
@@ -144,7 +145,7 @@ def _of_logits(ours: Model, theirs: Theirs) -> Found:
         step = ours.next_logits(ids) if len(ids) > len(IDS) else found[-1]
         apart = max(apart, _apart(step, last))
         best = int(last.argmax())
-        agree = agree and int(step.argmax()) == best
+        agree = agree and float(last[best] - last[int(step.argmax())]) <= TIE * float(expected.std())
         last = theirs.step(best, len(ids))
         ids.append(best)
     return Found(_apart(found, expected), apart, agree)

@@ -61,7 +61,7 @@ def add_parsers(add: Callable[..., argparse.ArgumentParser], command: Callable[[
 
 
 def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse; texts of a command on a model may stand between its options.
+    """Parse; texts of a command on a model may be between its options.
 
     Raises:
         SettingError: no model, two, or two files of text.
@@ -71,11 +71,11 @@ def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpars
     if rest and (takes is None or any(word.startswith("-") for word in rest)):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if takes is not None:
-        _settle(given, takes, [*([] if given.path is None else [given.path]), *getattr(given, "words", ()), *rest])
+        _take_words(given, takes, [*([] if given.path is None else [given.path]), *getattr(given, "words", ()), *rest])
     return given
 
 
-def _settle(given: argparse.Namespace, takes: str, words: list[str]) -> None:
+def _take_words(given: argparse.Namespace, takes: str, words: list[str]) -> None:
     """Say which word is the model; the others are texts, or a file of text."""
     name, usage = given.name, f"kernmill {given.name} model.gguf {takes}".rstrip()
     hub = options.from_hub(name, given)
