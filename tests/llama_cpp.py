@@ -35,7 +35,8 @@ def _show(level: int, text: bytes, data: object) -> None:
 
 
 class Found(NamedTuple):
-    """Distances: of a prompt, of the last token after single steps, of vectors; and whether greedy tokens agree, but for ties."""
+    """Distances: of a prompt, of the last token after single steps, of vectors; whether greedy tokens agree, or
+    tie."""
 
     prompt: float
     step: float

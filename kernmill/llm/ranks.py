@@ -56,7 +56,7 @@ def over_ranks(file: gguf.GGUFFile, wanted: SplitOptions, cache_bytes: Callable[
     dist.agree("the options of the split", wanted)
     config = config_in(file)
     kind = ARCHITECTURES[config.name]
-    if kind.layer_inputs is not Architecture.layer_inputs:
+    if kind.layer_inputs is not Architecture.layer_inputs or kind.has_streams:
         raise SettingError(f"--split: layers of {config.name} models share more than x. Run the model on one rank.")
     vocabulary = file.entries["token_embd.weight"].shape[0]
     part = RankPart(dist.rank(), dist.size(), 0, config.layers, vocabulary, wanted.mode == "tensor")

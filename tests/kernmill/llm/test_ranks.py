@@ -132,6 +132,17 @@ def test_other_files_on_ranks_are_an_error(tmp_path: Path) -> None:
         everywhere(2, lambda rank: over_ranks(gguf.read(paths[rank]), wanted, lambda config: 0))
 
 
+@pytest.mark.parametrize("mode", ["layer", "tensor"])
+@pytest.mark.parametrize("name", ["t5", "gemma3n"])
+def test_layers_that_share_more_than_x_are_not_divided(tmp_path: Path, name: str, mode: Any) -> None:
+    """A refused split does not name the other one, which is refused as well."""
+    file, wanted = gguf.read(write(CASES[name], tmp_path / "model.gguf")), SplitOptions(over_ranks=True, mode=mode)
+    with pytest.raises(
+        KernmillError, match=rf"layers of {name} models share more than x\. Run the model on one rank\.$"
+    ):
+        everywhere(2, lambda rank: over_ranks(file, wanted, lambda config: 0))
+
+
 @pytest.mark.parametrize("name", ["gemma2", "qwen2moe"])
 def test_what_a_token_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """The embedding is the output of a tied model, and a token reads some of the experts only."""
