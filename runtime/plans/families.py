@@ -54,7 +54,8 @@ _LONG = 1 << 14  # a longer sum may be split (compiler/graph/split_reduce.py); o
 _ROOM = 8  # a variable may grow by this factor before a plan with larger bounds is made
 
 families: OrderedDict[Any, Family] = OrderedDict()
-forgetting.append(families.clear)
+_growing: OrderedDict[str, list[int]] = OrderedDict()  # by line of source: nodes of its last graphs, each longer
+forgetting += [families.clear, _growing.clear]
 
 
 class Sample(NamedTuple):
@@ -168,6 +169,8 @@ def _shared(
             family.exact += 1
             if family.exact == _WARN_AFTER:
                 _warn(family, reason, walk)
+    elif not is_to_be_recorded():
+        _note_growth(walk, len(structure))
     family.samples = [*family.samples[-2:], sample]
     return None, reason
 
@@ -407,6 +410,23 @@ def _warn(family: Family, reason: str, walk: GraphWalk) -> None:
         f"{_source_line(walk)}: kernels were compiled {_WARN_AFTER} times for one expression, the last time because "
         f"{reason}.{because} Pad the sizes to a few fixed ones, or give changing numbers as Tensor(number)."
     )
+
+
+def _note_growth(walk: GraphWalk, nodes: int) -> None:
+    """Warn once of a line whose graph is longer each time, such as one that joins a list that grows."""
+    line = _source_line(walk)
+    known = _growing.pop(line, [])
+    is_said = len(known) == _WARN_AFTER
+    grown = known if is_said else [*known, nodes] if known and nodes > known[-1] else [nodes]
+    _growing[line] = grown
+    if len(_growing) > _MOST_FAMILIES:
+        _growing.popitem(last=False)
+    if len(grown) == _WARN_AFTER and not is_said:
+        _logging.getLogger("kernmill").warning(
+            f"{line}: kernels were compiled {_WARN_AFTER} times for one line, each time for a longer graph, the last "
+            f"time of {nodes} nodes. Does it join a list that grows? Write values into one tensor with room for all, "
+            "as in out[i] = x, or join them once at the end."
+        )
 
 
 def _report(walk: GraphWalk, plan: Plan, compiled: int, seconds: float, reason: str) -> None:

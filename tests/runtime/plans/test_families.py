@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import Context, IndexRangeError, ShapeError, Tensor, jit
+from kernmill import Context, IndexRangeError, ShapeError, Tensor, jit, stack
 from kernmill.runtime import counters, families, plan
 
 
@@ -203,3 +203,24 @@ def test_the_warning_quotes_no_internal_message(
     assert len(caplog.messages) == 1
     assert "size0" not in caplog.messages[0]
     assert "cannot be written for sizes that are variables" in caplog.messages[0]
+
+
+def test_a_line_that_joins_a_growing_list_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Each length is another graph, which compiled without a word."""
+    rows = []
+    with caplog.at_level(logging.WARNING, "kernmill"), Context(DEVICE="NULL", CACHE="0"):
+        for number in range(20):
+            rows.append(data(7) * (number + 2.5))
+            stack(rows).sum().realize()
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].startswith(__file__)
+    assert "each time for a longer graph" in caplog.messages[0]
+    assert "out[i] = x" in caplog.messages[0]
+
+
+def test_lines_of_different_graphs_that_do_not_grow_are_not_named(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "kernmill"), Context(DEVICE="NULL", CACHE="0"):
+        for number in range(20):
+            rows = [data(11 + number) * 2.5] * (1 + 5 * number % 7)
+            sum(rows, data(11 + number)).exp().sum().realize()
+    assert not caplog.messages
