@@ -121,7 +121,8 @@ class Adapter:
             kind, type_ = metadata.get("general.type"), metadata.get("adapter.type")
             if kind != "adapter" or type_ != "lora":
                 raise FormatError(
-                    f"it is not a LoRA adapter: general.type {quoted(kind)}, adapter.type {quoted(type_)}."
+                    f"it is neither a LoRA adapter nor a control vector: general.type {quoted(kind)}, adapter.type "
+                    f"{quoted(type_)}. Give a file of one."
                 )
             if metadata.get("general.architecture") != architecture:
                 of = quoted(metadata.get("general.architecture"))

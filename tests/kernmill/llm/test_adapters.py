@@ -110,7 +110,12 @@ def test_an_engine_reads_its_slots_again_after_another_scale(tmp_path: Path) -> 
 
 
 MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"general__type": "model"}, FormatError, "it is not a LoRA adapter: general.type 'model', adapter.type 'lora'."),
+    (
+        {"general__type": "model"},
+        FormatError,
+        "it is neither a LoRA adapter nor a control vector: general.type 'model', "
+        "adapter.type 'lora'. Give a file of one.",
+    ),
     (
         {"general__architecture": "qwen2"},
         FormatError,
