@@ -247,6 +247,8 @@ _ROWS: tuple[Case, ...] = (
     Case("rwkv7", RWKV | {"attention.decay_lora_rank": 12, "attention.iclr_lora_rank": 8,
                           "attention.value_residual_mix_lora_rank": 10, "attention.gate_lora_rank": 14},
          r"time_mix_v[012]\.weight", NORMED_ENDS),
+    Case("pangu-embedded", {}, QKVO),
+    Case("codeshell", {}, ALL, OUTPUT_BIAS, gelu=True),
     Case("seed_oss", {}, QKV),
     Case("smollm3", {"block_count": 5}),
     Case("stablelm", PARTIAL, rf"{QKV}|{NORM_BIASES}", OUTPUT_BIAS),

@@ -9,6 +9,7 @@ from .bitnet import BitNet
 from .bloom import Bloom
 from .cache import CACHE_TYPES, Cache, LayerMemory, Positions
 from .chatglm import ChatGLM
+from .codeshell import CodeShell
 from .cohere2 import Cohere2
 from .command_r import CommandR
 from .config import Config
@@ -60,6 +61,7 @@ from .olmo import Olmo
 from .olmo2 import Olmo2
 from .olmoe import OlmoE
 from .orion import Orion
+from .pangu_embedded import PanguEmbedded
 from .phi2 import Phi2
 from .phi3 import Phi3
 from .phimoe import PhiMoe
@@ -95,6 +97,7 @@ ARCHITECTURES: dict[str, type[Architecture]] = {  # general.architecture of a GG
     "bloom": Bloom,
     "chatglm": ChatGLM,
     "cohere2": Cohere2,
+    "codeshell": CodeShell,
     "command-r": CommandR,
     "deepseek2": DeepSeek2,
     "dots1": Dots1,
@@ -146,6 +149,7 @@ ARCHITECTURES: dict[str, type[Architecture]] = {  # general.architecture of a GG
     "olmo2": Olmo2,
     "olmoe": OlmoE,
     "orion": Orion,
+    "pangu-embedded": PanguEmbedded,
     "phi2": Phi2,
     "phi3": Phi3,
     "phimoe": PhiMoe,

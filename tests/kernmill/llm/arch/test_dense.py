@@ -105,6 +105,8 @@ ROWS = {
     "chatglm": Row(pairs=True, layer=TWO_UP | QKV, keys=PARTIAL),
     "glm4": Row(pairs=True, layer=TWO_UP | POSTS | QKV, keys=PARTIAL,
                 posts=("post_attention_norm", "post_ffw_norm")),
+    "pangu-embedded": Row(layer=QKV | biases("attn_output")),
+    "codeshell": Row(layer=ALL_BIASES | NO_GATE, keys=EPSILON, **OF_LAYER_NORM),
     "starcoder2": Row(layer=ALL_BIASES | NO_GATE, keys=EPSILON, **OF_LAYER_NORM),
     "gptneox": Row(layer=ALL_BIASES | NO_GATE, keys=PARTIAL, parallel=True, **OF_LAYER_NORM),
     "gptneox in turn": Row(layer=ALL_BIASES | NO_GATE, keys={"use_parallel_residual": False}, arch="gptneox",
