@@ -509,6 +509,8 @@ class Indexing(Sortable):
                 "ints."
             )
         if minlength < 1:
+            if isinstance(weights, int):
+                raise ShapeError(f"bincount: weights={weights}: must be a tensor. Write minlength={weights}.")
             raise ShapeError(
                 f"bincount: minlength={minlength}: the size of the result must be known in advance. Pass "
                 "minlength=, a number above all values."

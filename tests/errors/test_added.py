@@ -34,6 +34,8 @@ CASES: dict[str, Case] = {
     "bincount": (lambda: ANY([1, 2, 2]).bincount(), ShapeError,
                  "bincount: minlength=0: the size of the result must be known in advance. Pass minlength=, a "
                  "number above all values."),
+    "bincount_of_a_number": (lambda: ANY([1, 2, 2]).bincount(3), ShapeError,
+                             "bincount: weights=3: must be a tensor. Write minlength=3."),
     "bincount_of_floats": (lambda: v().bincount(minlength=3), ShapeError,
                            "bincount: of a float32 tensor of shape (3,): must be a vector of ints."),
     "scatter": (lambda: x().scatter(1, i(), 1.0, reduce="max"), SettingError,
