@@ -10,8 +10,8 @@ __all__ = ["kind_of", "other_kind"]
 
 _SAVE = "nn.state.save(path, {name: Tensor(array) for name, array in arrays.items()})"
 _LOAD = "nn.state.load(path)"
-_HEAD_BYTES = 256
-# first bytes, content of the first 256, the reader, description, remedy
+_HEAD_BYTES = 264  # the name of a tar archive ends there
+# first bytes, content of the first 264, the reader, description, remedy
 _KINDS: tuple[tuple[tuple[bytes, ...], bytes, str, str, str], ...] = (
     ((b"PK\x03\x04",), b".npy", "npz", "is a NumPy archive (.npz)", _LOAD),
     ((b"PK\x03\x04",), b"", "torch", "is a zip archive, as PyTorch writes checkpoints (.pt, .pth)", _LOAD),
@@ -27,6 +27,10 @@ _KINDS: tuple[tuple[tuple[bytes, ...], bytes, str, str, str], ...] = (
     ((b"\x1f\x8b",), b"", "", "is a gzip file", "gzip -d first"),
     ((b"version https://git-lfs",), b"", "", "is a Git LFS pointer instead of the file", "git lfs pull"),
     ((b"<",), b"", "", "is a web page or XML", "the address of the file itself"),
+    (tuple(bytes((0x80 + n, 0xA0 + k)) for n in range(1, 16) for k in range(1, 32)), b"", "",
+     "is MessagePack, as Flax writes weights", f"arrays from flax.serialization.msgpack_restore, then {_SAVE}"),
+    ((b"",), b"TFL3", "", "is a TensorFlow Lite model", f"its arrays, then {_SAVE}"),
+    ((b"",), b"ustar", "", "is a tar archive", "tar -xf first"),
 )  # fmt: skip
 
 

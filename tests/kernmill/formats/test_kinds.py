@@ -34,6 +34,11 @@ def test_a_file_is_named_by_its_first_bytes(tmp_path: Path) -> None:
     assert said(path, b"version https://git-lfs.github.com/spec/v1") == (
         "is a Git LFS pointer instead of the file. Use git lfs pull."
     )
+    assert said(path, b"\x81\xa6params" + bytes(40)).startswith(
+        "is MessagePack, as Flax writes weights. Use arrays from f"
+    )
+    assert said(path, b"\x1c\0\0\0TFL3" + bytes(40)).startswith("is a TensorFlow Lite model. Use its arrays, then nn.s")
+    assert said(path, b"m".ljust(257, b"\0") + b"ustar\0" + bytes(300)) == "is a tar archive. Use tar -xf first."
     assert said(path, b"\xff" * 30).startswith("at byte 0: the header length")
 
 
