@@ -579,6 +579,7 @@ def _named_by_variable(given: str) -> str:
     """
     on = [name for name, value in os.environ.items() if value == "1" and name.isalnum() and name.isupper()]
     on = [name for name in on if name not in SETTINGS and (name == "PYTHON" or not name.startswith("PYTHON"))]
+    on = [name for name in on if name != "SHLVL"]  # of the first shell: a search for it would slow each start
     known = device_names() if on else {}
     named = [name for name in on if name in known]
     if len({*named, *([given.upper()] if given else [])}) > 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import shutil
+import stat
 from collections.abc import Generator
 from typing import BinaryIO
 
@@ -132,7 +132,7 @@ def replacing(path: str | os.PathLike[str]) -> Generator[Output]:
     try:
         with _written(where):
             if is_old:
-                shutil.copymode(target, temporary)
+                os.chmod(temporary, stat.S_IMODE(os.stat(target).st_mode))
         yield Output(file, where)
         with _written(where):
             file.flush()

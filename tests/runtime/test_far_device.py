@@ -317,6 +317,15 @@ def _python(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=given, check=False)
 
 
+@pytest.mark.parametrize(("name", "is_searched"), [("SHLVL", False), ("ABACUS", True)])
+def test_the_first_shell_names_no_device(name: str, is_searched: bool) -> None:
+    """A shell sets SHLVL=1: each start searched the installed packages for such a device."""
+    program = (
+        "import sys; from kernmill import Tensor; print(Tensor([1.0]).device, 'importlib.metadata' in sys.modules)"
+    )
+    assert _python(program, **{name: "1"}).stdout.split() == ["LLVM", str(is_searched)]
+
+
 def test_row_14_the_second_spelling_of_DEVICE() -> None:
     """`MYDEV=1 python dot.py` ran on LLVM without a word."""
     program = "from kernmill import Tensor; print((Tensor([1.0]) + 1).device)"
