@@ -5,8 +5,11 @@ Source: LLVM, "User Guide for AMDGPU Backend": address spaces, intrinsics, the m
 
 from __future__ import annotations
 
+from kernmill.ir import UOp
+
 from .grid_ir import GridFunction
 from .llvmir import LLVMFunction, LLVMRenderer
+from .mma import Share, held_amd
 
 __all__ = ["AMDRenderer"]
 
@@ -27,6 +30,9 @@ class AMDFunction(GridFunction):
     item_register = "llvm.amdgcn.workitem.id.x"
     group_register = "llvm.amdgcn.workgroup.id.x"
     private_space = 5
+
+    def shares(self, u: UOp) -> tuple[Share, Share, Share]:
+        return held_amd(u.arg[2] * u.src[0].dtype.scalar.size_bytes // 4)
 
     def group_attribute(self, items: int) -> str:
         return f'"amdgpu-flat-work-group-size"="{items},{items}"'

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from kernmill.ir import AxisKind, CompileError, Ops, Target, UOp
+from kernmill.ir import AxisKind, CompileError, Ops, Target, UOp, memory_of
 
 from .base import grid_digits
 from .llvm_text import llvm_type
 from .llvmir import LLVMFunction
+from .mma import MMA_ITEMS, Share
 
 __all__ = ["GRID_GROUP"]
 
@@ -38,14 +39,70 @@ class GridFunction(LLVMFunction):
         """Emit a barrier of a group, behind which its work-items see each other's stores."""
         raise NotImplementedError
 
+    def shares(self, u: UOp) -> tuple[Share, Share, Share]:
+        """Return the share of a work-item in the blocks of an MMA: a, b and c."""
+        raise NotImplementedError
+
     def __init__(self, name: str, uops: Sequence[UOp], target: Target) -> None:
-        super().__init__(name, uops, target)
+        self.parts: dict[UOp, Share] = {}  # loads of blocks
+        super().__init__(name, self._own_parts(uops) if any(u.op is Ops.MMA for u in uops) else uops, target)
         self.grid = grid_digits(uops)
         self.group = self.signature.group
         self.item = ""
         self.number = ""  # of the group; without groups of the work-item
         self.shared: list[str] = []
         self.handlers[Ops.BARRIER] = lambda u: self.wait()
+        load = self.handlers[Ops.LOAD]
+        self.handlers[Ops.LOAD] = lambda u: self._load_words(u) if u in self.parts else load(u)
+
+    # --- matrix units
+    def _own_parts(self, uops: Sequence[UOp]) -> list[UOp]:
+        """Blocks become what one work-item has of them: words of an operand, results as a vector. Memory of results has
+        those of the work-item only, and the index of each is its position among them."""
+        units = [u for u in uops if u.op is Ops.MMA]
+        held = {block: share for u in units for block, share in zip(u.src[:2], self.shares(u), strict=False)}
+        results = self.shares(units[0])[2]
+        blocks = {u.dtype for u in units}
+        dealt = {memory_of(u.src[0]) for u in uops if u.op is Ops.STORE and u.src[1].dtype in blocks}
+        far, near = results.run
+        new: dict[UOp, UOp] = {}
+        made: dict[UOp, None] = {}
+        for u in uops:
+            src, dtype, arg = tuple(new.get(s, s) for s in u.src), u.dtype, u.arg
+            if u in held:
+                dtype = dtype.scalar.vec(len(held[u].others) * 4 // dtype.scalar.size_bytes)
+            elif u.op is Ops.INDEX:
+                dtype = dtype.scalar if u.dtype in blocks or u.dtype in {block.dtype for block in held} else dtype
+                if memory_of(u) in dealt:
+                    index = src[1]
+                    own = index.alu(Ops.SHR, far.bit_length() - 1).alu(Ops.MUL, near)
+                    own = own.alu(Ops.ADD, index.alu(Ops.AND, near - 1)) if near > 1 else own
+                    made.update(dict.fromkeys(node for node in own.toposort() if node not in made))
+                    src = (src[0], own, *src[2:])
+            elif u.dtype in blocks:
+                dtype = dtype.scalar.vec(len(results.others))
+            elif u in dealt:
+                arg = (arg[0], arg[1] // MMA_ITEMS, *arg[2:])
+            new[u] = u.replace(dtype=dtype, src=src, arg=arg)
+            if u in held:
+                self.parts[new[u]] = held[u]
+            made[new[u]] = None
+        return list(made)
+
+    def _load_words(self, u: UOp) -> None:
+        """Load a work-item's words of a block."""
+        share, (index,), total = self.parts[u], u.src, "poison"
+        pointer, kind = self.pointer(index), f"<{len(share.others)} x i32>"
+        item = self.define(f"urem i64 {self.item}, {MMA_ITEMS}")
+        over, inside = (self.define(f"{verb} i64 {item}, {share.inner}") for verb in ("udiv", "urem"))
+        over, inside = self.define(f"mul i64 {over}, {share.down}"), self.define(f"mul i64 {inside}, {share.across}")
+        first = self.define(f"add i64 {over}, {inside}")
+        own = self.define(f"getelementptr i32, {pointer} {self.values[index]}, i64 {first}")
+        for n, distance in enumerate(share.others):
+            at = self.define(f"getelementptr i32, {pointer} {own}, i64 {distance}")
+            word = self.define(f"load i32, {pointer} {at}, align 4")
+            total = self.define(f"insertelement {kind} {total}, i32 {word}, i64 {n}")
+        self.values[u] = self.define(f"bitcast {kind} {total} to {llvm_type(u.dtype)}")
 
     def begin_kernel(self) -> None:
         self.item = self._special_register(self.item_register)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from kernmill.ir import LINE_BYTES, AxisKind, DType, Op, Ops, Target, UOp, dtypes, memory_of
 
 from .base import Renderer, grid_digits, identifier, is_aligned
-from .mma import HELD, MMA_ITEMS, mma_function
+from .mma import HELD, MMA_ITEMS, Share, mma_function
 from .opencl_values import INTS, Values
 
 __all__ = ["OpenCLRenderer"]
@@ -206,13 +206,14 @@ class _Body(Values):
     def load_block(self, u: UOp) -> None:
         """Emit the load of a work-item's words of a block."""
         kind, name, words = self.type_name(u.dtype), self.fresh(), f"const {self.space(u.src[0])} uint *"
-        first, others = HELD[0 if kind[-1] == "4" else 1]
-        self.emit(f"{words}{name} = ({words})({self.at(u.src[0])}) + {first};")
-        self.define(u, f"({kind})({', '.join(f'{name}[{n}]' for n in others)})")
+        share = HELD[0 if kind[-1] == "4" else 1]
+        self.emit(f"{words}{name} = ({words})({self.at(u.src[0])}) + {_first(share)};")
+        self.define(u, f"({kind})({', '.join(f'{name}[{n}]' for n in share.others)})")
 
     def store_block(self, place: UOp, value: str) -> None:
         """Emit the store of a work-item's results: at their elements, or consecutively in a private buffer."""
-        first, others = ("0", range(4)) if memory_of(place) in self.dealt else HELD[2]
+        own = HELD[2]
+        first, others = ("0", range(4)) if memory_of(place) in self.dealt else (_first(own), own.others)
         for n, number in enumerate(others):
             self.emit(f"({self.at(place)} + {first})[{number}] = {value}.s{n};")
 
@@ -392,8 +393,8 @@ class _Body(Values):
 
     def held(self, place: UOp, index: str) -> str:
         """Return the position of a matrix unit's result among those of a work-item, which reads only these."""
-        _, (_, _, far, _) = HELD[2]  # results of a work-item are two in one row, and two at this distance
-        return f"({index}) / {far} * 2 + ({index}) % 2" if memory_of(place) in self.dealt else index
+        far, near = HELD[2].run
+        return f"({index}) / {far} * {near} + ({index}) % {near}" if memory_of(place) in self.dealt else index
 
     def space(self, place: UOp) -> str:
         """Return the address space of a buffer."""
@@ -401,6 +402,11 @@ class _Body(Values):
         if memory.op is not Ops.LOCAL:
             return "__global"
         return "__local" if "shared" in memory.arg else "__private"
+
+
+def _first(share: Share) -> str:
+    """Return the expression of a work-item's first word or result of a block."""
+    return f"item % 32 / {share.inner} * {share.down} + item % {share.inner} * {share.across}"
 
 
 def _kind(space: str) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from kernmill.ir import UOp
+
 from .grid_ir import GridFunction
 from .llvmir import LLVMFunction, LLVMRenderer
+from .mma import HELD, Share
 
 __all__ = ["PTXRenderer"]
 
@@ -23,6 +26,9 @@ class PTXFunction(GridFunction):
     convention = "ptx_kernel"
     item_register = "llvm.nvvm.read.ptx.sreg.tid.x"
     group_register = "llvm.nvvm.read.ptx.sreg.ctaid.x"
+
+    def shares(self, u: UOp) -> tuple[Share, Share, Share]:
+        return HELD
 
     def group_attribute(self, items: int) -> str:
         return f'"nvvm.reqntid"="{items}"'

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from kernmill.ir import MACHINES, DeviceError, Level, Target
+from kernmill.renderers import AMD_UNITS
 
 from .cpu.host import Host
 from .grid_target import grid_target
@@ -35,4 +36,4 @@ def amd_host(name: str) -> Host:
 
 def amd_target(name: str) -> Target:
     """A group of work-items has 64 KiB of shared memory."""
-    return grid_target(f"amd-{name}", "amdgcn", _LOCAL_BYTES, _RDNA3)
+    return grid_target(f"amd-{name}", "amdgcn", _LOCAL_BYTES, _RDNA3, AMD_UNITS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kernmill.ir import Machine, Target, dtypes
+from kernmill.ir import Machine, Target, Unit, dtypes
 from kernmill.renderers import LLVM_OPS
 
 __all__ = ["grid_target"]
@@ -13,7 +13,9 @@ _GROUP: Final = 256  # work-items; larger groups leave too few registers for eac
 _DOTS: Final = frozenset((a, b) for a in (dtypes.int8, dtypes.uint8) for b in (dtypes.int8, dtypes.uint8))
 
 
-def grid_target(name: str, instructions: str, local_bytes: int, machine: Machine) -> Target:
+def grid_target(
+    name: str, instructions: str, local_bytes: int, machine: Machine, units: tuple[Unit, ...] = ()
+) -> Target:
     """Work-groups with shared memory, and vectors of 16 bytes, which are one access each."""
     return Target(
         name=f"{name}-{_GROUP}-{local_bytes >> 10}",
@@ -27,6 +29,7 @@ def grid_target(name: str, instructions: str, local_bytes: int, machine: Machine
         least_dot_lanes=1,
         group_items=_GROUP,
         local_bytes=local_bytes,
+        units=units,
         has_masks=True,
         l2_bytes=1 << 20,
         machine=machine,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kernmill.ir import MACHINES, Target
+from kernmill.renderers import MMA_BYTE_UNITS, MMA_UNITS
 
 from ..cpu.host import Host
 from ..grid_target import grid_target
@@ -14,6 +15,8 @@ __all__ = ["cuda_host", "cuda_target"]
 _TRIPLE: Final = "nvptx64-nvidia-cuda"
 _PTX: Final = ((100, "ptx86"), (89, "ptx78"), (80, "ptx70"), (0, "ptx63"))  # the language's version, by generation
 _KNOWN: Final = (60, 70, 75, 80, 86, 89, 90, 100)  # that LLVM knows; code for one runs on all later ones
+
+_AMPERE: Final = 80  # the first whose matrix unit has these steps
 
 
 def cuda_host(generation: int) -> Host:
@@ -25,4 +28,5 @@ def cuda_host(generation: int) -> Host:
 
 def cuda_target(generation: int, local_bytes: int = 48 << 10) -> Target:
     """A group of work-items has `local_bytes` of shared memory."""
-    return grid_target(f"cuda-{cuda_host(generation).cpu}", "nvptx", local_bytes, MACHINES["gpu"])
+    units = (*MMA_UNITS, *MMA_BYTE_UNITS) if generation >= _AMPERE else ()
+    return grid_target(f"cuda-{cuda_host(generation).cpu}", "nvptx", local_bytes, MACHINES["gpu"], units)

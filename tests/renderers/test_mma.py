@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from kernmill.ir import Ops, UOp, const
-from kernmill.renderers import HELD, MMA_ITEMS, MMA_UNITS, mma_function
+import pytest
+
+from kernmill.ir import Ops, Unit, UOp, const
+from kernmill.renderers import AMD_UNITS, HELD, MMA_BYTE_UNITS, MMA_ITEMS, MMA_UNITS, Share, held_amd, mma_function
 from tests.conftest import Golden
 
 
 def places(number: int) -> list[list[int]]:
     """Of each item: the numbers that it holds, of a block's words or results in their order."""
-    first, others = HELD[number]
-    return [[eval(first.replace("/", "//"), {"item": item}) + n for n in others] for item in range(MMA_ITEMS)]
+    return [[HELD[number].first(item) + n for n in HELD[number].others] for item in range(MMA_ITEMS)]
 
 
 def test_items_hold_what_the_isa_says() -> None:
@@ -29,12 +30,36 @@ def test_every_word_and_result_is_held_once() -> None:
 
 
 def test_units_say_how_results_are_dealt_out() -> None:
-    for unit in MMA_UNITS:
+    for unit in (*MMA_UNITS, *MMA_BYTE_UNITS):
         (rows, down), (columns, across) = unit.items
         for item, held in enumerate(places(2)):
             assert held[0] == item // columns * down + item % columns * across
         assert rows * columns == MMA_ITEMS
         assert unit.k * unit.a.size_bytes == 32
+
+
+@pytest.mark.parametrize("share", [HELD[2], held_amd(8)[2]], ids=["nvidia", "amd"])
+def test_results_follow_each_other_in_an_items_own_memory(share: Share) -> None:
+    far, near = share.run
+    for item in range(MMA_ITEMS):
+        own = [share.first(item) + n for n in share.others]
+        assert [n // far * near + n % near for n in own] == list(range(len(own)))
+
+
+@pytest.mark.parametrize("unit", AMD_UNITS, ids=str)
+def test_items_of_rdna3_hold_what_its_manual_says(unit: Unit) -> None:
+    """Lanes 0 to 15 have a row of a and a column of b each, as have lanes 16 to 31. Result n of a lane is in its
+    column; its row is 2 n, in the second half 2 n + 1.
+    """
+    words = unit.k // unit.group
+    a, b, c = held_amd(words)
+    (rows, down), (columns, across) = unit.items
+    for item in range(MMA_ITEMS):
+        assert [a.first(item) + n for n in a.others] == [item % 16 * words + word for word in range(words)]
+        assert [b.first(item) + n for n in b.others] == [word * 16 + item % 16 for word in range(words)]
+        assert [c.first(item) + n for n in c.others] == [(2 * n + item // 16) * 16 + item % 16 for n in range(8)]
+        assert c.first(item) == item // columns * down + item % columns * across
+    assert rows * columns == MMA_ITEMS
 
 
 def test_the_instruction(golden: Golden) -> None:

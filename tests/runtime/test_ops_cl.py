@@ -675,7 +675,9 @@ def test_wrong_products_are_noticed(opencl: str, monkeypatch: pytest.MonkeyPatch
     held = importlib.import_module("kernmill.renderers.opencl").HELD
     put_in(monkeypatch)
     monkeypatch.setattr(
-        importlib.import_module("kernmill.renderers.opencl"), "HELD", (held[0], (held[1][0], (32, 0)), held[2])
+        importlib.import_module("kernmill.renderers.opencl"),
+        "HELD",
+        (held[0], held[1]._replace(others=(32, 0)), held[2]),
     )
     assert opened("CL").unit_fault(MMA_UNITS[0]) == "its products are wrong"
 
