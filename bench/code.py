@@ -72,7 +72,7 @@ def _cuda(generation: int) -> Callable[[], Machine]:
 
         renderer = PTXRenderer(cuda_target.cuda_target(generation))
         adds = r"fma|mad|dp4a|mma"
-        return Machine(cuda_target.cuda_host(generation), renderer, adds, adds + "|mul", 1)
+        return Machine(cuda_target.cuda_host(generation), renderer, adds, adds + r"|mul\.(?:rn\.)?f\d+", 1)
 
     return made
 

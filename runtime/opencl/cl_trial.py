@@ -21,6 +21,7 @@ from .cl_program import quietly
 
 __all__ = ["ClCosts", "measured_costs"]
 
+_ITERATIONS = 1 << 17  # Mesa's llvmpipe ends the loops of a work-item after 65,535
 _COUNT = 4000  # iterations of a timed kernel: some 50 microseconds
 _CHAINS = 8  # independent sums: more than the latency of an FMA on any CPU
 _ROUNDS = 15
@@ -75,6 +76,11 @@ __kernel void right(__global float *p, long count) {{
     STORE((__global vector *)p + 2, {dots});
   }}
 }}
+__kernel void iterations(__global float *p, long count) {{
+  float s = 0.0f;
+  for (long i = 0; i < count; ++i) s += p[1 + (i & 15)];
+  p[0] = s;
+}}
 """
 
 
@@ -85,6 +91,7 @@ class ClCosts(NamedTuple):
     fma_ns: tuple[float, ...] = (0.0, 0.0)  # by the function, by operators
     load_ns: tuple[float, ...] = (0.0, 0.0)  # by the function, by a pointer
     cpu_fma_ns: float = 0.0  # what the CPU takes for as many floats, in its own vectors
+    iterations: int = _ITERATIONS  # that a loop ran of as many
 
     @property
     def calls(self) -> float:
@@ -107,7 +114,12 @@ class ClCosts(NamedTuple):
         return f"functions: {', '.join(said) or 'without an operator'}; kernels do without: {used}"
 
     def warning(self) -> str:
-        """Return what to say of a driver that runs far below its CPU, with the remedy; else nothing."""
+        """Return a warning about a driver that ends long loops or is slow, with the remedy; else an empty text."""
+        if self.iterations < _ITERATIONS:
+            return (
+                f"this driver ends loops after {self.iterations:,} iterations without an error, so results of large "
+                "tensors are wrong. Use another driver, such as Debian's package pocl-opencl-icd, or DEVICE=LLVM."
+            )
         if max(self.calls, self.below) < _FAR_BELOW:
             return ""
         why = (
@@ -127,8 +139,8 @@ def measured_costs(cl: Any, queue: Any, facts: ClFacts, host: Host) -> ClCosts:
     key = cache_key("OpenCL costs", _SOURCE, repr(_FORMS), facts.name, facts.version, str(lanes), repr(host))
     stored = default_cache().get(key)
     if stored is not None:
-        plain, fma_ns, load_ns, cpu_fma_ns = json.loads(stored.payload)
-        return ClCosts(tuple(plain), tuple(fma_ns), tuple(load_ns), cpu_fma_ns)
+        plain, fma_ns, load_ns, cpu_fma_ns, iterations = json.loads(stored.payload)
+        return ClCosts(tuple(plain), tuple(fma_ns), tuple(load_ns), cpu_fma_ns, iterations)
     costs = _compare_forms(cl, queue, lanes, host, [form for form in _FORMS if facts.is_pocl or form not in _OF_A_CPU])
     default_cache().put(key, json.dumps(costs).encode(), {"name": "OpenCL costs"})
     if costs.warning():
@@ -146,7 +158,9 @@ def _compare_forms(cl: Any, queue: Any, lanes: int, host: Host, forms: Sequence[
     slower = {form for form, (before, after) in times.items() if after > _NOT_SLOWER * before}
     target = host_target(host)
     per_ns = target.machine.fma * target.machine.clock_ghz * target.vector_bytes / (4 * lanes)
-    return ClCosts(tuple(form for form in trials if form not in slower), times["fma"], times["load"], 1 / per_ns)
+    chosen = tuple(form for form in trials if form not in slower)
+    ran, _ = functions.run("iterations", [0.0, *[1.0] * 16], _ITERATIONS)
+    return ClCosts(chosen, times["fma"], times["load"], 1 / per_ns, int(ran[0]))
 
 
 class _Trial:

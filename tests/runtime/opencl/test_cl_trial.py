@@ -143,3 +143,15 @@ def test_times_of_a_busy_machine_are_measured_again(monkeypatch: pytest.MonkeyPa
     trials: Any = [SimpleNamespace(run=lambda *given, c=column: ([], next(c) * nanoseconds)) for column in columns]
     assert cl_trial._best_ns("fma", *trials) == (1.0, 1.0)
     assert [next(column) for column in columns] == [5.0, 5.0]
+
+
+def test_a_driver_that_ends_long_loops_is_named() -> None:
+    """Mesa's llvmpipe ends all loops of a work-item after 65,535 iterations: rows of a large softmax were wrong."""
+    said = OLD._replace(iterations=65_535).warning()
+    assert said.startswith("this driver ends loops after 65,535 iterations without an error, so results of large")
+    assert said.endswith("or DEVICE=LLVM.")
+    assert "ends loops" not in OLD.warning()
+
+
+def test_loops_of_this_driver_run_to_their_end(opencl: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert measured(opencl, monkeypatch).iterations == cl_trial.ClCosts().iterations
