@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from kernmill.ir import DType, DTypeError, DTypeLike, GradientError, ShapeError, dtypes, promote, show_shape
 
+from .arguments import with_sentences_at_init
 from .lazy import REFLECTED
 from .methods.elementwise import where
 from .methods.movement import cat, stack
@@ -290,6 +291,9 @@ def _planes(data: Any, imag: Any, device: str | None, asked: DType | None) -> tu
         wide: Any = array.astype(complex_of(plane).name)
     parts = [Tensor(np.array(part, order="C"), device=device) for part in (wide.real, wide.imag)]
     return parts[0], parts[1]
+
+
+with_sentences_at_init(ComplexPlanes)
 
 
 class ComplexArithmetic(ComplexPlanes):

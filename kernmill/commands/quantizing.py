@@ -36,10 +36,11 @@ def write_quantized(given: argparse.Namespace) -> int:
         given.pure, given.leave_output_tensor, given.keep_split,
         dict(_override(text) for text in given.override_kv or ()),
     )  # fmt: skip
+    mix = mix_named(given.mix)
     file = folders.read_any(given.source)
     given.control_vector = given.control_vector_scaled = given.control_vector_layer_range = None
     if adapters := generation.adapters("quantize", given):
-        file = merged(file, adapters, keeps_types=not mix_named(given.mix).base)
+        file = merged(file, adapters, keeps_types=not mix.base)
     if given.dry_run:
         dry_run(file, recipe)
     else:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -63,10 +64,6 @@ NOT_TRIED = {
     "jit",
     "train",
     "no_grad",
-    "nn",
-    "data",
-    "distributions",
-    "linalg",
     "dtypes",
     "DType",
     "Context",
@@ -129,7 +126,8 @@ def subjects() -> Iterator[tuple[str, str, Callable[[], Any]]]:
             yield f"tensor.{name}", name, lambda name=name: getattr(receiver(name), name)  # type: ignore[misc]
     for name in kernmill.__all__:
         made = getattr(kernmill, name)
-        if name not in NOT_TRIED and not (isinstance(made, type) and issubclass(made, BaseException)):
+        is_error = isinstance(made, type) and issubclass(made, BaseException)
+        if name not in NOT_TRIED and not is_error and not isinstance(made, ModuleType):
             yield name, name, lambda made=made: made  # type: ignore[misc]
     yield "Tensor", "Tensor", lambda: Tensor
     yield "Variable.bind", "bind", lambda: Variable("k", 1, 9).bind

@@ -222,7 +222,7 @@ MORE: dict[str, Function] = {
     "segment_mean": lambda x, y: x.segment_mean(Tensor([0, 1, 1]), 2),
     "to_device": lambda x, y: x.to_device(x.device),
     "xlogy": lambda x, y: x.xlogy(y),
-    "zeta": lambda x, y: (y.detach() + 1.5).zeta(x),
+    "zeta": lambda x, y: (x.ones_like() + 1.5).zeta(x * y),  # there is no gradient by the exponent
     "gammainc": lambda x, y: (y.detach() * 0 + 1.5).gammainc(x),
     "gammaincc": lambda x, y: (y.detach() * 0 + 1.5).gammaincc(x),
     "betainc": lambda x, y: (y.detach() * 0 + 1.5).betainc(2.5, x),

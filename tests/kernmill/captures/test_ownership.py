@@ -83,8 +83,8 @@ def test_assignments_to_constants_leave_no_memory_behind() -> None:
         table[0] = 5
         assert (table + 1).sum().item() == rows * 20 + 60
         del table
-    left = [x for x in gc.get_objects() if type(x) is Buffer and x.numel in range(50_220, 50_250)]
-    assert not left
+    found = [x for x in gc.get_objects() if type(x) is Buffer and x.numel in range(50_220, 50_250)]
+    assert not [x for x in found if x.owner is not None]  # a prepared plan has buffers without memory
 
 
 def test_what_is_the_same_as_what_is_written_is_not_written_under_it() -> None:
