@@ -43,8 +43,9 @@ Class = TypeVar("Class", bound=type)
 
 def with_other_names(cls: Class) -> Class:
     """Class decorator: the methods of `METHODS` under the names of other libraries as well."""
-    for theirs, ours in METHODS.items():
-        setattr(cls, theirs, inspect.getattr_static(cls, ours))
+    members = {name: member for base in reversed(cls.__mro__) for name, member in vars(base).items()}
+    for theirs, ours in METHODS.items():  # inspect.getattr_static would walk all bases for each
+        setattr(cls, theirs, members[ours])
     return cls
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import Any
 
-from kernmill.ir import dtypes, show_shape
+from kernmill.ir import LazyModule, dtypes, show_shape
 
 __all__ = ["tensor_html"]
 
 _MOST = 8  # rows and columns
+_html: Any = LazyModule("html")
 
 
 def tensor_html(tensor: Any) -> str:
@@ -17,7 +17,7 @@ def tensor_html(tensor: Any) -> str:
     state = "" if tensor.is_realized else ", not realized"
     grad = ", requires_grad" if tensor.requires_grad else ""
     shape = show_shape(tensor.uop.shape)
-    head = f"<b>Tensor</b> {escape(shape)} {tensor.dtype.name} on {escape(tensor.device)}{state}{grad}"
+    head = f"<b>Tensor</b> {_html.escape(shape)} {tensor.dtype.name} on {_html.escape(tensor.device)}{state}{grad}"
     if not tensor.is_realized or tensor.dtype is dtypes.bfloat16 or tensor.ndim > 32 or 0 in tensor.shape:
         return head
     values: Any = tensor.numpy()

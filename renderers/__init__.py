@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .python import *
 
 __getattr__, __dir__ = lazy_exports(
-    __name__, "base", "amx", "llvmir", "python", "opencl_values", "mma", "opencl", "grid_ir", "ptx", "amdgcn",
-    "intrinsics.aarch64",
+    __name__, "base", "amx", "llvmir", "intrinsics.aarch64", "python", "opencl_values", "mma", "opencl", "grid_ir",
+    "ptx", "amdgcn",  # what the CPU needs is first: a name is searched by importing one after the other
     by_name=("llvm_text",)
 )  # fmt: skip

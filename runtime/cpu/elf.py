@@ -13,7 +13,7 @@ import collections
 import ctypes
 import functools
 import mmap
-import platform
+import os
 import struct
 import sys
 from collections.abc import Callable, Mapping
@@ -26,6 +26,7 @@ from .elf_machines import ELF_MACHINES, ElfMachine, Relocation, flush_function
 __all__ = ["ElfModule", "is_elf_host", "libc", "load_elf", "return_free_heap", "unmap_unused"]
 
 _PAGE = mmap.PAGESIZE
+_MACHINE = os.uname().machine if sys.platform == "linux" else ""  # as platform.machine, whose import is slow
 _LIMIT_BYTES = 64 << 20  # no kernel is this large; a damaged size field easily is
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
@@ -39,7 +40,7 @@ _READ_EXECUTE = 1 | 4
 
 def is_elf_host() -> bool:
     """True if this loader can be used here: Linux on x86-64 or AArch64."""
-    return sys.platform == "linux" and platform.machine() in ELF_MACHINES
+    return _MACHINE in ELF_MACHINES
 
 
 class ElfModule:
@@ -101,14 +102,14 @@ def load_elf(data: bytes, externs: Mapping[str, int] | None = None) -> ElfModule
         FormatError: the bytes are not such an object, are damaged, or call something unknown.
     """
     unmap_unused()
-    return _Object(data, {**libc_externs(), **(externs or {})}, ELF_MACHINES[platform.machine()]).load()
+    return _Object(data, {**libc_externs(), **(externs or {})}, ELF_MACHINES[_MACHINE]).load()
 
 
 @functools.cache
 def _flush() -> Callable[[int, int], None]:
     """Return the machine's function that makes written code visible. It has a page of its own, which the system
     makes visible when it becomes executable."""
-    code = ELF_MACHINES[platform.machine()].flush
+    code = ELF_MACHINES[_MACHINE].flush
     base = _map(_PAGE)
     ctypes.memmove(base, code, len(code))
     libc().mprotect(base, _PAGE, _READ_EXECUTE)

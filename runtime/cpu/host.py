@@ -10,18 +10,19 @@ import functools
 import importlib
 import math
 import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from kernmill.ir import SettingError, setting
+from kernmill.ir import LazyModule, SettingError, setting
 
 from .arm import ARM_CORES, arm_from_cpuinfo, arm_from_macos, feature_list
 from .elf import libc
 
 __all__ = ["Host", "amx_refusal", "cpu_quota", "named_host", "request_amx", "this_host"]
+
+_platform: Any = LazyModule("platform")  # slow to import
 
 # /proc/cpuinfo flag -> LLVM feature. Absent features are disabled by name, since a CPU name implies more than a virtual
 # machine may have.
@@ -90,7 +91,8 @@ def this_host() -> Host:
 def _host(target: str) -> Host:
     if target == "small":
         return _host("")._replace(l1=1 << 10, l2=4 << 10, l3=64 << 10)
-    arch = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
+    machine = _platform.machine() if sys.platform == "win32" else os.uname().machine
+    arch = {"AMD64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
     if arch == "aarch64":
         cpu, features = _arm(target)
     elif arch == "x86_64" and sys.platform == "linux":
@@ -196,7 +198,7 @@ def _ask_llvm(arch: str, target: str) -> tuple[str, tuple[str, ...]]:
 @functools.cache
 def request_amx() -> bool:
     """Ask the kernel, once, for the AMX tile state of this process. Threads and forked children inherit it."""
-    if sys.platform != "linux" or platform.machine() != "x86_64" or "amx_tile" not in _cpuinfo()[1]:
+    if sys.platform != "linux" or os.uname().machine != "x86_64" or "amx_tile" not in _cpuinfo()[1]:
         return False
     arch_prctl, req_xcomp_perm, xtiledata = map(ctypes.c_long, (158, 0x1023, 18))
     return int(libc().syscall(arch_prctl, req_xcomp_perm, xtiledata)) == 0
