@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -16,9 +15,12 @@ from typing import Any
 from .dtype import named_dtype
 from .ops import Op, Ops
 from .process.errors import FormatError
+from .process.lazy_exports import LazyModule
 from .uop import UOp
 
 __all__ = ["parse_uops", "print_uop", "print_uops", "show_arg", "uops_in"]
+
+_json: Any = LazyModule("json")
 
 
 def print_uops(root: UOp | Sequence[UOp]) -> str:
@@ -65,14 +67,14 @@ def show_arg(arg: Any, number: Mapping[UOp, int]) -> str:
         case tuple():
             return f"({', '.join(show_arg(item, number) for item in arg)}{',' if len(arg) == 1 else ''})"
         case str():
-            return json.dumps(str(arg), ensure_ascii=False)
+            return str(_json.dumps(str(arg), ensure_ascii=False))
         case float() if math.isnan(arg):
             return "nan"
     return repr(arg)
 
 
 _WORD = r'"(?:[^"\\]|\\.)*"|[%@]\w+'  # of an arg: a string, a node, an op
-_LINE = re.compile(rf'%(\d+) = (\w+) (\w+) \(([^)]*)\)((?:{_WORD}|[^"%@#])*)(?:# (.*))?')
+_LINE = rf'%(\d+) = (\w+) (\w+) \(([^)]*)\)((?:{_WORD}|[^"%@#])*)(?:# (.*))?'  # compiled at the first use
 
 
 def parse_uops(text: str) -> UOp:
@@ -97,7 +99,7 @@ def parse_uops(text: str) -> UOp:
 
 
 def _parse_line(line: str, nodes: dict[str, UOp]) -> tuple[str, UOp]:
-    match = _LINE.fullmatch(line)
+    match = re.fullmatch(_LINE, line)
     if match is None:
         raise ValueError("not a node")
     name, op, dtype, src, arg, origin = match.groups()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import importlib.util
 import itertools
-import json
 import os
 import queue
 import re
@@ -17,14 +16,16 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernmill.ir import CompileError, LazyModule, before_forks, process_lock, setting
 
 from ..programs.compile_cache import CompileCache, cache_key
 from .host import Host, own_cpus
-from .llvm_process import CompilerProcess, Emitter
 from .located import located
+
+if TYPE_CHECKING:
+    from .llvm_process import CompilerProcess, Emitter
 
 __all__ = [
     "assembly", "assembly_later", "compile_cached", "compile_ir", "compile_ir_later", "compiler_process",
@@ -32,6 +33,8 @@ __all__ = [
 ]  # fmt: skip
 
 _FORMAT = 4  # raise it when the same text and host would give other bytes for a reason in this file
+_json: Any = LazyModule("json")
+_llvm_process: Any = LazyModule("kernmill.runtime.cpu.llvm_process")  # a warm start compiles nothing
 _metadata: Any = LazyModule("importlib.metadata")
 _lock = process_lock()  # llvmlite has one global lock anyway
 _process: CompilerProcess | None = None
@@ -71,7 +74,8 @@ def _usable(process: CompilerProcess | None, niceness: int = 0) -> CompilerProce
             return None
         try:
             with before_forks():
-                process = CompilerProcess(niceness)
+                started: CompilerProcess = _llvm_process.CompilerProcess(niceness)
+            process = started
         except OSError:
             return None
     return None if process.is_lost else process
@@ -117,7 +121,7 @@ def assembly_later(text: str, host: Host) -> Callable[[float | None], tuple[str,
             raise TimeoutError from None
         if answer is None:  # as in compile_ir_later
             return located(text, here)
-        found, lines = json.loads(answer)
+        found, lines = _json.loads(answer)
         return found, lines
 
     return wait
@@ -160,7 +164,8 @@ def llvm_version() -> str:
 
 @functools.cache
 def _emitter() -> Emitter:
-    return Emitter()
+    emitter: Emitter = _llvm_process.Emitter()
+    return emitter
 
 
 def llvm_binding() -> Any:

@@ -51,8 +51,8 @@ def with_locations(code: str) -> str:
     return "\n".join([*lines, _HEAD, *tail]) + "\n"
 
 
-_LOCATION = re.compile(r"\s*\.loc\s+\d+\s+(\d+)")
-_DEBUGGERS = re.compile(r"\s*\.(loc|file|cfi_\w+)\b|\.L(tmp|func_begin|func_end)\d+:")
+_LOCATION = r"\s*\.loc\s+\d+\s+(\d+)"  # compiled at the first use
+_DEBUGGERS = r"\s*\.(loc|file|cfi_\w+)\b|\.L(tmp|func_begin|func_end)\d+:"
 
 
 def split_locations(assembly: str) -> tuple[str, list[int]]:
@@ -71,9 +71,9 @@ def _located(lines: Sequence[str]) -> Iterator[tuple[str, int]]:
     for line in lines:
         if line.startswith("\t.section"):
             is_debug = ".debug_" in line
-        if match := _LOCATION.match(line):
+        if match := re.match(_LOCATION, line):
             at = int(match.group(1)) - 1
-        if is_debug or _DEBUGGERS.match(line):
+        if is_debug or re.match(_DEBUGGERS, line):
             continue
         is_instruction = line.startswith("\t") and not line.startswith("\t.")
         yield line, at if is_instruction else -1

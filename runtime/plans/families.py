@@ -380,12 +380,12 @@ def _odd_shape(root: UOp) -> UOp | None:
     return None
 
 
-_RULE = re.compile(r"[\w\s()+*/%-]+")
+_RULE = r"[\w\s()+*/%-]+"
 
 
 def _rule(text: str) -> Callable[[Mapping[str, int]], int]:
     """A size, written in the names of variables, as a function of their values."""
-    if not _RULE.fullmatch(text):
+    if not re.fullmatch(_RULE, text):
         raise CompileError(f"size {text!r}: it is not a sum of products of sizes.")
     code = compile(text, "<size>", "eval")
     return lambda values: int(eval(code, {"__builtins__": {}}, values))

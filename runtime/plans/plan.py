@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from kernmill.ir import (
     InternalError,
     Kernel,
     KernmillError,
+    LazyModule,
     MemoryPlan,
     Ops,
     Origin,
@@ -55,6 +55,7 @@ from .stored_plan import check_plan
 
 __all__ = ["Plan", "Plans", "closed", "new_plan", "plans", "runs_unseen", "settings_key"]
 
+_json: Any = LazyModule("json")
 _ENTRY_BYTES = 400  # of an entry of a key, with its references
 _KERNEL_BYTES = 12_000  # of a kernel's plan and its loaded code
 _Scheduled: TypeAlias = "tuple[GraphPlan, MemoryPlan]"
@@ -254,7 +255,7 @@ def _scheduled(of: tuple[Any, ...], origins: list[str | None], default: str) -> 
     planned = cache(lambda: later.planning.planned(graph().src, devices, in_place, default, table))
     known = "" if table is None else table.text() + str(pinned_nodes(origins))
     facts = devices, sorted(in_place), default, _alignments(structure, {*devices, default, *listed})
-    key = cache_key("plan", _text(structure), json.dumps(facts), known, stamp())
+    key = cache_key("plan", _text(structure), _json.dumps(facts), known, stamp())
     stored = default_cache("plans").get(key) if watch.drafts is None else None
     found: _Scheduled | None = None
     if stored is not None:
@@ -298,11 +299,11 @@ def _written(graph: GraphPlan, memory: MemoryPlan) -> bytes:
     ]
     checks = [(check.buffer, check.message) for check in graph.checks]
     sizes = memory.arena_bytes, memory.lower_bound_bytes, memory.unplanned_bytes
-    return json.dumps([items, buffers, graph.results, checks, [*memory.offsets.items()], *sizes]).encode()
+    return str(_json.dumps([items, buffers, graph.results, checks, [*memory.offsets.items()], *sizes])).encode()
 
 
 def _read(payload: bytes, planned: Callable[[], Any], of: tuple[Any, ...], others: Sequence[str]) -> _Scheduled:
-    plan = json.loads(payload)
+    plan = _json.loads(payload)
     check_plan(plan, of[1], others, sum(type(form) is int for form in of[0]))
     items, buffers, results, checks, offsets, *sizes = plan
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import stat
 import struct
@@ -40,6 +39,7 @@ _FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(o
 _MOST_BYTES = 128 << 20  # of an entry: no object that is loaded is as large
 _OPEN_TO_OTHERS = 0o022  # bits of a mode: writable by others
 
+_json: Any = LazyModule("json")
 _logging: Any = LazyModule("logging")  # as rare as slow to import
 _platformdirs: Any = LazyModule("platformdirs")
 _warned: set[str] = set()
@@ -266,7 +266,7 @@ def _cache_for(mode: str, folder: str, max_mb: int, kind: str) -> CompileCache:
 
 
 def _encode(key: str, payload: bytes, header: Mapping[str, object]) -> bytes:
-    text = json.dumps(dict(header), separators=(",", ":")).encode()
+    text = _json.dumps(dict(header), separators=(",", ":")).encode()
     head = _HEAD.pack(_MAGIC, _VERSION, len(text), len(payload), bytes.fromhex(key))
     body = b"".join((head, text, payload))
     return body + _digest(body).digest()
@@ -283,7 +283,7 @@ def _decode(raw: bytes, key: str) -> CacheEntry | None:
     if _digest(memoryview(raw)[:end]).digest() != raw[end:]:
         return None
     try:
-        header: Any = json.loads(raw[_HEAD.size : start])
+        header: Any = _json.loads(raw[_HEAD.size : start])
     except ValueError:
         return None
     return CacheEntry(cast("dict[str, object]", header), raw[start:end]) if isinstance(header, dict) else None

@@ -22,7 +22,7 @@ from .compile_cache import cache_key, default_cache
 __all__ = ["given_schedule", "stamp", "store_schedule", "stored_schedule", "symbol"]
 
 
-_FORM = re.compile(r"(?:[a-z][a-z0-9_]*(?: [\w.-]+)*\n?)*")  # an action per line
+_FORM = r"(?:[a-z][a-z0-9_]*(?: [\w.-]+)*\n?)*"  # an action per line
 
 
 def symbol(kernel: Kernel) -> str:
@@ -72,7 +72,7 @@ def stored_schedule(device: Device, kernel: Kernel) -> str | None:
     if entry is None:
         return None
     text = entry.payload.decode(errors="replace")
-    return text if _FORM.fullmatch(text) else None
+    return text if re.fullmatch(_FORM, text) else None
 
 
 def store_schedule(device: Device, kernel: Kernel, schedule: str, facts: Mapping[str, object]) -> None:
