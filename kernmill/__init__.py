@@ -43,6 +43,7 @@ try:
     from .methods.elementwise import where
     from .methods.movement import cat, meshgrid, stack
     from .methods.other_names import FRONT as _FRONT
+    from .methods.other_names import instead_of as _instead_of
     from .methods.other_names import named_in as _named_in
     from .methods.random import manual_seed
     from .tensor import Tensor
@@ -147,6 +148,8 @@ if not TYPE_CHECKING:  # to a checker a __getattr__ is every name that there cou
             for owner in ("Tensor", "dtypes"):
                 if not name.startswith("_") and hasattr(globals()[owner], name):
                     raise AttributeError(f"{error}. Write {owner}.{name}.", name=name) from None
+            if hint := _instead_of(name, Tensor):
+                raise AttributeError(f"{error}.{hint}", name=name) from None
             raise
 
     def _array_namespace(self: object, *, api_version: str | None = None) -> object:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from kernmill.ir import LinAlgError as LinAlgError
 from kernmill.runtime import check_failed
 
 from .complex_tensor import ComplexTensor
+from .methods.other_names import LINALG, named_in, not_in
 from .methods.spectral import Eigh, Svd
 from .tensor import Tensor
 
@@ -327,3 +328,10 @@ def cond(x: Tensor, p: float | str | None = None) -> Tensor:
         high, low = values.max(-1), values.min(-1)
         return low / high if p == -2 else high / low
     return matrix_norm(x, p) * matrix_norm(x.inv(), p)
+
+
+if not TYPE_CHECKING:  # to a checker it would be every name that there could be
+
+    def __getattr__(name: str) -> object:
+        """Raise the error for an unknown function, with what is written here."""
+        raise not_in(__name__, name, named_in(LINALG, name))

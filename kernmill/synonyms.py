@@ -33,6 +33,7 @@ METHODS: dict[str, str] = {  # theirs: ours
     "not_equal": "ne", "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "swish": "silu",
     "swapdims": "transpose", "moveaxis": "movedim", "expand_dims": "unsqueeze", "permute_dims": "permute",
     "ravel": "flatten", "astype": "cast", "type": "cast", "copy": "clone", "nelement": "numel", "mv": "matmul",
+    "sgn": "sign", "pinverse": "pinv",
     "cumulative_sum": "cumsum", "cumulative_prod": "cumprod", "take_along_axis": "take_along_dim", "concat": "cat",
     "expit": "sigmoid", "argwhere": "nonzero", "to_device": "to",
     "binary_crossentropy": "binary_cross_entropy", "binary_crossentropy_logits": "binary_cross_entropy_with_logits",

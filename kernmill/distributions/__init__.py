@@ -1,5 +1,10 @@
 """Probability distributions by PyTorch's names: samples, log-probabilities, entropies and divergences."""
 
+from typing import TYPE_CHECKING as _CHECKING
+
+from ..methods.other_names import DISTRIBUTIONS as _DISTRIBUTIONS
+from ..methods.other_names import named_in as _named_in
+from ..methods.other_names import not_in as _not_in
 from .base import Distribution
 from .continuous import Cauchy, Exponential, Gumbel, HalfNormal, Laplace, LogNormal, MultivariateNormal, Normal, Uniform
 from .discrete import Bernoulli, Categorical, Geometric
@@ -27,3 +32,9 @@ __all__ = [
     "Uniform",
     "kl_divergence",
 ]
+
+if not _CHECKING:  # to a checker it would be every name that there could be
+
+    def __getattr__(name: str) -> object:
+        """Raise the error for an unknown distribution, with what makes it of those that are here."""
+        raise _not_in(__name__, name, _named_in(_DISTRIBUTIONS, name))

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING as _CHECKING
 from typing import Any as _Any
 
 from ..methods.other_names import layer_instead_of as _layer_instead_of
+from ..methods.other_names import not_in as _not_in
 from ..tensor import Tensor as _Tensor
 from . import optim as optim
 from . import state as state
@@ -96,5 +97,4 @@ if not _CHECKING:  # to a checker it would be every name that there could be
 
     def __getattr__(name: str) -> _Any:
         """Raise the error for an unknown layer, with the replacement of another library's name."""
-        text, hint = f"module {__name__!r} has no attribute {name!r}", _layer_instead_of(name, _Tensor)
-        raise AttributeError(f"{text}.{hint}" if hint else text, name=name)
+        raise _not_in(__name__, name, _layer_instead_of(name, _Tensor))

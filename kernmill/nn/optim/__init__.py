@@ -5,6 +5,7 @@ from typing import Any as _Any
 
 from ...methods.other_names import OPTIMIZERS as _OPTIMIZERS
 from ...methods.other_names import named_in as _named_in
+from ...methods.other_names import not_in as _not_in
 from . import lr_scheduler as lr_scheduler
 from .adaptive import LAMB, Adadelta, Adamax, Lion, Muon, NAdam, RAdam
 from .base import SGD, Adagrad, Adam, AdamW, Group, Optimizer, RMSprop, clip_grad_norm
@@ -34,5 +35,4 @@ if not _CHECKING:  # a type checker would believe that every name exists
 
     def __getattr__(name: str) -> _Any:
         """Raise the error for an unknown optimizer, with the replacement of another library's name."""
-        text, hint = f"module {__name__!r} has no attribute {name!r}", _named_in(_OPTIMIZERS, name)
-        raise AttributeError(f"{text}.{hint}" if hint else text, name=name)
+        raise _not_in(__name__, name, _named_in(_OPTIMIZERS, name))

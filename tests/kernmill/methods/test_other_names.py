@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import json
 import math
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +15,15 @@ from kernmill import Tensor, dtypes, nn
 from kernmill.methods import other_names
 
 X: Any = Tensor([1.0, 2.0])
+MATRIX: Any = Tensor([[1.0, 2.0]])
 PLAIN: Any = kernmill
 NN: Any = nn
+PLACES: dict[str, tuple[Any, ...]] = {  # of PyTorch 2.13's public names: where a person looks for them here
+    "Tensor": (MATRIX,), "functional": (MATRIX, PLAIN), "nn": (NN,), "optim": (nn.optim, nn.optim.lr_scheduler),
+    "linalg": (kernmill.linalg,), "fft": (kernmill.fft,), "distributions": (kernmill.distributions,),
+    "torch": (PLAIN, MATRIX),
+}  # fmt: skip
+TORCH_NAMES = json.loads(Path(__file__).with_name("torch_names.json").read_text(encoding="utf-8"))
 
 SENTENCES: list[tuple[Any, str, str]] = [
     (X, "mul_", "'Tensor' object has no attribute 'mul_'. Write x *= y."),
@@ -73,24 +82,68 @@ def test_no_name_that_is_here_is_said_to_be_missing() -> None:
     assert [name for name in other_names.MODULE if hasattr(nn.Module, name)] == []
 
 
-TABLES = ("_INSTEAD", "_LAYERS", "MODULE", "OPTIMIZER", "OPTIMIZERS", "FRONT")
+TABLES = ("_INSTEAD", "_LAYERS", "MODULE", "OPTIMIZER", "OPTIMIZERS", "FRONT", "DISTRIBUTIONS", "LINALG")
 HINTS = [text for table in TABLES for text in getattr(other_names, table).values()]
 OWNERS: dict[str, Any] = {  # of an attribute, by the name that sentences use; any other name is a tensor
     "kernmill": kernmill,
     "nn": nn, "nn.state": nn.state, "nn.optim": nn.optim, "np": np, "np.linalg": np.linalg, "np.fft": np.fft,
     "dtypes": dtypes, "math": math, "model": nn.Linear(2, 2), "self": SimpleNamespace(name=1),
     "optimizer": nn.optim.SGD([Tensor([1.0], requires_grad=True)]),
+    "d": kernmill.distributions.Normal(0, 1), "parts": kernmill.distributions.Normal(0, 1),
+    "base": kernmill.distributions.Normal(0, 1), "kernmill.distributions": kernmill.distributions,
 }  # fmt: skip
+
+
+def is_answered(place: Any, name: str) -> bool:
+    """True if a name is here, or its error says what to write."""
+    try:
+        getattr(place, name)
+    except AttributeError as error:
+        return ". Write " in str(error) or ": write " in str(error)
+    return True
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_name_of_pytorch_is_here_or_says_what_to_write(place: str) -> None:
+    """Named regression: Tensor.hstack, stft, lcm, SyncBatchNorm, LARS and others had neither."""
+    names = [name for line in TORCH_NAMES[place] for name in line.split()]
+    assert len(names) > 15
+    assert [n for n in names if not any(is_answered(owner, n) for owner in PLACES[place])] == []
+
+
+@pytest.mark.parametrize("name", ["LARS", "Adafactor"])
+def test_an_optimizer_of_large_models_has_a_neighbour(name: str) -> None:
+    with pytest.raises(AttributeError, match=rf"no attribute '{name}'. Write nn.optim"):
+        getattr(nn.optim, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("hann_window", [0, 0.5, 1, 0.5]), ("hamming_window", [0.08, 0.54, 1, 0.54]),
+        ("bartlett_window", [0, 0.5, 1, 0.5]),
+        ("softshrink", [-1.5, 0, 2.5]), ("hardshrink", [-2, 0, 3]), ("fmax", [0, 1, 4]), ("ldexp", [-2, 0.5, 48]),
+        ("float_power", [1, 0.25, 81]), ("logaddexp2", [0.321928, 1.673198, 4.584962]), ("heaviside", [0, 1, 1]),
+        ("trapezoid", 8), ("pairwise_distance", 2.35849), ("embedding_bag", [[7, 8]]),
+    ],
+)  # fmt: skip
+def test_what_is_written_here_computes_it(name: str, expected: Any) -> None:
+    """The values are PyTorch's."""
+    x, y = Tensor([-2.0, 0.25, 3.0]), Tensor([0.0, 1.0, 4.0])
+    values = {"x": x, "y": y, "n": 4, "weight": Tensor.arange(20).reshape(10, 2).cast(dtypes.float32)}
+    names = {**vars(other_names), **values, "Tensor": Tensor, "where": kernmill.where, "math": math, "dtypes": dtypes}
+    result = eval(other_names._INSTEAD[name], names, {"index": Tensor([[1, 6]])})
+    np.testing.assert_allclose(result.numpy(), expected, rtol=1e-5, atol=1e-7)
 
 
 def test_what_is_written_here_is_here() -> None:
     """Every attribute and function in a sentence exists; `scatter_reduce` recommended a function of another meaning."""
     for text in HINTS:
         for owner, name in re.findall(r"\b((?:nn\.|np\.)?[a-z]\w*|Tensor)\.([a-zA-Z]\w*)", text):
-            assert name == "md" or hasattr(OWNERS.get(owner, X), name), text
+            assert name == "md" or hasattr(OWNERS.get(owner, MATRIX), name), text
         for name in re.findall(r"(?<![.\w])([a-z_]\w*)\(", text):
             assert hasattr(kernmill, name) or name in ("bool", "backward", "lambda", "step", "groups", "range", "len",
-                                                       "memoryview"), text  # fmt: skip
+                                                       "index_add", "memoryview"), text  # fmt: skip
 
 
 def test_data_is_no_attribute_that_can_be_set() -> None:
