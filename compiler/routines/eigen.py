@@ -40,14 +40,17 @@ def svd(k: Routine, n: int, m: int) -> None:
     _identity(k, j, n)
     state = k.array(2)  # rotations of the last sweep, and of this one
     state[0, 0] = 1.0
-    epsilon = _epsilon(k)
+    epsilon = _epsilon(k) * max(1.0, m**0.5 / 2)  # as LAPACK's gesvj: below that, a product of rows is its rounding
     for _ in k.between(0, _SWEEPS):
         is_on = k.any_lane(state[0, 0] > 0.0)
         for _ in k.between(0, is_on):
             state[0, 1] = 0.0
+            for r in k.between(0, n):
+                (square,) = k.total(0, m, lambda c, r=r: [(w[r, c], w[r, c])])  # type: ignore[misc]
+                lengths[0, r] = square
             for p in k.between(0, n - 1):
                 for q in k.between(p + 1, n):
-                    _orthogonalize(k, w, j, (p, q), (n, m), state, epsilon)
+                    _orthogonalize(k, (w, j, lengths), (p, q), (n, m), state, epsilon)
             state[0, 0] = state[0, 1]
     for r in k.between(0, n):
         (most,) = k.accumulated(
@@ -67,18 +70,20 @@ def _identity(k: Routine, j: Entries, n: int) -> None:
         j[r, r] = 1.0
 
 
-def _orthogonalize(k: Routine, w: Entries, j: Entries, rows: Pair, sizes: tuple[int, int], state: Entries,
-                   epsilon: float) -> None:  # fmt: skip
-    """Rotate two rows of w so that they are orthogonal, and those of j."""
-    p, q = rows
-    n, m = sizes
-    alpha, beta, gamma = k.total(0, m, lambda c: [(w[p, c], w[p, c]), (w[q, c], w[q, c]), (w[p, c], w[q, c])], 3)
-    is_turned = (alpha.sqrt() * beta.sqrt() * epsilon) < abs(gamma)
-    cosine, sine = _angle(k, beta - alpha, gamma * 2.0, is_turned)
+def _orthogonalize(k: Routine, of: Three, rows: Pair, sizes: tuple[int, int], state: Entries, epsilon: float) -> None:
+    """Rotate two rows of w so that they are orthogonal, and those of j; `squares` has the squared lengths of w's."""
+    (w, j, squares), (p, q), (n, m) = of, rows, sizes
+    (gamma,) = k.total(0, m, lambda c: [(w[p, c], w[q, c])])
+    is_turned = (squares[0, p].sqrt() * squares[0, q].sqrt() * epsilon) < abs(gamma)
     for _ in k.between(0, k.any_lane(is_turned)):
+        alpha, beta = k.total(0, m, lambda c: [(w[p, c], w[p, c]), (w[q, c], w[q, c])], 2)
+        cosine, sine = _angle(k, beta - alpha, gamma * 2.0, is_turned)
         state[0, 1] = is_turned.where(k.constant(1.0), state[0, 1])
         for matrix, width in ((w, m), (j, n)):
             _rotate(k, matrix, (p, q), width, cosine, sine)
+        change = sine / cosine * gamma
+        squares[0, p] = alpha - change
+        squares[0, q] = beta + change
 
 
 def _angle(k: Routine, difference: Number, double: Number, is_turned: Number) -> Pair:

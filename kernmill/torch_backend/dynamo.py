@@ -43,7 +43,10 @@ def _compiled(module: Any, inputs: Sequence[Any]) -> TorchProgram:
 
 
 def _partitioned(joint: Any, inputs: Any, *, num_fwd_outputs: int, **options: Any) -> tuple[Any, Any]:
-    forward, backward = min_cut_rematerialization_partition(joint, inputs, num_fwd_outputs=num_fwd_outputs, **options)
+    with torch._functorch.config.patch(recompute_views=True):  # a view that is kept for backward would be a copy
+        forward, backward = min_cut_rematerialization_partition(
+            joint, inputs, num_fwd_outputs=num_fwd_outputs, **options
+        )
     return packed(forward, backward, num_fwd_outputs)
 
 

@@ -50,7 +50,9 @@ _WARN_AFTER = 8  # exact plans of one family
 _MOST_FAMILIES = 512
 _MOST_VARIABLES = 4
 _LEAST_BOUND = 256  # of a variable, so that a short sequence may become a long one
-_LONG = 1 << 14  # a longer sum may be split (compiler/graph/split_reduce.py); one accumulator loses digits
+_LONG = 1 << 14  # the largest bound of a variable
+_LONG_SUM = 64 * 2048  # from here on exact kernels sum in parts (compiler/graph/split_reduce.py)
+_SPLIT = "long sums are computed in parts, whose number depends on the size"
 _ROOM = 8  # a variable may grow by this factor before a plan with larger bounds is made
 
 families: OrderedDict[Any, Family] = OrderedDict()
@@ -76,6 +78,7 @@ class General:
     derived: list[tuple[int, Callable[[Mapping[str, int]], int]]]  # sizes that follow from the variables
     constants: dict[int, UOp | None]  # by position; None: each run gives its own
     counts: list[Callable[[Mapping[str, int]], int]]  # values of each buffer
+    reduced: list[Callable[[Mapping[str, int]], int]]  # elements of each reduction whose length varies
 
     def bind(self, sample: Sample, structure: Structure, first: int) -> Plan | None:
         """Return the plan with the values of this graph; None if the plan does not serve it."""
@@ -88,6 +91,8 @@ class General:
         if not all(low <= values[name] <= high for name, (low, high) in bounds.items() if name in values):
             return None
         if any(sample.sizes[index] != rule(values) for index, rule in self.derived):
+            return None
+        if any(length(values) >= _LONG_SUM for length in self.reduced):
             return None
         counts = [count(values) for count in self.counts] if values else []
         numbers = _numbers(structure[first:], self.constants)
@@ -261,14 +266,14 @@ def _generalized(
     first, last = len(walk.roots), samples[-1]
     vectors = list(zip(*[sample.sizes for sample in samples], strict=True))
     changing = [vector for vector in vectors if len(set(vector)) > 1]
-    if max(map(max, changing), default=0) > _LONG:
-        family.refused = "long sums are computed in parts, whose number depends on the size"
-        return None
     found = _variables(changing)
     if found is None:
         family.refused = "more than four sizes change independently"
         return None
     variables, expressions = found
+    if max(map(max, variables), default=0) > _LONG:
+        family.refused = _SPLIT
+        return None
     constants: dict[int, UOp | None] = dict(last.constants)
     for (at, node), *others in zip(*[sample.constants for sample in samples], strict=True):
         if any(other[1] is not node for other in others):
@@ -277,8 +282,14 @@ def _generalized(
     try:
         general = _with_sizes(structure, first, sizes, constants)
         origins = [node.origin for node in walk.order]
-        if (odd := _odd_shape(closed(general, origins))) is not None:
+        root = closed(general, origins)
+        if (odd := _odd_shape(root)) is not None:
             family.refused = f"a step of it, {odd.op.name.lower()}, depends on the sizes in another way"
+            return None
+        reduced = _reduced(root)
+        values = {str(node.arg[0]): max(vector) for vector, node in variables.items()}
+        if any(length(values) >= _LONG_SUM for length in reduced):
+            family.refused = _SPLIT
             return None
         lifted = sum(node is None for node in constants.values())
         devices = walk.devices
@@ -293,7 +304,7 @@ def _generalized(
     by_name = {str(node.arg[0]): vectors.index(vector) for vector, node in variables.items()}
     derived = [(i, _rule(show_size(s))) for i, s in enumerate(sizes) if isinstance(s, UOp)]
     fixed = {i: int(s) for i, s in enumerate(sizes) if isinstance(s, int)}
-    return General(plan, fixed, by_name, derived, constants, counts)
+    return General(plan, fixed, by_name, derived, constants, counts, reduced)
 
 
 def _variables(
@@ -378,6 +389,13 @@ def _odd_shape(root: UOp) -> UOp | None:
         if node.op is Ops.EXPAND and any(a not in (b, 1) for a, b in zip(node.src[0].shape, node.arg, strict=True)):
             return node
     return None
+
+
+def _reduced(root: UOp) -> list[Callable[[Mapping[str, int]], int]]:
+    """The number of elements of each reduction that has variables in it."""
+    nodes = [node for node in root.toposort() if node.op is Ops.REDUCE]
+    lengths = [as_size(numel(tuple([node.src[0].shape[axis] for axis in node.arg[1]]))) for node in nodes]
+    return [_rule(show_size(length)) for length in dict.fromkeys(lengths) if isinstance(length, UOp)]
 
 
 _RULE = r"[\w\s()+*/%-]+"

@@ -79,13 +79,35 @@ def test_eval_is_that_of_eager(name: str) -> None:
 
 
 def test_later_sizes_compile_no_kernels() -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(20, 32), torch.nn.ReLU(), torch.nn.Linear(32, 3))
+    """Regression: batches of more than 16,384 values compiled kernels for each size."""
+    model = torch.nn.Sequential(torch.nn.Linear(2000, 32), torch.nn.ReLU(), torch.nn.Linear(32, 3))
     fast = compiled(model)
     before = 0
     for i, n in enumerate((2, 3, 4, 5, 7, 11, 64)):
         before = counters.compiled + counters.from_disk if i == 4 else before
-        fast(torch.randn(n, 20)).sum().backward()
+        fast(torch.randn(n, 2000)).sum().backward()
     assert counters.compiled + counters.from_disk == before
+
+
+def test_a_view_of_an_input_is_not_copied_for_the_backward_pass() -> None:
+    """Each column of the indices was a tensor of its own between the passes, computed by a launch of its own."""
+    model = torch.nn.Embedding(10, 4)
+
+    def columns(ids: Any) -> Any:
+        return model(ids[:, 0]) * model(ids[:, 1])
+
+    ids, kept = torch.randint(0, 10, (6, 2)), list[Any]()
+    fast = compiled(columns)
+    fast(ids).sum().backward()
+
+    def keep(x: Any) -> Any:
+        kept.append(tuple(x.shape))
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        fast(ids).sum().backward()
+    assert (6, 2) in kept
+    assert (6,) not in kept
 
 
 def test_steps_of_an_optimizer_are_seen() -> None:

@@ -57,6 +57,29 @@ def test_two_hundred_lengths_are_at_most_four_compilations() -> None:
     assert kernels() <= before + 4
 
 
+def test_a_size_that_no_sum_runs_over_may_be_long() -> None:
+    """Regression: any size above 16,384 that changed meant exact kernels, though no sum had that length."""
+    before = 0
+    for i, n in enumerate((20, 31, 33, 47, 60)):
+        before = kernels() if i == 2 else before
+        x = data(n, 1000)
+        np.testing.assert_allclose(x.exp().sum(0).numpy(), np.exp(x.numpy()).sum(0), rtol=1e-5)
+    assert kernels() == before
+
+
+def test_a_sum_that_becomes_long_is_computed_in_parts() -> None:
+    """A plan for many sizes has one accumulator, which would lose digits."""
+    for n in (100, 120):
+        assert data(n, 1024).square().sum().item() > 0
+    before = kernels()
+    for n in (110, 130):  # the second one is a sum of 133,120 values
+        before = kernels() if n == 130 else before
+        y = data(n, 1024)
+        want = np.square(y.numpy().astype(np.float64)).sum()
+        assert y.square().sum().item() == pytest.approx(want, rel=1e-6)
+    assert kernels() > before
+
+
 def test_a_loop_that_reads_one_number_costs_the_same_in_each_round() -> None:
     """The value that the loop carries is kept, without a realize() by the user."""
     x, c = data(100), Tensor([0.9])
