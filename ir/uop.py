@@ -118,7 +118,7 @@ class UOp:
     storage: Any
     first_realize: int  # the number of the realize that met this node first; 0: none has
     own: int  # 0: interned; else one tensor's, and no equal expression is this node; 2: also a constant to gradients
-    was_named: bool  # a tensor that a user has had this node, which equal expressions may share
+    was_named: int  # tensors of a user that had this node: 0, 1, or 2 for more, since equal expressions share nodes
     _shape: Any  # these are MISSING until the first access
     _bounds: Any
     _ranges: Any
@@ -147,7 +147,7 @@ class UOp:
         self.origin, self.storage, self.own = current_origin.line, None, 0
         self._shape = self._bounds = self._ranges = self._key = self._simple = MISSING
         self._linear = self._order = MISSING
-        self.first_realize, self.was_named = 0, False
+        self.first_realize = self.was_named = 0
         new = _Ref(self, note_dead)
         new.key = key
         if _table.setdefault(key, new) is not new:  # another thread was quicker, or the earlier node no longer exists
@@ -299,7 +299,7 @@ def apart(node: UOp, is_constant: bool) -> UOp:
     new.op, new.dtype, new.src, new.arg = Ops.RESHAPE, node.dtype, (node,), node.shape
     new.origin, new.storage, new._shape = current_origin.line, None, node.shape
     new._bounds = new._ranges = new._key = new._simple = new._linear = new._order = MISSING
-    new.own, new.first_realize, new.was_named = 2 if is_constant else 1, 0, True
+    new.own, new.first_realize, new.was_named = 2 if is_constant else 1, 0, 1
     return new
 
 

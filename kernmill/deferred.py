@@ -109,7 +109,7 @@ class DeferredCall:
                     made.own = self.own
                 else:
                     made = apart(made, self.own > 1)
-            made.was_named = True
+            made.was_named = 2 if made.was_named else 1
         finally:
             current_origin.line = line
         if self.first_realize:

@@ -340,6 +340,8 @@ class Lazy(AnyTensor):
                 self.uop.own = 2 if is_constant else 1
             else:
                 self.uop = apart(self.uop, is_constant)
+        elif self.uop.was_named:
+            self.uop.was_named = 2  # an expression that is written again, such as a mask
         _note_name(self.uop)
         return self
 
@@ -660,10 +662,10 @@ def _traced(method: Method, name: str) -> Method:
 
 def _note_name(node: UOp) -> None:
     """Note that a user's tensor has this node, and the one below a reshape, which another reshape leaves out."""
-    node.was_named = True
+    node.was_named = node.was_named or 1
     while node.op is Ops.RESHAPE and not node.own:
         node = node.src[0]
-        node.was_named = True
+        node.was_named = node.was_named or 1
 
 
 def trace_function(function: Method) -> Method:

@@ -399,7 +399,7 @@ def held_again(walk: GraphWalk, roots: Sequence[UOp], held: Iterable[UOp]) -> li
         return []
     bases = {_base(node) for node in held}
     newer = (node for node in walk.order if node.storage is None and node not in met)
-    read = {_base(s) for node in newer for s in node.src if _was_named(s)} & known
+    read = {_base(s) for node in newer for s in node.src if _owners(s)} & known
     if read and Ops.DETACH in walk.ops:
         read -= _with_history(walk)
     wanted = [node for node in walk.known if node in known and (node in bases or node in read)]
@@ -410,11 +410,9 @@ def held_again(walk: GraphWalk, roots: Sequence[UOp], held: Iterable[UOp]) -> li
     return [node for node in wanted if node in lasting and not _is_view(node, node in grown)]
 
 
-def _was_named(node: UOp) -> bool:
-    """True if a tensor had this node, not only an expression: equal expressions share nodes."""
-    while not node.was_named and node.storage is None and node.op in (Ops.RESHAPE, Ops.DETACH):
-        node = node.src[0]
-    return node.was_named
+def _owners(node: UOp) -> int:
+    """How many tensors had this node, not only an expression: 0, 1, or 2 for more."""
+    return node.was_named or _base(node).was_named
 
 
 def _with_history(walk: GraphWalk) -> set[UOp]:
@@ -447,11 +445,12 @@ def _with_data(walk: GraphWalk) -> set[UOp]:
 
 
 def _grown(walk: GraphWalk) -> set[UOp]:
-    """The nodes that read a tensor of an earlier realize than the one that met them first: a round of a loop."""
+    """The nodes of a round of a loop: they read a tensor of an earlier realize than the one that met them first. Masks
+    and other expressions that several tensors had are built again each time."""
     found: set[UOp] = set()
     for node in walk.order:
         if not found.isdisjoint(node.src) or any(
-            0 < s.first_realize < node.first_realize and _was_named(s) for s in node.src
+            0 < s.first_realize < node.first_realize and _owners(s) == 1 for s in node.src
         ):
             found.add(node)
     return found

@@ -480,13 +480,17 @@ def parse(command: str, words: Sequence[str], positional: Mapping[str, Any], **t
     """Parse the words after a command by its table; options of llama.cpp that change nothing are named on stderr.
 
     Raises:
-        SettingError: an unknown option.
+        SettingError: an unknown option, or a word too many.
     """
     parser = argparse.ArgumentParser(prog=f"kernmill {command}", allow_abbrev=False, **texts)  # type: ignore[arg-type]
     for name, how in positional.items():
         parser.add_argument(name, **how)
     add(parser, _TABLES[command])
-    return parser.parse_args(_spelled(command, words))
+    given, rest = parser.parse_known_args(_spelled(command, words))
+    if rest:
+        said = f" Give a text with -p: kernmill {command} model.gguf -p TEXT." if command == "run" else ""
+        raise SettingError(f"{command}: {' '.join(map(repr, rest))}: one word too many.{said}")
+    return given
 
 
 def add(parser: argparse.ArgumentParser, rows: Iterable[Option]) -> None:

@@ -97,6 +97,11 @@ def test_cache_clear_empties_the_folder(tmp_path: Path) -> None:
             "kernmill: no.gguf: cannot be read: No such file or directory. Give the",
         ),
         (
+            ("run", "no.gguf", "hello"),
+            {},
+            "kernmill: run: 'hello': one word too many. Give a text with -p: ",
+        ),
+        (
             ("quantize", "no.gguf", "out", "Q4"),
             {},
             "kernmill: quantize: 'Q4': must be one of ",

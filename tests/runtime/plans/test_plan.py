@@ -301,3 +301,21 @@ def test_a_loop_that_reads_a_value_in_each_round_keeps_the_memory_of_one(holds_o
         held.append(allocator.held_bytes()[0])
     assert held[-1] <= held[3]
     assert x[0].item() == pytest.approx(0.1818, abs=0.001)
+
+
+def test_an_expression_that_is_written_again_is_not_kept_like_a_round_of_a_loop() -> None:
+    """The masks of quantized types became memory: later kernels read them, and their schedules did not fit."""
+
+    def lane() -> Tensor:
+        return Tensor.arange(4)
+
+    def mask() -> Tensor:
+        return lane().eq(3)
+
+    data, held = Tensor(np.arange(4, dtype=np.float32)).realize(), [lane().uop, mask().uop]
+    np.testing.assert_array_equal((data + lane()).numpy(), [0, 2, 4, 6])
+    np.testing.assert_array_equal(where(mask(), data, 1.0).numpy(), [1, 1, 1, 3])
+    with collecting_kernels() as kernels:
+        np.testing.assert_array_equal(where(mask(), 2.0, data).numpy(), [0, 1, 2, 2])
+    assert held[1] is mask().uop
+    assert [len(kernel.outputs) for kernel, _ in kernels.values()] == [1]
