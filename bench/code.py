@@ -1,8 +1,8 @@
 """Generated code, judged without running it: `python -m bench.code --target aarch64-neoverse-n1`.
 
 The kernels of a small set are compiled for another machine, and the block of each with the most arithmetic is read:
-its instructions, accumulators, accesses of the stack, products of bytes, and the estimate of llvm-mca where that is
-installed (`LLVM_MCA` names it, else the newest on the path).
+its instructions, how many of them are on vector registers, accumulators, accesses of the stack, products of bytes,
+and the estimate of llvm-mca where that is installed (`LLVM_MCA` names it, else the newest on the path).
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ __all__ = ["KERNELS", "TARGETS", "Machine", "Reading", "kernels_for", "read_bloc
 
 _STACK = {"aarch64": r"\[sp", "hexagon": r"\(r29|\(r30", "x86_64": r"\(%rsp|\(%rbp|\[rsp|\[rbp", "nvptx64": r"%SP",
           "amdgcn": r"scratch_"}  # fmt: skip
+
+_VECTORS = {"aarch64": r"\b[vq]\d+", "hexagon": r"\b[vq]\d+", "x86_64": r"\b[xyz]mm\d+"}
 
 
 @dataclass(frozen=True)
@@ -183,6 +185,7 @@ class Reading:
     """What the hot block of a kernel has."""
 
     instructions: int
+    vectors: int  # of them, those on vector registers
     accumulators: int
     stack: int  # accesses in the block
     products: dict[str, int]
@@ -206,12 +209,15 @@ def read_block(assembly: str, machine: Machine) -> Reading:
     adds = re.compile(machine.accumulates)
     stack = re.compile(_STACK[machine.host.arch])
     sums = {_first_register(line) for line in lines if adds.search(line)}
-    return Reading(len(lines), len(sums), sum(bool(stack.search(line)) for line in lines), dict(names), best,
+    vectors = re.compile(_VECTORS.get(machine.host.arch, r"(?!)"))
+    on_vectors, on_stack = (sum(bool(kind.search(line)) for line in lines) for kind in (vectors, stack))
+    return Reading(len(lines), on_vectors, len(sums), on_stack, dict(names), best,
                    "".join(re.findall(r"\.vgpr_count:\s+(\d+)", assembly)))  # fmt: skip
 
 
 def _loop(block: str) -> str:
-    """The block up to its jump back, if it is a loop: what follows is run once."""
+    """The block up to its jump back, if it is a loop: what follows is run once. Hexagon marks the end of a loop."""
+    block = block.split(":endloop0")[0]
     lines = block.splitlines()
     name = re.escape(lines[0].split(":")[0].strip()) if lines and ":" in lines[0] else ""
     back = [n for n, line in enumerate(lines[1:], 1) if name and re.search(rf"{name}(?!\w)", line)]
@@ -258,22 +264,22 @@ def report(name: str, cases: Sequence[str]) -> str:
     from kernmill.runtime import llvm_process
 
     machine = TARGETS[name]()
-    heads = (
-        "kernel | instructions | accumulators | registers | on the stack | products | cycles (mca) | cycles at least"
-    )
-    rows = [f"| {heads} |",
-            "| --- | --: | --: | --: | --: | --- | --: | --: |"]  # fmt: skip
+    rows = ["| kernel | instructions | on vectors | accumulators | registers | on the stack | products | "
+            "cycles (mca) | cycles at least |",
+            "| --- | --: | --: | --: | --: | --: | --- | --: | --: |"]  # fmt: skip
     for case, text in kernels_for(machine, cases).items():
         own, apart = machine.host, llvm_process.CompilerProcess()  # LLVM ends with an assertion for some targets
         made = apart.submit(text, own.cpu, ",".join(own.features), own.triple, how="emit_assembly")()
+        what = "LLVM ended while it compiled it" if apart.is_lost else "LLVM refuses it"
         apart.close()
         if made is None:
-            rows.append(f"| {case} | LLVM refuses it, or ends | | | | | | |")
+            rows.append(f"| {case} | {what} | | | | | | | |")
             continue
         reading = read_block(made.decode(), machine)
+        share = f"{100 * reading.vectors / max(1, reading.instructions):.0f} %" if own.arch in _VECTORS else ""
         products = ", ".join(f"{count} {what}" for what, count in sorted(reading.products.items()))
         least = f"{reading.multiplications / machine.pipes:.1f}"
-        rows.append(f"| {case} | {reading.instructions} | {reading.accumulators} | {reading.registers} | "
+        rows.append(f"| {case} | {reading.instructions} | {share} | {reading.accumulators} | {reading.registers} | "
                     f"{reading.stack} | {products} | {estimate(reading, machine)} | {least} |")  # fmt: skip
     return "\n".join([f"{name}: the block with the most arithmetic", "", *rows])
 

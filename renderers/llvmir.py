@@ -520,7 +520,8 @@ class LLVMFunction(Writer):
         self.values[u] = self.define(f"shufflevector {self.typed(a)}, {self.typed(b)}, {_numbers(u.arg)}")
         steps = self.steps.get(a, 0)
         self.steps[u] = steps + 1 if a is not b and steps == self.steps.get(b, 0) else 1
-        if self.steps[u] == _STEPS and u.dtype.scalar in (dtypes.float32, dtypes.float64):
+        is_float = u.dtype.scalar in (dtypes.float32, dtypes.float64)
+        if self.machine.fences_shuffles and self.steps[u] == _STEPS and is_float:
             kind = llvm_type(u.dtype)
             fence = f"llvm.arithmetic.fence.{mangled(u.dtype)}"
             self.values[u], self.steps[u] = self.define(self.call(kind, fence, (kind, self.values[u]))), 0

@@ -31,6 +31,7 @@ _SESSION_BYTES: Final = 3_500_000_000  # that one session of a phone maps
 _LIMIT_S: Final = 60.0  # for one batch of kernels
 _COMPILE_S: Final = 120.0
 _TABLE_BYTES: Final = 4 << 20
+_REMEDY: Final = "Compute it on the CPU: move its tensors by to('LLVM')."
 
 _compiler: CompilerProcess | None = None
 _lock = threading.Lock()
@@ -134,17 +135,18 @@ class HtpDevice(Device):
         return self._compile_later(f"kernel {name}", source, "emit_object")
 
     def _compile_later(self, name: str, source: str, how: str) -> Callable[[], bytes]:
-        host = hexagon_host(EMULATED_VERSION)
-        answer = _compiler_process().submit(source, host.cpu, ",".join(host.features), host.triple, _COMPILE_S, how=how)
+        host, compiler = hexagon_host(EMULATED_VERSION), _compiler_process()
+        answer = compiler.submit(source, host.cpu, ",".join(host.features), host.triple, _COMPILE_S, how=how)
 
         def wait() -> bytes:
             try:
                 made = answer()
             except queue.Empty:
                 _forget_compiler()
-                raise CompileError(f"{name}: LLVM takes more than {_COMPILE_S:g} s for it.") from None
+                raise CompileError(f"{name}: LLVM takes more than {_COMPILE_S:g} s for it. {_REMEDY}") from None
             if made is None:
-                raise CompileError(f"{name}: LLVM's code generator for Hexagon refuses it, or ended.")
+                what = "ended while it compiled it" if compiler.is_lost else "refuses it"
+                raise CompileError(f"{name}: LLVM's code generator for Hexagon {what}. {_REMEDY}")
             return made
 
         return wait

@@ -17,6 +17,7 @@ class Intrinsics:
     aligned_bytes = 1  # alignment of buffers that the text may state; 1: only that of one value
     masked_bytes = 1  # shorter vectors are widened to that many bytes where an access has a mask
     reads_behind_masks = False  # a load with a mask reads all lanes
+    fences_shuffles = True  # LLVM is kept from looking through networks of them
     loads_words = False  # a repeated group of 4 bytes or 2 halves is broadcast as one int32
 
     def __init__(self, target: Target, writer: Writer) -> None:

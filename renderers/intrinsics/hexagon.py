@@ -24,6 +24,7 @@ class Hexagon(Intrinsics):
     reads_behind_masks = True
     masked_bytes = 64  # LLVM drops the mask of a shorter vector
     loads_words = True
+    fences_shuffles = False  # LLVM's scheduler ends with an assertion for a network with fences
 
     def dot(self, u: UOp) -> str:
         """`vrmpy`, for every pair of signs. Fewer lanes than a register has are widened."""

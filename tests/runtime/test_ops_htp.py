@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from kernmill import Tensor
-from kernmill.ir import Context, DeviceError, OutOfMemoryError, SettingError
+from kernmill.ir import CompileError, Context, DeviceError, OutOfMemoryError, SettingError
 from kernmill.quant import QuantizedTensor
 from kernmill.runtime import close_device, get_device, ops_htp
 
@@ -37,6 +38,15 @@ def on(array: Array, device: str = "HTP") -> Tensor:
     return Tensor(array, device=device)
 
 
+def sources_of(device: Any) -> list[str]:
+    """The texts that the device compiles from now on."""
+    kept: list[str] = []
+    compile_later, compile_one = device.compile_later, device.compile
+    device.compile_later = lambda name, source: kept.append(source) or compile_later(name, source)
+    device.compile = lambda name, source: kept.append(source) or compile_one(name, source)
+    return kept
+
+
 @needs_emulator
 def test_elementwise_sums_and_rows() -> None:
     rng = np.random.default_rng(0)
@@ -55,15 +65,41 @@ def test_products_of_bytes_are_vectors(left: str, right: str) -> None:
     rng = np.random.default_rng(1)
     a, b = (rng.integers(0, 256, (16, 64)).astype(np.uint8).view(kind) for kind in (left, right))
     b = np.ascontiguousarray(np.tile(b, (4, 1)))
-    kept: list[str] = []
-    device = get_device("HTP")
-    compile_later = device.compile_later
-    device.compile_later = lambda name, source: kept.append(source) or compile_later(name, source)  # type: ignore[method-assign, func-returns-value]
-    compile_one = device.compile
-    device.compile = lambda name, source: kept.append(source) or compile_one(name, source)  # type: ignore[method-assign, func-returns-value]
+    kept = sources_of(get_device("HTP"))
     got = (on(a).cast("int32") @ on(b).cast("int32")).numpy()
     np.testing.assert_array_equal(got, a.astype(np.int32) @ b.astype(np.int32))
     assert any("vrmpy" in text for text in kept)
+
+
+@needs_emulator
+def test_table_lookups_are_vectors() -> None:
+    """The codes of MXFP4 are looked up by `vlut32`."""
+    rng = np.random.default_rng(6)
+    blocks = QuantizedTensor.quantize(Tensor(rng.standard_normal((32, 64)).astype(np.float32)), "MXFP4")
+    x = rng.standard_normal((1, 64)).astype(np.float32)
+    kept = sources_of(get_device("HTP"))
+    weights = QuantizedTensor(on(blocks.data.numpy()), "MXFP4", (32, 64)).interleaved()
+    np.testing.assert_allclose(weights.linear(on(x)).numpy(), blocks.linear(Tensor(x)).numpy(), rtol=1e-5, atol=1e-4)
+    assert any("vlutvvb" in text and "vrmpy" in text for text in kept)
+
+
+@needs_emulator
+@pytest.mark.parametrize(("text", "what"), [("define", "refuses it"), (None, "ended while it compiled it")])
+def test_a_kernel_that_is_not_compiled(text: str | None, what: str) -> None:
+    """A refused text and a lost process are two causes; both say where it can be computed."""
+    device: Any = get_device("HTP")
+    if text is None:
+        helper = ops_htp._compiler_process()
+        helper.process.send_signal(signal.SIGSTOP)
+        answer = device.compile_later("k", "define")
+        helper.process.kill()
+    else:
+        answer = device.compile_later("k", text)
+    with pytest.raises(CompileError) as caught:
+        answer()
+    assert str(caught.value) == (
+        f"kernel k: LLVM's code generator for Hexagon {what}. Compute it on the CPU: move its tensors by to('LLVM')."
+    )
 
 
 @needs_emulator
@@ -136,8 +172,6 @@ def test_a_session_that_ends_is_opened_anew() -> None:
 
 @needs_emulator
 def test_a_session_that_gives_no_answer() -> None:
-    import signal
-
     device: Any = ops_htp.HtpDevice("HTP", 0, {"seconds": "0.2"})
     device.session.transport.process.send_signal(signal.SIGSTOP)
     with pytest.raises(DeviceError, match=r"gave no answer within 0\.2 s, and was ended"):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kernmill.ir import DType, Op, Ops, Target, UOp, const, dtypes, elementwise
+from kernmill.compiler import parse_schedule
+from kernmill.ir import DType, Op, Ops, Target, UOp, const, dtypes, elementwise, permute
 from kernmill.renderers import LLVM_OPS, LLVMRenderer
-from kernmill.runtime import host, llvm_codegen
+from kernmill.runtime import hexagon, host, llvm_codegen, llvm_process
 from tests.compiler.kernels import data, lowered, only
 
 V67 = host.Host("hexagon", "hexagonv67", ("+hvxv67", "+hvx-length128b", "-small-data"), 32 << 10, 256 << 10, 0,
@@ -62,3 +63,19 @@ def test_a_mask_of_few_bytes_is_kept(lanes: int) -> None:
     loaded = UOp(Ops.LOAD, kind, (UOp(Ops.INDEX, kind, (number, start, gate)),))
     text = LLVMRenderer(HVX).render("k", [*UOp(Ops.STORE, dtypes.void, (out, loaded)).toposort()])
     assert text.count("llvm.masked.load.v64i8") == text.count("llvm.masked.store.v64i8") == 2
+
+
+def test_a_transpose_of_vectors_of_floats() -> None:
+    """Named regression: LLVM's scheduler ended the process for v73, because of fences between the shuffles."""
+    target, machine = hexagon.hexagon_target(73), hexagon.hexagon_host(73)
+    root = permute(data(0, 512, 512), (1, 0)) + 0.0
+    schedule = parse_schedule("vectorize i1 32; unroll i0 32")
+    text = LLVMRenderer(target).render("k", lowered(only(root), target, schedule))
+    assert text.count("shufflevector <32 x float>") >= 5 * 32
+    apart = llvm_process.CompilerProcess()
+    try:
+        made = apart.submit(text, machine.cpu, ",".join(machine.features), machine.triple, how="emit_assembly")(60)
+    finally:
+        apart.close()
+    assert made is not None
+    assert made.count(b"vshuff") + made.count(b"vdeal") + made.count(b"vdelta") > 0
