@@ -24,7 +24,7 @@ FOLDER_LINES: dict[str, tuple[int, str]] = {  # non-blank lines of a folder, and
     "ir": (4_010, "rows of machines; a node that waits; rates of products and columns of long rows"),
     "compiler": (11_370, "which rows of a product are long; loops that a number in memory ends"),
     "renderers": (2_235, "matrix units of NVIDIA and AMD as LLVM IR; masks that a machine drops"),
-    "runtime": (12_400, "one plan for large batches; imports at first use; drivers that end loops; graphs that grow"),
+    "runtime": (12_402, "HTP: refused or ended; one plan for large batches; imports at first use; graphs that grow"),
 }
 
 # What may be longer, and why. Tables and rule lists are read by looking up a row, not from top to bottom.

@@ -42,8 +42,16 @@ def sources_of(device: Any) -> list[str]:
     """The texts that the device compiles from now on."""
     kept: list[str] = []
     compile_later, compile_one = device.compile_later, device.compile
-    device.compile_later = lambda name, source: kept.append(source) or compile_later(name, source)
-    device.compile = lambda name, source: kept.append(source) or compile_one(name, source)
+
+    def later(name: str, source: str) -> Any:
+        kept.append(source)
+        return compile_later(name, source)
+
+    def at_once(name: str, source: str) -> Any:
+        kept.append(source)
+        return compile_one(name, source)
+
+    device.compile_later, device.compile = later, at_once
     return kept
 
 
