@@ -54,7 +54,7 @@ class Spectral(Factors):
         """The eigenvalues of symmetric matrices, in ascending order, and their eigenvectors as columns. One triangle
         is read, the lower one by default.
 
-        Shapes: (.., n, n) -> (.., n), (.., n, n).
+        Shapes: (.., n, n) -> (.., n), (.., n, n). Of a matrix that has nan or inf, all are nan.
 
         Raises:
             ShapeError: not square.
@@ -78,7 +78,9 @@ class Spectral(Factors):
         if not n or not batch:
             return values, rows
         order = values.argsort(-1)
-        values, columns = values.gather(-1, order), rows.mT._columns(order)
+        unusable = self.detach().tril().mul(0.0).sum((-2, -1)).unsqueeze(-1)  # 0, or nan where it is not finite
+        values = values.gather(-1, order).add(unusable)
+        columns = rows.mT._columns(order).add(unusable.unsqueeze(-1))
 
         def of(number: int) -> Callable[..., Any]:
             return lambda sources, grad: [_eigh_rule(sources[0], *((grad, None), (None, grad))[number])]

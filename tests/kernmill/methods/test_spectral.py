@@ -73,6 +73,19 @@ def test_large_matrices_have_exponentials() -> None:
     np.testing.assert_allclose(Tensor(a).matrix_exp().numpy(), wanted, atol=1e-9)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("n", [1, 3, 40])
+def test_eigenvalues_of_what_is_not_finite_are_nan(n: int, value: float) -> None:
+    """n=3 had two finite eigenvalues. The triangle that is not read may have anything."""
+    x = np.stack([np.eye(n)] * 3)
+    x[1, n - 1, 0] = value
+    x[2, 0, n - 1] = value if n > 1 else 1.0
+    values, vectors = (t.numpy() for t in Tensor(x).eigh())
+    assert np.isnan(values[1]).all()
+    assert np.isnan(vectors[1]).all()
+    np.testing.assert_array_equal(values[[0, 2]], np.ones((2, n)))
+
+
 def test_another_triangle_is_an_error() -> None:
     with pytest.raises(SettingError, match=r"^eigh: UPLO='X': must be 'L' or 'U'\.$"):
         Tensor(np.eye(2)).eigh("X")

@@ -97,6 +97,7 @@ def test_what_differs_has_a_plan_of_its_own(cache: Path) -> None:
     x = Tensor(np.arange(6.0, dtype=np.float32).reshape(2, 3))
     wanted = x.numpy()
     made: list[Any] = []
+    before = stored(cache)
     for _ in range(2):
         made.clear()  # an expression that is held and computed again is another graph
         made = [(x * 2.0, wanted * 2), (x * 3.0, wanted * 3), (x * -0.0, wanted * -0.0), (x * 0.0, wanted * 0),
